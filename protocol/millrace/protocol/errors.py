@@ -1,0 +1,43 @@
+"""The kinds of error that a person or a program meets.
+
+Rule: the text says what was expected, what came and where; the code is for programs and never
+changes once published. Our own mistakes are assertions, not classes of this file.
+"""
+
+from __future__ import annotations
+
+
+class MillraceError(Exception):
+    """Anything Millrace says no to, with a code for programs and a text for people."""
+
+    code = "error"
+
+    def __init__(self, text: str, *, code: str | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        if code is not None:
+            self.code = code
+
+
+class PeerError(MillraceError):
+    """The peer broke the protocol: send it the code, then close."""
+
+    code = "protocol"
+
+
+class Refuse(MillraceError):
+    """A fair wish at the wrong moment, or one that cannot be met: say what would work, and stay."""
+
+    code = "refused"
+
+
+class RowError(Refuse):
+    """A frame refused whole because one of its rows does not fit: which row, expected, got."""
+
+    code = "bad_row"
+
+    def __init__(self, text: str, *, row: int, expected: str, got: str, code: str | None = None) -> None:
+        super().__init__(text, code=code)
+        self.row = row
+        self.expected = expected
+        self.got = got

@@ -1,0 +1,91 @@
+"""The types a field may have, and the schema of a stream or a query.
+
+Rule: this file knows names and types and nothing of arrays, sockets or SQL, because the client
+imports it and the client depends on msgpack alone. A new type must be decided here, in
+`operators/batch.py` (its array), in `server/source.py` (its decoder) and in `docs/protocol.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+# Signed 64-bit range: bigint and timestamp values outside it are refused, never wrapped.
+MIN_INT64 = -(2**63)
+MAX_INT64 = 2**63 - 1
+
+
+class Type(Enum):
+    """A value's type. INTERVAL lives in expressions only: no field of a stream may have it."""
+
+    BOOLEAN = "boolean"
+    BIGINT = "bigint"
+    DOUBLE = "double"
+    TEXT = "text"
+    BYTES = "bytes"
+    TIMESTAMP = "timestamp"  # int64 microseconds since the epoch, UTC
+    INTERVAL = "interval"  # int64 microseconds
+
+    def __repr__(self) -> str:
+        return self.value
+
+    __str__ = __repr__
+
+
+FIELD_TYPES = tuple(type for type in Type if type is not Type.INTERVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One named column."""
+
+    name: str
+    type: Type
+    nullable: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.type}" + ("" if self.nullable else " not null")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The fields of a row, in order. Names are distinct."""
+
+    fields: tuple[Field, ...]
+
+    @staticmethod
+    def of(**fields: Type | str) -> Schema:
+        """A schema of nullable fields, for tests and short programs: `Schema.of(a="bigint")`."""
+        return Schema(tuple(Field(name, Type(getattr(type, "value", type))) for name, type in fields.items()))
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+    def index(self, name: str) -> int | None:
+        """The position of a field, or None if there is none of this name."""
+        for position, field in enumerate(self.fields):
+            if field.name == name:
+                return position
+        return None
+
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change whenever a name, a type, a null rule or the order does."""
+        text = "\n".join(str(field) for field in self.fields)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_data(self) -> list[list[object]]:
+        """As lists, for the wire: `[[name, type, nullable], ...]`."""
+        return [[field.name, field.type.value, field.nullable] for field in self.fields]
+
+    @staticmethod
+    def from_data(data: Sequence[Sequence[object]]) -> Schema:
+        return Schema(tuple(Field(str(name), Type(type), bool(nullable)) for name, type, nullable in data))
