@@ -1,0 +1,271 @@
+"""What may enter the engine's one door, and what may come out of it.
+
+Events happened, effects are orders. All are plain frozen data; times are microseconds. A log of the events with the clock
+and the budget of each step, from a saved state, replays the engine exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.batch import Batch
+from millrace.protocol import Refuse
+
+Cause = Literal["tuple", "client", "ets", "heartbeat", "close", "operator"]
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Tuples of one feed, in the order in which it sent them. For an external stream `batch.ts` is its time field."""
+
+    stream: str
+    feed: str
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Punctuated:
+    """The feed promised to send nothing below this time."""
+
+    stream: str
+    feed: str
+    value_us: int
+    cause: Cause = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedOpened:
+    """A feed joined the stream. It holds the stream's mark where it is until it has moved its own."""
+
+    stream: str
+    feed: str
+    can_answer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FeedClosed:
+    """A feed left. `ended` means that the stream itself ends when its last feed has left (files do, connections do not)."""
+
+    stream: str
+    feed: str
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A feed answered a request for a timestamp."""
+
+    stream: str
+    feed: str
+    request: int
+    value_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What executions of an operator have cost, read by the driver's stopwatch; counts from this step on."""
+
+    operator: str
+    tuples: int
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something an admin wants; `id` comes back with the answer."""
+
+    id: int
+    body: CommandBody
+
+
+@dataclass(frozen=True, slots=True)
+class AddStream:
+    stream: StreamDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class DropStream:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddQuery:
+    plan: QueryPlan
+    strategy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropQuery:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseQuery:
+    """Detach the query's sink: it takes nothing until it is resumed at the then current end, and counts what it skips."""
+
+    name: str
+    reason: str = "paused by an admin"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeQuery:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchProgress:
+    """Whether the query's punctuation is wanted as Progress effects."""
+
+    name: str
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SetStrategy:
+    """Re-map the rules of a component, or of one of its operators."""
+
+    component: str
+    strategy: str
+    operator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetBreak:
+    """Set or unset a virtual break point at the output of an operator."""
+
+    operator: str
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetWeight:
+    """The component's share of the processor against the others'."""
+
+    component: str
+    weight: int
+
+
+CommandBody = (
+    AddStream
+    | DropStream
+    | AddQuery
+    | DropQuery
+    | PauseQuery
+    | ResumeQuery
+    | WatchProgress
+    | SetStrategy
+    | SetBreak
+    | SetWeight
+)
+Event = Arrived | Punctuated | FeedOpened | FeedClosed | Answered | Measured | Command
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Rows of a query's result; `sequence` is the number of the first, counted from 0 since the query began."""
+
+    query: str
+    sequence: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """The query's result is complete below this time."""
+
+    query: str
+    value_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Tuples that came below their stream's mark: they enter no query. `marks` holds the mark each one met."""
+
+    stream: str
+    feed: str
+    at_us: int
+    batch: Batch
+    marks: Any  # int64 array, as long as the batch
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The feed may send so many more tuples."""
+
+    stream: str
+    feed: str
+    tuples: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskTimestamp:
+    """Ask the feed for a promise; `need_us` is the least one that lets the blocked operator act."""
+
+    stream: str
+    feed: str
+    request: int
+    need_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Step the engine again at this time at the latest, even if nothing happens."""
+
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of a command: a value to show, or the refusal. A refused command has changed nothing."""
+
+    id: int
+    value: Any = None
+    refused: Refuse | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An event that made no sense (an unknown stream, say) and changed nothing."""
+
+    event: Event
+    refused: Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class RowsFailed:
+    """An operator could not compute some rows (an overflow, a division by zero): they are dropped and counted."""
+
+    operator: str
+    count: int
+    reason: str
+
+
+Effect = Deliver | Progressed | Late | Grant | AskTimestamp | WakeAt | Answer | Rejected | RowsFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution of an operator, for `--trace`: what it took and gave, and which rule chose what comes next."""
+
+    operator: str
+    rule: str
+    took: int
+    gave: int
+    next: str | None
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a step orders, in order; whether work is left; and its executions if the engine was told to trace."""
+
+    orders: list[Effect] = field(default_factory=list)
+    more: bool = False
+    executions: list[Execution] = field(default_factory=list)

@@ -1,0 +1,137 @@
+"""What is to run: definitions of streams, plans of queries, and their options. Plain frozen data.
+
+The SQL room makes plans and the engine runs them; neither knows the other. Names of operators are decided here once:
+`<stream>.source`, `<query>.<kind><n>` with n counted per kind in plan order, `<query>.sink1`, `<name>.fork1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from millrace.operators.spec import Spec
+from millrace.protocol import Field, Refuse, Schema, Type
+
+Timestamps = Literal["external", "internal", "latent"]
+EtsPolicy = Literal["none", "periodic", "on-demand"]
+Progress = Literal["tuples", "punctuation"]
+Order = Literal["arrival", "event"]
+QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
+
+SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDefinition:
+    """A stream and its policies. Times are microseconds.
+
+    `time` names the field that carries the time of an external stream; other streams have an implicit column `ts`.
+    `disorder_us` is how far behind its newest tuple a feed may still be in time; `max_skew_us` (the papers' delta)
+    bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone.
+    """
+
+    name: str
+    schema: Schema
+    timestamps: Timestamps = "internal"
+    time: str | None = None
+    disorder_us: int = 0
+    max_skew_us: int | None = None
+    ets: EtsPolicy = "on-demand"
+    ets_interval_us: int = 100_000
+    ets_retry_us: int = 100_000
+    progress: Progress = "tuples"
+    grace_us: int = 0
+    update_key: tuple[str, ...] = ()
+    queue: QueueKind = "append"
+    history: bool = False
+    extra: Literal["refuse", "ignore"] = "refuse"
+    lull_us: int | None = None
+    sql: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.time is not None) != (self.timestamps == "external"):
+            raise Refuse(f"stream {self.name}: an external stream names its time field, and no other does")
+        if self.time is not None and self.time_field.type is not Type.TIMESTAMP:
+            raise Refuse(
+                f"stream {self.name}: the time field {self.time} must be a TIMESTAMP, it is {self.time_field.type}"
+            )
+
+    @property
+    def source(self) -> str:
+        return f"{self.name}.source"
+
+    @property
+    def time_position(self) -> int | None:
+        return None if self.time is None else self.schema.index(self.time)
+
+    @property
+    def time_field(self) -> Field:
+        position = self.time_position
+        if position is None:
+            raise Refuse(f"stream {self.name}: there is no field {self.time} to take the time from")
+        return self.schema.fields[position]
+
+    @property
+    def always_ordered(self) -> bool:
+        """Whether the stream's tuples are in order of time whatever its feeds do: the engine's own stamps are."""
+        return self.timestamps == "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOptions:
+    """What WITH says of a query. `order` is the architecture: out of order, or in order."""
+
+    order: Order = "arrival"
+    fuse: bool = True
+    emit: Literal["latest", "every"] = "latest"
+    max_state: int = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator of a plan: its name, what it does, and the names of the operators it reads, in order."""
+
+    name: str
+    spec: Spec
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """A query ready to run. Nodes come after the nodes they read; `output` is the operator whose rows are the result.
+
+    An input that is no node of the plan is a stream's source (`packets.source`) or another query's output operator.
+    `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    output: str
+    schema: Schema
+    options: QueryOptions = field(default_factory=QueryOptions)
+    reads_streams: tuple[str, ...] = ()
+    reads_queries: tuple[str, ...] = ()
+    sql: str = ""
+
+    @property
+    def sink(self) -> str:
+        return f"{self.name}.sink1"
+
+
+class Namer:
+    """Gives the operators of one query their names: `talkers.select1`, `talkers.select2`, `talkers.union1`."""
+
+    def __init__(self, query: str) -> None:
+        self._query = query
+        self._counts: dict[str, int] = {}
+
+    def name(self, kind: str) -> str:
+        count = self._counts.get(kind, 0) + 1
+        self._counts[kind] = count
+        return f"{self._query}.{kind}{count}"
+
+
+def names(items: Iterable[object]) -> str:
+    """A list of names for a sentence."""
+    return ", ".join(str(item) for item in items)

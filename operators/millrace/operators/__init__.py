@@ -1,0 +1,1 @@
+"""What is computed: batches, buffers with registers, expressions, and one operator per file."""

@@ -1,0 +1,248 @@
+"""Columnar batches: the only shape in which tuples travel inside the engine.
+
+A batch is immutable. Its arrays are flagged read-only when it is made, slices share them, and no
+operator writes into an array it was given. Rows are Python tuples at the edges only.
+
+Per type, the array and the filler that stands where the value is null (the filler is fixed, so that equal
+batches have equal bytes):
+
+    boolean    bool_     False         text    object (str)     ""
+    bigint     int64     0             bytes   object (bytes)   b""
+    double     float64   0.0           timestamp, interval      int64, 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from millrace.protocol import Field, Schema, Type
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
+Row = tuple[Any, ...]
+
+# The time of a tuple that has none yet (latent streams): below every real time.
+NO_TIME: Final = -(2**63)
+# The bounds of time: no tuple is below the first, a closed stream's punctuation is the second.
+BEGINNING: Final = -(2**63)
+END_OF_TIME: Final = 2**63 - 1
+
+DTYPES: Final[dict[Type, np.dtype[Any]]] = {
+    Type.BOOLEAN: np.dtype(np.bool_),
+    Type.BIGINT: np.dtype(np.int64),
+    Type.DOUBLE: np.dtype(np.float64),
+    Type.TEXT: np.dtype(object),
+    Type.BYTES: np.dtype(object),
+    Type.TIMESTAMP: np.dtype(np.int64),
+    Type.INTERVAL: np.dtype(np.int64),
+}
+
+FILLERS: Final[dict[Type, Any]] = {
+    Type.BOOLEAN: False,
+    Type.BIGINT: 0,
+    Type.DOUBLE: 0.0,
+    Type.TEXT: "",
+    Type.BYTES: b"",
+    Type.TIMESTAMP: 0,
+    Type.INTERVAL: 0,
+}
+
+_INT64: Final = np.dtype(np.int64)
+
+
+def constant_int64(value: int, count: int) -> Int64s:
+    """An array of `count` equal integers that stores one: eight bytes however long it is."""
+    if count <= 1:
+        return np.full(count, value, _INT64)
+    return np.ndarray((count,), _INT64, np.array((value,), _INT64), 0, (0,))
+
+
+def object_array(values: Sequence[Any]) -> Values:
+    """An object array of the values themselves, whatever they are (numpy would unpack sequences)."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def column_from(type: Type, values: Sequence[Any]) -> tuple[Values, Bools | None]:
+    """The array and validity mask of Python values, None meaning null. Values are of the type already."""
+    valid: Bools | None = None
+    if None in values:
+        valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        filler = FILLERS[type]
+        values = [filler if value is None else value for value in values]
+    dtype = DTYPES[type]
+    return object_array(values) if dtype.hasobject else np.array(values, dtype), valid
+
+
+class Batch:
+    """Rows of one schema with their times.
+
+    ts        int64, microseconds; NO_TIME where a latent tuple has no time yet
+    arrival   int64, when each tuple (the newest of those it was made from) reached the engine
+    columns   one array per field of the schema
+    valid     per field a mask of the rows that are not null, or None if none is
+    """
+
+    __slots__ = ("arrival", "columns", "schema", "ts", "valid")
+
+    def __init__(
+        self,
+        schema: Schema,
+        ts: Int64s,
+        columns: Sequence[Values],
+        valid: Sequence[Bools | None] | None = None,
+        arrival: Int64s | None = None,
+    ) -> None:
+        self.schema = schema
+        self.ts = ts
+        self.columns = tuple(columns)
+        self.valid = tuple(valid) if valid is not None else (None,) * len(self.columns)
+        self.arrival = arrival if arrival is not None else constant_int64(0, len(ts))
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    # -- making ------------------------------------------------------------------------------------
+
+    @staticmethod
+    def empty(schema: Schema) -> Batch:
+        return Batch(schema, np.empty(0, _INT64), [np.empty(0, DTYPES[field.type]) for field in schema])
+
+    @staticmethod
+    def from_rows(schema: Schema, rows: Sequence[Sequence[Any]], ts: Sequence[int] | Int64s, arrival: int = 0) -> Batch:
+        """A batch of Python rows whose values have been checked against the schema."""
+        if not rows:
+            return Batch.empty(schema)
+        made = [column_from(field.type, values) for field, values in zip(schema, zip(*rows, strict=True), strict=True)]
+        return Batch(
+            schema,
+            np.asarray(ts, _INT64),
+            [values for values, _ in made],
+            [valid for _, valid in made],
+            constant_int64(arrival, len(rows)),
+        )
+
+    @staticmethod
+    def concat(batches: Sequence[Batch]) -> Batch:
+        """The rows of all, in order. The schemas have equal types (names come from the first)."""
+        if len(batches) == 1:
+            return batches[0]
+        first = batches[0]
+        columns = []
+        valid = []
+        for position in range(len(first.columns)):
+            columns.append(np.concatenate([batch.columns[position] for batch in batches]))
+            valid.append(_concat_masks([(batch.valid[position], len(batch)) for batch in batches]))
+        return Batch(
+            first.schema,
+            np.concatenate([batch.ts for batch in batches]),
+            columns,
+            valid,
+            np.concatenate([batch.arrival for batch in batches]),
+        )
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Rows start to stop, sharing the arrays."""
+        return Batch(
+            self.schema,
+            self.ts[start:stop],
+            [values[start:stop] for values in self.columns],
+            [None if mask is None else mask[start:stop] for mask in self.valid],
+            self.arrival[start:stop],
+        )
+
+    def take(self, rows: Int64s | Bools) -> Batch:
+        """The rows at these positions, or where this mask is true."""
+        ts = self.ts[rows]
+        return Batch(
+            self.schema,
+            ts,
+            [values[rows] for values in self.columns],
+            [None if mask is None else mask[rows] for mask in self.valid],
+            _take_arrival(self.arrival, rows, len(ts)),
+        )
+
+    def with_times(self, ts: Int64s) -> Batch:
+        return Batch(self.schema, ts, self.columns, self.valid, self.arrival)
+
+    def with_arrival(self, arrival_us: int) -> Batch:
+        return Batch(self.schema, self.ts, self.columns, self.valid, constant_int64(arrival_us, len(self)))
+
+    def renamed(self, schema: Schema) -> Batch:
+        """The same rows under a schema of equal types."""
+        return Batch(schema, self.ts, self.columns, self.valid, self.arrival)
+
+    # -- at the edges ------------------------------------------------------------------------------
+
+    def rows(self) -> list[Row]:
+        """The rows as Python values, null as None."""
+        return list(zip(*self.lists(), strict=True)) if self.columns else [()] * len(self)
+
+    def lists(self) -> list[list[Any]]:
+        """The columns as lists of Python values, null as None."""
+        return [_listed(values, mask) for values, mask in zip(self.columns, self.valid, strict=True)]
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays hold; eight bytes for each reference to a text."""
+        masks = sum(mask.nbytes for mask in self.valid if mask is not None)
+        return self.ts.nbytes + masks + sum(values.nbytes for values in self.columns)
+
+    def __repr__(self) -> str:
+        return f"Batch({list(zip(self.ts.tolist(), self.rows(), strict=True))})"
+
+    def __eq__(self, other: object) -> bool:
+        """Equal rows at equal times; when they arrived does not count."""
+        if not isinstance(other, Batch):
+            return NotImplemented
+        return self.schema == other.schema and np.array_equal(self.ts, other.ts) and self.lists() == other.lists()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # -- saving ------------------------------------------------------------------------------------
+
+    def save(self) -> list[Any]:
+        return [
+            self.schema.to_data(),
+            self.ts,
+            list(self.columns),
+            list(self.valid),
+            np.ascontiguousarray(self.arrival),
+        ]
+
+    @staticmethod
+    def restore(data: Sequence[Any]) -> Batch:
+        schema, ts, columns, valid, arrival = data
+        return Batch(Schema.from_data(schema), ts, columns, valid, arrival)
+
+
+def _listed(values: Values, mask: Bools | None) -> list[Any]:
+    listed: list[Any] = values.tolist()
+    if mask is None:
+        return listed
+    return [value if there else None for value, there in zip(listed, mask.tolist(), strict=True)]
+
+
+def _take_arrival(arrival: Int64s, rows: Int64s | Bools, count: int) -> Int64s:
+    # A constant stays one: most batches arrived in one frame, and gathering would double the cost of a select.
+    if arrival.strides == (0,) and count:
+        return constant_int64(int(arrival[0]), count)
+    return arrival[rows]
+
+
+def _concat_masks(masks: Iterable[tuple[Bools | None, int]]) -> Bools | None:
+    masks = list(masks)
+    if all(mask is None for mask, _ in masks):
+        return None
+    return np.concatenate([np.ones(count, np.bool_) if mask is None else mask for mask, count in masks])
+
+
+def schema_of(fields: Iterable[tuple[str, Type, bool]]) -> Schema:
+    return Schema(tuple(Field(name, type, nullable) for name, type, nullable in fields))
