@@ -1,0 +1,173 @@
+"""Compile the kernels when the package is built; run them as plain Python where that cannot be done.
+
+Every module in `operators/millrace/operators/kernels/` is Python that Cython also accepts. Hatchling calls
+`KernelsHook` for wheels and editable installs; `python build_hook.py` does the same work in place, which is
+how the Makefile refreshes kernels that changed. A compiled module lies beside its source, and Python prefers it.
+
+Rule: what runs is never older than what is read. A compiled file that is out of date is replaced, or removed when it
+cannot be compiled. Without a compiler, or with MILLRACE_NO_KERNELS=1, the installation works all the same: slower,
+same results, and one line says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+KERNELS = Path("operators/millrace/operators/kernels")
+INSTALLED_UNDER = "millrace/operators/kernels"
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+
+# Integers wrap in kernels, as they do in numpy; the papers' loops are worth the optimiser's full attention.
+FLAGS = [] if os.name == "nt" else ["-O3", "-fwrapv"]
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+}
+
+
+class Outcome(NamedTuple):
+    """The compiled files, and one line about them for a person."""
+
+    compiled: list[Path]
+    line: str
+
+
+def compile_kernels(root: Path) -> Outcome:
+    """Compile every kernel below `root` beside its source; on any failure leave none compiled."""
+    sources = sorted(path for path in (root / KERNELS).glob("*.py") if path.name != "__init__.py")
+    targets = [source.with_name(source.stem + SUFFIX) for source in sources]
+    if os.environ.get("MILLRACE_NO_KERNELS", "") not in ("", "0"):
+        return _uncompiled(targets, "MILLRACE_NO_KERNELS is set")
+    stale = [source for source, target in zip(sources, targets, strict=True) if _outdated(target, source)]
+    try:
+        if stale:
+            _build(root, stale)
+    except (Exception, SystemExit) as failure:  # setuptools ends the process on some errors
+        return _uncompiled(targets, _first_line(failure))
+    return Outcome(targets, f"kernels: {len(targets)} compiled" + ("" if stale else ", up to date"))
+
+
+def _uncompiled(targets: list[Path], reason: str) -> Outcome:
+    for target in targets:
+        target.unlink(missing_ok=True)
+    return Outcome([], f"kernels: not compiled, running as Python: slower, same results ({reason})")
+
+
+def _outdated(target: Path, source: Path) -> bool:
+    """A kernel is rebuilt when its source or this file, which holds the compiler's flags, is newer."""
+    newest = max(source.stat().st_mtime_ns, Path(__file__).stat().st_mtime_ns)
+    return not target.exists() or target.stat().st_mtime_ns < newest
+
+
+def _first_line(failure: BaseException) -> str:
+    text = str(failure).strip() or type(failure).__name__
+    return text.splitlines()[0][:200]
+
+
+def _build(root: Path, sources: list[Path]) -> None:
+    """Run Cython and the C compiler in a folder aside, then move each result beside its source."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    with tempfile.TemporaryDirectory() as folder, _inside(root), _quiet():
+        extensions = [
+            Extension(
+                f"millrace.operators.kernels.{source.stem}",
+                [str(source.relative_to(root))],
+                extra_compile_args=FLAGS,
+            )
+            for source in sources
+        ]
+        modules = cythonize(extensions, build_dir=folder, compiler_directives=DIRECTIVES, quiet=True)
+        command = build_ext(Distribution({"name": "millrace", "ext_modules": modules}))
+        command.build_lib = f"{folder}/lib"
+        command.build_temp = f"{folder}/temp"
+        command.ensure_finalized()
+        command.run()
+        for source in sources:
+            _replace(Path(command.get_ext_fullpath(f"millrace.operators.kernels.{source.stem}")), source)
+
+
+def _replace(built: Path, source: Path) -> None:
+    """Swap the new file in whole: a running server may hold the old one mapped."""
+    target = source.with_name(source.stem + SUFFIX)
+    waiting = target.with_name(target.name + ".new")
+    shutil.copyfile(built, waiting)
+    waiting.replace(target)
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Cython names a module by its path below the working directory."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what compilers say on both streams: the outcome is one line, a full log is in MILLRACE_BUILD_LOG."""
+    log = os.environ.get("MILLRACE_BUILD_LOG", os.devnull)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in enumerate(kept, start=1):
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(sink)
+
+
+def _hook_class() -> type[Any]:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+    class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]
+        """Adds the compiled kernels to wheels and puts them beside their sources for editable installs."""
+
+        PLUGIN_NAME = "custom"
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            if self.target_name != "wheel":
+                return
+            outcome = compile_kernels(Path(self.root))
+            self.app.display_info(outcome.line)
+            if not outcome.compiled:
+                return
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            if version == "standard":
+                for path in outcome.compiled:
+                    build_data["force_include"][str(path)] = f"{INSTALLED_UNDER}/{path.name}"
+
+    return KernelsHook
+
+
+def get_build_hook() -> type[Any]:
+    """What hatchling asks for; `python build_hook.py` must work without hatchling."""
+    return _hook_class()
+
+
+if __name__ == "__main__":
+    print(compile_kernels(Path(__file__).resolve().parent).line)
