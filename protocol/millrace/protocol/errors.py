@@ -1,7 +1,8 @@
 """The kinds of error that a person or a program meets.
 
 Rule: the text says what was expected, what came and where; the code is for programs and never
-changes once published. Our own mistakes are assertions, not classes of this file.
+changes once published (`codes.py` lists those that cross the wire). Our own mistakes are
+assertions, not classes of this file.
 """
 
 from __future__ import annotations
@@ -20,9 +21,34 @@ class MillraceError(Exception):
 
 
 class PeerError(MillraceError):
-    """The peer broke the protocol: send it the code, then close."""
+    """The peer broke the protocol: send it the code, then close.
+
+    `expected`, `got` and `where` are the parts of the text, for ERROR's fields and for programs.
+    """
 
     code = "protocol"
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        code: str | None = None,
+        expected: str | None = None,
+        got: str | None = None,
+        where: str | None = None,
+        row: int | None = None,
+    ) -> None:
+        super().__init__(text, code=code)
+        self.expected = expected
+        self.got = got
+        self.where = where
+        self.row = row
+
+    @classmethod
+    def at(cls, where: str, *, expected: str, got: str, code: str, row: int | None = None) -> PeerError:
+        """The usual form: `OPEN, field stream: expected text, got an integer`."""
+        text = f"{where}: expected {expected}, got {got}"
+        return cls(text, code=code, expected=expected, got=got, where=where, row=row)
 
 
 class Refuse(MillraceError):
