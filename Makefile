@@ -1,0 +1,99 @@
+# Every target sets up .venv by itself: a fresh clone needs Python 3.11 or newer and, for fast kernels, a C compiler.
+#
+#   make demo [SECONDS=10]   start a server, feed it, watch results; until Ctrl-C, or for so many seconds
+#   make test                the test suite                make test-pure   the same without compiled kernels
+#   make check               lint, types and tests: what CI runs
+#   make lint                ruff and formatting           make types       mypy --strict
+#   make format              let ruff rewrite what it can
+#   make bench               benchmarks, with ratios       make figures     the papers' figures and claims
+#   make lock                renew the lock files          make setup       .venv alone
+#   make clean               remove what was built         make distclean   and .venv too
+
+PYTHON ?= python3
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: help setup demo test test-pure check lint types format bench figures lock clean distclean kernels
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: kernels
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Millrace needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1 || echo not there)." \
+	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "setup: a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.locked: requirements/dev.lock $(VENV)/.created
+	@echo "setup: the locked dependencies (a minute or two the first time)"
+	@$(PIP) install --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml build_hook.py $(VENV)/.locked
+	@echo "setup: millrace itself, editable"
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Always asked, because it knows best what is out of date; says in one line what came of it.
+kernels: $(VENV)/.installed
+	@$(BIN)/python build_hook.py
+
+demo: setup
+	@$(BIN)/python examples/demo.py $(if $(SECONDS),--seconds $(SECONDS))
+
+test: setup
+	@$(BIN)/python -m pytest
+
+# A copy without compiled files comes first on the path, for the tests and for every process they start.
+test-pure: $(VENV)/.installed
+	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
+	tar -cf - --exclude=./$(VENV) --exclude=./.git --exclude='*.so' --exclude='*.pyd' . | tar -xf - -C "$$copy"; \
+	python="$$PWD/$(BIN)/python"; cd "$$copy"; \
+	MILLRACE_NO_KERNELS=1 PYTHONPATH="$$copy/server:$$copy/operators:$$copy/protocol" "$$python" -m pytest -p no:cacheprovider
+
+check: lint types test
+
+lint: $(VENV)/.installed
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	@$(BIN)/mypy
+
+format: $(VENV)/.installed
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup
+	@$(BIN)/python -m bench
+
+figures: setup
+	@if [ -e bench/papers/__main__.py ]; then $(BIN)/python -m bench.papers; \
+	else echo "figures: no figures yet"; fi
+
+# Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
+COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-header \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+lock: $(VENV)/.installed
+	@echo "lock: resolving (minutes)"
+	@$(COMPILE) --all-build-deps --extra dev --output-file requirements/dev.lock pyproject.toml
+	@$(COMPILE) --extra backfill --constraint requirements/dev.lock --output-file requirements/backfill.lock pyproject.toml
+
+clean:
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find operators server protocol tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find operators \( -name '*.so' -o -name '*.pyd' -o -name '*.so.new' \) -delete
+
+distclean: clean
+	@rm -rf $(VENV)

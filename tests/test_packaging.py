@@ -1,0 +1,147 @@
+"""What an installation must hold, compiled or not."""
+
+import importlib.machinery
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.kernels import NAMES, installed
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGES = [
+    "server/millrace/backfill",
+    "server/millrace/cli",
+    "server/millrace/offline",
+    "server/millrace/server",
+    "operators/millrace/engine",
+    "operators/millrace/operators",
+    "operators/millrace/sql",
+    "protocol/millrace/client",
+    "protocol/millrace/protocol",
+]
+
+
+def test_every_package_is_typed():
+    present = [package for package in PACKAGES if any((REPOSITORY / package).rglob("*.py"))]
+    assert [package for package in present if not (REPOSITORY / package / "py.typed").is_file()] == []
+
+
+def test_no_package_is_forgotten():
+    found = {
+        f"{root}/millrace/{path.name}"
+        for root in ("server", "operators", "protocol")
+        for path in (REPOSITORY / root / "millrace").iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    }
+    assert found - set(PACKAGES) == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_are_importable(name):
+    kernel = installed(name)
+    if os.environ.get("MILLRACE_NO_KERNELS", "") not in ("", "0"):
+        assert kernel.__file__.endswith(".py")
+
+
+def test_the_client_depends_on_msgpack_alone():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert [requirement.split(">")[0] for requirement in project["dependencies"]] == ["msgpack"]
+
+
+def test_the_installed_version_is_the_project_s():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert importlib.metadata.version("millrace") == project["version"]
+
+
+def test_the_lock_has_a_hash_for_everything_and_names_no_index():
+    for lock in (REPOSITORY / "requirements").glob("*.lock"):
+        requirements = lock.read_text().replace("\\\n", "").splitlines()
+        pinned = [line for line in requirements if line and not line.lstrip().startswith("#")]
+        assert pinned
+        assert [line for line in pinned if "==" not in line or "--hash=sha256:" not in line] == []
+        assert "://" not in lock.read_text()
+
+
+# --- the build hook, on a small tree of its own ---
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of the build hook with one tiny kernel."""
+    shutil.copy(REPOSITORY / "build_hook.py", tmp_path)
+    kernels = tmp_path / "operators/millrace/operators/kernels"
+    kernels.mkdir(parents=True)
+    for package in (kernels, kernels.parent):
+        (package / "__init__.py").touch()
+    (kernels / "tiny.py").write_text("import cython\n\n\ndef compiled() -> bool:\n    return cython.compiled\n")
+    return tmp_path
+
+
+def build(tree, **environment):
+    inherited = {name: value for name, value in os.environ.items() if name != "MILLRACE_NO_KERNELS"}
+    result = subprocess.run(
+        [sys.executable, "build_hook.py"],
+        cwd=tree,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stderr == ""
+    return result.stdout
+
+
+def compiled_files(tree):
+    return sorted(path.name for path in tree.rglob("tiny.*") if path.suffix in (".so", ".pyd"))
+
+
+def runs_compiled(tree):
+    code = "from millrace.operators.kernels import tiny; print(tiny.compiled())"
+    environment = os.environ | {"PYTHONPATH": str(tree / "operators")}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_without_a_compiler_one_line_says_so_and_python_runs(tree):
+    said = build(tree, CC="no-such-compiler")
+    assert said.startswith("kernels: not compiled, running as Python: slower, same results (")
+    assert said.count("\n") == 1
+    assert runs_compiled(tree) == "False\n"
+
+
+def test_a_compiled_kernel_that_may_not_be_used_is_removed(tree):
+    stale = tree / "operators/millrace/operators/kernels" / f"tiny{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    stale.write_bytes(b"an older build")
+    said = build(tree, MILLRACE_NO_KERNELS="1")
+    assert "MILLRACE_NO_KERNELS is set" in said
+    assert compiled_files(tree) == []
+    assert runs_compiled(tree) == "False\n"
+
+
+def test_a_kernel_that_cython_refuses_leaves_python(tree):
+    (tree / "operators/millrace/operators/kernels/tiny.py").write_text("def broken(:\n")
+    assert build(tree).startswith("kernels: not compiled")
+    assert compiled_files(tree) == []
+
+
+def test_no_kernels_at_all_is_fine(tree):
+    (tree / "operators/millrace/operators/kernels/tiny.py").unlink()
+    assert build(tree) == "kernels: 0 compiled, up to date\n"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_with_a_compiler_only_what_changed_is_compiled_again(tree):
+    assert build(tree) == "kernels: 1 compiled\n"
+    assert runs_compiled(tree) == "True\n"
+    assert build(tree) == "kernels: 1 compiled, up to date\n"
+    source = tree / "operators/millrace/operators/kernels/tiny.py"
+    os.utime(source, ns=(newer := source.stat().st_mtime_ns + 60_000_000_000, newer))
+    assert build(tree) == "kernels: 1 compiled\n"
+    assert sorted(path.name for path in tree.iterdir()) == ["build_hook.py", "operators"]
