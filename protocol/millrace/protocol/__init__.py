@@ -4,6 +4,7 @@ from millrace.protocol.codes import CODES
 from millrace.protocol.errors import MillraceError, PeerError, Refuse, RowError
 from millrace.protocol.frames import Body, FrameReader, frame, speaks_json
 from millrace.protocol.messages import Head, Kind, Limits, Message, carries_tuples, decode, encode, peek
+from millrace.protocol.session import Session, Side
 from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
 from millrace.protocol.types import MAX_INT64, MIN_INT64, Field, Schema, Type
 
@@ -23,6 +24,8 @@ __all__ = [
     "Refuse",
     "RowError",
     "Schema",
+    "Session",
+    "Side",
     "TimestampError",
     "Type",
     "carries_tuples",

@@ -1,0 +1,421 @@
+"""Session rules: who may say what, when. A table for the connection, a table for each channel.
+
+Rule: the tables are data and total (a test asks every cell), so a new message or phase is not done until each of its
+cells is decided. Sans-I/O and the same for both sides: `receive` judges what the peer said, `say` keeps the
+book of what this side says. A refused message changes nothing.
+
+Phases of a channel, from the client's wish to its end:
+
+    FREE -> OPENING -> FEED    -> CLOSING_FEED -> GONE       a feed
+    FREE -> ASKING  -> READING -> CLOSING_READ -> GONE       a subscription
+
+Channel numbers only grow within a connection, so GONE needs no memory: a number that is not open and not above
+the highest one seen is gone, and what was under way for it is dropped without a word.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from millrace.protocol.errors import MillraceError, PeerError, Refuse
+from millrace.protocol.frames import frame
+from millrace.protocol.messages import (
+    PROTOCOL,
+    Ack,
+    Credit,
+    Data,
+    DataArrow,
+    Ets,
+    EtsRequest,
+    Hello,
+    Kind,
+    Limits,
+    Message,
+    Open,
+    Opened,
+    Result,
+    ResultArrow,
+    Subscribe,
+    Subscribed,
+    encode,
+    kind_of,
+)
+from millrace.protocol.types import MAX_INT64
+
+
+class Side(Enum):
+    """Who speaks."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+    @property
+    def other(self) -> Side:
+        return Side.SERVER if self is Side.CLIENT else Side.CLIENT
+
+
+class Stage(Enum):
+    """Where a connection is."""
+
+    NEW = "nothing was said yet"
+    GREETED = "HELLO was said, WELCOME is awaited"
+    READY = "WELCOME was said"
+    ENDED = "BYE, or an ERROR without a channel, was said"
+
+
+class Phase(Enum):
+    """Where a channel is."""
+
+    FREE = "not used yet"
+    OPENING = "OPEN was said"
+    FEED = "an open feed"
+    ASKING = "SUBSCRIBE was said"
+    READING = "an open subscription"
+    CLOSING_FEED = "a feed after CLOSE"
+    CLOSING_READ = "a subscription after CLOSE"
+    GONE = "ended"
+
+
+class Verdict(Enum):
+    """What a table says where it does not name what comes next."""
+
+    DROP = "was under way when its channel or connection ended: not an error, not acted on"
+    UNEXPECTED = "unexpected_message"
+    USED = "channel_used"
+    NOT_OPEN = "not_open"
+
+
+DROP, UNEXPECTED, USED, NOT_OPEN = Verdict.DROP, Verdict.UNEXPECTED, Verdict.USED, Verdict.NOT_OPEN
+
+# Any message about a channel, in the table of connections.
+ABOUT_CHANNEL: Literal["a channel"] = "a channel"
+_Topic = Kind | Literal["a channel"]
+_StageRule = Stage | Verdict
+_PhaseRule = Phase | Verdict
+
+
+def _stages(new: _StageRule, greeted: _StageRule, ready: _StageRule, ended: _StageRule) -> Mapping[Stage, _StageRule]:
+    return dict(zip(Stage, (new, greeted, ready, ended), strict=True))
+
+
+_NEVER_HERE = _stages(UNEXPECTED, UNEXPECTED, UNEXPECTED, DROP)
+_ONCE_READY = _stages(UNEXPECTED, UNEXPECTED, Stage.READY, DROP)
+_ALWAYS_ENDS = _stages(Stage.ENDED, Stage.ENDED, Stage.ENDED, DROP)
+
+# One row per speaker and topic, impossible ones too; columns are the stages: NEW, GREETED, READY, ENDED.
+CONNECTION: Mapping[tuple[Side, _Topic], Mapping[Stage, _StageRule]] = {
+    (Side.CLIENT, Kind.HELLO): _stages(Stage.GREETED, UNEXPECTED, UNEXPECTED, DROP),
+    (Side.SERVER, Kind.HELLO): _NEVER_HERE,
+    (Side.CLIENT, Kind.WELCOME): _NEVER_HERE,
+    (Side.SERVER, Kind.WELCOME): _stages(UNEXPECTED, Stage.READY, UNEXPECTED, DROP),
+    (Side.CLIENT, Kind.PING): _ONCE_READY,
+    (Side.SERVER, Kind.PING): _ONCE_READY,
+    (Side.CLIENT, Kind.PONG): _ONCE_READY,
+    (Side.SERVER, Kind.PONG): _ONCE_READY,
+    (Side.CLIENT, Kind.BYE): _ALWAYS_ENDS,
+    (Side.SERVER, Kind.BYE): _ALWAYS_ENDS,
+    (Side.CLIENT, Kind.ERROR): _ALWAYS_ENDS,  # ERROR without a channel
+    (Side.SERVER, Kind.ERROR): _ALWAYS_ENDS,
+    (Side.CLIENT, ABOUT_CHANNEL): _ONCE_READY,
+    (Side.SERVER, ABOUT_CHANNEL): _ONCE_READY,
+}
+
+
+def _phases(
+    free: _PhaseRule,
+    opening: _PhaseRule,
+    feed: _PhaseRule,
+    asking: _PhaseRule,
+    reading: _PhaseRule,
+    closing_feed: _PhaseRule,
+    closing_read: _PhaseRule,
+    gone: _PhaseRule,
+) -> Mapping[Phase, _PhaseRule]:
+    row = (free, opening, feed, asking, reading, closing_feed, closing_read, gone)
+    return dict(zip(Phase, row, strict=True))
+
+
+_F, _O, _FEED, _A, _READ, _CF, _CR, _GONE = Phase
+_NO = UNEXPECTED
+_WRONG_SIDE = _phases(_NO, _NO, _NO, _NO, _NO, _NO, _NO, _NO)
+# What a client says on an open feed. Before OPENED it is too early; after CLOSE it breaks its own word.
+_ON_FEED = _phases(NOT_OPEN, NOT_OPEN, _FEED, _NO, _NO, _NO, _NO, DROP)
+# What a server says on an open feed. The client's CLOSE may be under way.
+_TO_FEED = _phases(_NO, _NO, _FEED, _NO, _NO, _CF, _NO, DROP)
+# What a server says on a subscription. After CLOSE nobody listens.
+_TO_READER = _phases(_NO, _NO, _NO, _NO, _READ, _NO, DROP, DROP)
+
+# One row per speaker and kind, impossible ones too; columns are the phases:
+#            FREE      OPENING   FEED      ASKING    READING   CLOSING_FEED CLOSING_READ GONE
+CHANNEL: Mapping[tuple[Side, Kind], Mapping[Phase, _PhaseRule]] = {
+    (Side.CLIENT, Kind.OPEN): _phases(
+             _O,       USED,     USED,     USED,     USED,     USED,        USED,        USED),
+    (Side.SERVER, Kind.OPENED): _phases(
+             _NO,      _FEED,    _NO,      _NO,      _NO,      _NO,         _NO,         DROP),
+    (Side.CLIENT, Kind.DATA): _ON_FEED,
+    (Side.CLIENT, Kind.DATA_ARROW): _ON_FEED,
+    (Side.CLIENT, Kind.PUNCTUATION): _ON_FEED,
+    (Side.SERVER, Kind.ETS_REQUEST): _TO_FEED,
+    (Side.CLIENT, Kind.ETS): _ON_FEED,
+    (Side.SERVER, Kind.ACK): _TO_FEED,
+    (Side.SERVER, Kind.ERROR): _phases(
+             _F,       _GONE,    _FEED,    _GONE,    _READ,    _CF,         _CR,         DROP),
+    (Side.CLIENT, Kind.SUBSCRIBE): _phases(
+             _A,       USED,     USED,     USED,     USED,     USED,        USED,        USED),
+    (Side.SERVER, Kind.SUBSCRIBED): _phases(
+             _NO,      _NO,      _NO,      _READ,    _NO,      _NO,         _NO,         DROP),
+    (Side.SERVER, Kind.RESULT): _TO_READER,
+    (Side.SERVER, Kind.RESULT_ARROW): _TO_READER,
+    (Side.SERVER, Kind.PROGRESS): _TO_READER,
+    (Side.CLIENT, Kind.CREDIT): _phases(
+             NOT_OPEN, _NO,      _NO,      NOT_OPEN, _READ,    _NO,         _NO,         DROP),
+    (Side.SERVER, Kind.CREDIT): _TO_FEED,
+    (Side.CLIENT, Kind.CLOSE): _phases(
+             NOT_OPEN, NOT_OPEN, _CF,      NOT_OPEN, _CR,      _NO,         _NO,         DROP),
+    (Side.SERVER, Kind.CLOSED): _phases(
+             _NO,      _NO,      _GONE,    _NO,      _GONE,    _GONE,       _GONE,       DROP),
+    (Side.SERVER, Kind.OPEN): _WRONG_SIDE,
+    (Side.CLIENT, Kind.OPENED): _WRONG_SIDE,
+    (Side.SERVER, Kind.DATA): _WRONG_SIDE,
+    (Side.SERVER, Kind.DATA_ARROW): _WRONG_SIDE,
+    (Side.SERVER, Kind.PUNCTUATION): _WRONG_SIDE,
+    (Side.CLIENT, Kind.ETS_REQUEST): _WRONG_SIDE,
+    (Side.SERVER, Kind.ETS): _WRONG_SIDE,
+    (Side.CLIENT, Kind.ACK): _WRONG_SIDE,
+    (Side.CLIENT, Kind.ERROR): _WRONG_SIDE,
+    (Side.SERVER, Kind.SUBSCRIBE): _WRONG_SIDE,
+    (Side.CLIENT, Kind.SUBSCRIBED): _WRONG_SIDE,
+    (Side.CLIENT, Kind.RESULT): _WRONG_SIDE,
+    (Side.CLIENT, Kind.RESULT_ARROW): _WRONG_SIDE,
+    (Side.CLIENT, Kind.PROGRESS): _WRONG_SIDE,
+    (Side.SERVER, Kind.CLOSE): _WRONG_SIDE,
+    (Side.CLIENT, Kind.CLOSED): _WRONG_SIDE,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Channel:
+    """What both sides know of one feed or subscription.
+
+    `credit`: tuples that may still come. `next_sequence`: the number that the next tuple has (of a
+    subscription: the least it may have, because a slow reader can have lost rows). `asked`: the newest ETS request.
+    """
+
+    number: int
+    phase: Phase
+    name: str
+    producer: str = ""
+    credit: int = 0
+    next_sequence: int = 0
+    asked: int = -1
+
+
+class Session:
+    """One connection's rules, seen from `side`. `token`, on the server's side, is the one a client must show."""
+
+    def __init__(self, side: Side, *, limits: Limits | None = None, token: str | None = None) -> None:
+        self.side = side
+        self.limits = limits or Limits()
+        self.stage = Stage.NEW
+        # Open channels by number: none of them FREE or GONE, each at most `highest`.
+        self.channels: dict[int, Channel] = {}
+        self.highest = -1
+        self._token = token
+
+    def receive(self, message: Message) -> bool:
+        """Judge what the peer said: True to act on it, False to drop it without a word.
+
+        Raises PeerError (tell the peer, close) or Refuse (tell the peer, go on); then nothing has changed.
+        """
+        return self._hear(self.side.other, message)
+
+    def say(self, message: Message) -> bytes:
+        """The frame to write for a message of this side, and the change it makes in the book.
+
+        Empty if its channel has ended meanwhile: what was under way for it needs no care of the caller's.
+        """
+        try:
+            heard = self._hear(self.side, message)
+        except MillraceError as error:
+            raise AssertionError(f"this side must not say {message!r:.200}: {error.text}") from error
+        return frame(encode(message)) if heard else b""
+
+    def take(self, channel: int, sequence: int, tuples: int) -> int:
+        """Judge tuples of a feed: how many leading ones are repeated and must be skipped.
+
+        All of them is possible (a resent frame, or a channel that has ended). New ones use credit and sequence
+        numbers. Raises Refuse `out_of_order`, `no_credit` or `not_open`, and PeerError; then nothing has changed.
+        """
+        state = self.channels.get(channel)
+        if state is None or state.phase is not Phase.FEED:
+            self._next_phase(Side.CLIENT, Kind.DATA, channel)
+            return tuples
+        if sequence > state.next_sequence:
+            raise Refuse(
+                f"DATA on channel {channel}: expected sequence {state.next_sequence} or below, got {sequence};"
+                f" send from {state.next_sequence}",
+                code="out_of_order",
+            )
+        if sequence + tuples > MAX_INT64:
+            raise self._unfit(Kind.DATA, channel, "sequence numbers below 2^63", f"{sequence} + {tuples}", "bad_value")
+        skip = min(state.next_sequence - sequence, tuples)
+        self._use_credit(state, tuples - skip, "DATA")
+        state.next_sequence += tuples - skip
+        return skip
+
+    def give(self, channel: int, sequence: int, rows: int) -> bool:
+        """Keep the book of rows sent to a subscriber (by `say`, or as bytes made elsewhere). False: it has ended."""
+        kind = Kind.RESULT
+        if self._next_phase(Side.SERVER, kind, channel) is DROP:
+            return False
+        state = self.channels[channel]
+        if sequence < state.next_sequence:
+            raise self._unfit(kind, channel, f"sequence {state.next_sequence} or above", str(sequence), "out_of_order")
+        self._use_credit(state, rows, kind.name)
+        state.next_sequence = sequence + rows
+        return True
+
+    def _hear(self, speaker: Side, message: Message) -> bool:
+        kind = kind_of(message)
+        channel = getattr(message, "channel", None)
+        stage = CONNECTION[speaker, kind if channel is None else ABOUT_CHANNEL][self.stage]
+        if stage is DROP:
+            return False
+        if not isinstance(stage, Stage):
+            raise PeerError.at(
+                f"{kind.name} from the {speaker.value}",
+                expected="another message, because " + self.stage.value,
+                got=kind.name,
+                code=stage.value,
+            )
+        if channel is not None:
+            return self._hear_channel(speaker, kind, channel, message)
+        if isinstance(message, Hello):
+            self._check_hello(message)
+        self.stage = stage
+        if stage is Stage.ENDED:
+            self.channels.clear()
+        return True
+
+    def _check_hello(self, hello: Hello) -> None:
+        if hello.protocol != PROTOCOL:
+            got = str(hello.protocol)
+            raise PeerError.at("HELLO", expected=f"protocol {PROTOCOL}", got=got, code="unsupported_protocol")
+        if self._token is not None and not same_token(self._token, hello.token):
+            got = "none" if hello.token is None else "another"
+            raise PeerError.at("HELLO", expected="the server's token", got=got, code="unauthorised")
+
+    def _hear_channel(self, speaker: Side, kind: Kind, channel: int, message: Message) -> bool:
+        if isinstance(message, Data):
+            return self.take(channel, message.sequence, len(message.rows)) < max(len(message.rows), 1)
+        if isinstance(message, DataArrow):
+            return self.take(channel, message.sequence, message.count) < max(message.count, 1)
+        if isinstance(message, Result):
+            return self.give(channel, message.sequence, len(message.rows))
+        if isinstance(message, ResultArrow):
+            return self.give(channel, message.sequence, message.count)
+        phase = self._next_phase(speaker, kind, channel)
+        if phase is DROP:
+            return False
+        assert isinstance(phase, Phase)
+        if isinstance(message, Open | Subscribe):
+            self._begin(phase, message)
+        elif state := self.channels.get(channel):
+            self._keep_book(state, message)
+            state.phase = phase
+            if phase is Phase.GONE:
+                del self.channels[channel]
+        return True
+
+    def _next_phase(self, speaker: Side, kind: Kind, channel: int) -> _PhaseRule:
+        """The table's word on this message, as an exception if it is a no."""
+        state = self.channels.get(channel)
+        phase = state.phase if state else Phase.GONE if channel <= self.highest else Phase.FREE
+        rule = CHANNEL[speaker, kind][phase]
+        if rule is NOT_OPEN:
+            raise Refuse(f"{kind.name} on channel {channel}: it is {_words(phase)}; wait for OPENED", code=rule.value)
+        if rule is UNEXPECTED or rule is USED:
+            expected = "a number above every earlier one" if rule is USED else "another message"
+            got = f"{kind.name} from the {speaker.value} while it is {_words(phase)}"
+            raise self._unfit(kind, channel, expected, got, rule.value)
+        return rule
+
+    def _begin(self, phase: Phase, message: Open | Subscribe) -> None:
+        if len(self.channels) >= self.limits.channels:
+            raise Refuse(
+                f"this connection has {len(self.channels)} open channels, the limit: close one or connect again",
+                code="too_many_channels",
+            )
+        state = Channel(message.channel, phase, message.stream if isinstance(message, Open) else message.query)
+        if isinstance(message, Open):
+            self._refuse_second(message)
+            state.producer = message.producer
+        else:
+            state.credit = message.credit
+        self.channels[message.channel] = state
+        self.highest = message.channel
+
+    def _refuse_second(self, message: Open) -> None:
+        for state in self.channels.values():
+            if state.phase in (Phase.OPENING, Phase.FEED) and (state.name, state.producer) == (
+                message.stream,
+                message.producer,
+            ):
+                raise Refuse(
+                    f"producer {message.producer!r} has stream {message.stream!r} open on channel {state.number}:"
+                    " use that one, or another producer name",
+                    code="already_open",
+                )
+
+    def _keep_book(self, state: Channel, message: Message) -> None:
+        """The numbers that a message moves; PeerError, before anything has moved, if they cannot be."""
+        match message:
+            case Opened():
+                state.next_sequence, state.credit = message.next_sequence, message.credit
+            case Subscribed():
+                state.next_sequence = message.next_sequence
+            case Credit():
+                if state.credit + message.tuples > MAX_INT64:
+                    got = f"{message.tuples} on top of {state.credit}"
+                    raise self._unfit(Kind.CREDIT, state.number, "at most 2^63 - 1 in all", got, "bad_value")
+                state.credit += message.tuples
+            case EtsRequest():
+                if message.request <= state.asked:
+                    got = str(message.request)
+                    raise self._unfit(Kind.ETS_REQUEST, state.number, f"above {state.asked}", got, "out_of_order")
+                state.asked = message.request
+            case Ets():
+                if message.request > state.asked:
+                    got = str(message.request)
+                    raise self._unfit(Kind.ETS, state.number, "the number of a request", got, "unexpected_message")
+            case Ack():
+                if message.sequence > state.next_sequence:
+                    expected, got = f"at most {state.next_sequence}", str(message.sequence)
+                    raise self._unfit(Kind.ACK, state.number, expected, got, "out_of_order")
+            case _:
+                pass
+
+    def _use_credit(self, state: Channel, tuples: int, kind: str) -> None:
+        if tuples > state.credit:
+            raise Refuse(
+                f"{kind} on channel {state.number}: expected at most {state.credit} tuples, the credit left,"
+                f" got {tuples}; wait for CREDIT",
+                code="no_credit",
+            )
+        state.credit -= tuples
+
+    def _unfit(self, kind: Kind, channel: int, expected: str, got: str, code: str) -> PeerError:
+        return PeerError.at(f"{kind.name} on channel {channel}", expected=expected, got=got, code=code)
+
+
+def _words(phase: Phase) -> str:
+    return f"{phase.name.lower().replace('_', ' ')} ({phase.value})"
+
+
+def same_token(expected: str, given: str | None) -> bool:
+    """Whether the peer showed the token, in a time that does not tell how much of it was right."""
+    return given is not None and hmac.compare_digest(expected.encode(), given.encode())
