@@ -46,7 +46,7 @@ def test_no_package_is_forgotten():
 def test_kernels_are_importable(name):
     kernel = installed(name)
     if os.environ.get("MILLRACE_NO_KERNELS", "") not in ("", "0"):
-        assert kernel.__file__.endswith(".py")
+        assert str(kernel.__file__).endswith(".py")
 
 
 def test_the_client_depends_on_msgpack_alone():

@@ -1,0 +1,220 @@
+"""Imports run one way, and what decides is kept apart from what waits: read from the sources, so that nobody forgets.
+
+    protocol <- operators <- engine <- sql <- server, offline, backfill <- cli         protocol <- client
+
+The three drivers stand side by side: one may use another as long as no circle comes of it. A new room needs a row in
+`MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+ROOTS = ("server", "operators", "protocol")
+
+DRIVERS = {"server", "offline", "backfill"}
+CORE = {"protocol", "operators", "engine", "sql"}
+MAY_IMPORT = {
+    "protocol": set(),
+    "client": {"protocol"},
+    "operators": {"protocol"},
+    "engine": {"protocol", "operators"},
+    "sql": {"protocol", "operators", "engine"},
+    "server": CORE | DRIVERS,
+    "offline": CORE | DRIVERS,
+    "backfill": CORE | DRIVERS,
+    "cli": CORE | DRIVERS | {"client"},
+}
+
+# The engine is a function of its events: no clock, no chance, no input or output, no waiting.
+DETERMINISTIC = ("operators", "engine", "sql")
+OUTSIDE = set(
+    "_thread asyncio concurrent multiprocessing os random secrets select selectors signal socket subprocess threading time".split()
+)
+CLOCKS = {"now", "utcnow", "today"}
+
+# A program that feeds a server carries the standard library and msgpack, nothing else.
+LIGHT = ("protocol", "client")
+LIGHT_LIBRARIES = sys.stdlib_module_names | {"msgpack", "millrace"}
+
+NOT_SHIPPED = {"tests", "bench", "examples"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, `a.b` for both `import a.b` and `from a import b`."""
+
+    line: int
+    module: str
+    only_for_types: bool
+
+
+def imports(tree: ast.Module) -> Iterator[Import]:
+    """Every import of a file, those inside functions too."""
+    for_types = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield Import(node.lineno, name.name, id(node) in for_types)
+        elif isinstance(node, ast.ImportFrom):
+            for name in node.names:
+                yield Import(node.lineno, "." * node.level + f"{node.module or ''}.{name.name}", id(node) in for_types)
+
+
+def uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Chance and clocks reached through an attribute: `np.random`, `datetime.now`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value).rsplit(".", 1)[-1]
+            if node.attr == "random" and owner in ("np", "numpy"):
+                yield node.lineno, "numpy.random"
+            if node.attr in CLOCKS and owner in ("datetime", "date", "dt"):
+                yield node.lineno, f"{owner}.{node.attr}"
+
+
+def objection(room: str, found: Import) -> str | None:
+    """Why this room may not have this import."""
+    if found.module.startswith("."):
+        return "write the full name instead of a relative import"
+    top, _, rest = found.module.partition(".")
+    if top in NOT_SHIPPED:
+        return f"{top}/ is not part of the package"
+    if top == "millrace":
+        other = rest.split(".")[0]
+        if other != room and other not in MAY_IMPORT[room]:
+            return f"{room} may import {', '.join(sorted(MAY_IMPORT[room])) or 'no other room'}"
+    if room in DETERMINISTIC and (top in OUTSIDE or found.module.startswith("numpy.random")):
+        return "the engine is a function of its events: let a driver do this, outside"
+    if room in LIGHT and top not in LIGHT_LIBRARIES and not found.only_for_types:
+        return "protocol and client have the standard library and msgpack alone"
+    return None
+
+
+def violations(repository: Path) -> list[str]:
+    """Each broken rule below a repository, as a line for a person."""
+    said = []
+    needs: dict[str, set[str]] = {}
+    for root in ROOTS:
+        if (repository / root / "millrace/__init__.py").exists():
+            said.append(f"{root}/millrace/__init__.py hides the other two roots: remove it")
+        for path in sorted((repository / root / "millrace").glob("*/**/*.py")):
+            where = path.relative_to(repository)
+            room = where.parts[2]
+            if room not in MAY_IMPORT:
+                said.append(f"{where}: {room} is not a room: give it a row in MAY_IMPORT")
+                continue
+            tree = ast.parse(path.read_text())
+            for found in imports(tree):
+                if reason := objection(room, found):
+                    said.append(f"{where}:{found.line} imports {found.module}: {reason}")
+                if found.module.startswith("millrace."):
+                    needs.setdefault(room, set()).add(found.module.split(".")[1])
+            if room in DETERMINISTIC:
+                said.extend(
+                    f"{where}:{line} uses {name}: the engine has no clock and no chance" for line, name in uses(tree)
+                )
+    return said + circles(needs)
+
+
+def circles(needs: dict[str, set[str]]) -> list[str]:
+    """Drivers that need each other."""
+    return [
+        f"{one} and {other} import each other: {one} must not need {other}, or the other way round"
+        for one in sorted(DRIVERS)
+        for other in sorted(DRIVERS)
+        if one < other and reaches(needs, one, other) and reaches(needs, other, one)
+    ]
+
+
+def reaches(needs: dict[str, set[str]], start: str, goal: str) -> bool:
+    seen, waiting = {start}, [start]
+    while waiting:
+        for room in needs.get(waiting.pop(), set()) - seen:
+            if room == goal:
+                return True
+            seen.add(room)
+            waiting.append(room)
+    return False
+
+
+def test_imports_run_one_way():
+    assert violations(REPOSITORY) == []
+
+
+def test_the_rule_reads_the_real_sources():
+    """A rule that looks into the wrong folder finds nothing wrong."""
+    rooms = {
+        path.relative_to(REPOSITORY).parts[2] for root in ROOTS for path in (REPOSITORY / root).glob("millrace/*/*.py")
+    }
+    assert {"protocol", "operators"} <= rooms
+
+
+ENGINE = "operators/millrace/engine/x.py"
+CLIENT = "protocol/millrace/client/x.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "said"),
+    [
+        ("operators/millrace/__init__.py", "", "hides the other two roots"),
+        ("operators/millrace/novel/x.py", "", "not a room"),
+        ("operators/millrace/operators/x.py", "import millrace.engine.graph", "imports millrace.engine.graph"),
+        ("operators/millrace/operators/deep/x.py", "from millrace import engine", "imports millrace.engine"),
+        ("operators/millrace/sql/x.py", "from millrace.server.config import Config", "sql may import engine"),
+        ("protocol/millrace/protocol/x.py", "from millrace.client import Client", "no other room"),
+        ("server/millrace/server/x.py", "import millrace.cli.main", "imports millrace.cli.main"),
+        ("server/millrace/server/x.py", "from tests.oracles import union", "not part of the package"),
+        (ENGINE, "from . import graph", "relative"),
+        (ENGINE, "def f():\n    import time", "x.py:2 imports time"),
+        (ENGINE, "import os.path", "imports os.path"),
+        (ENGINE, "from threading import Lock", "imports threading.Lock"),
+        (ENGINE, "from numpy import random", "imports numpy.random"),
+        (ENGINE, "import numpy as np\nx = np.random.default_rng()", "x.py:2 uses numpy.random"),
+        (ENGINE, "import datetime\nx = datetime.datetime.now()", "uses datetime.now"),
+        (CLIENT, "import numpy", "msgpack alone"),
+        (CLIENT, "def f():\n    import pyarrow", "msgpack alone"),
+    ],
+)
+def test_a_violation_is_noticed(tmp_path, path, source, said):
+    write(tmp_path, path, source)
+    (line,) = violations(tmp_path)
+    assert said in line
+
+
+def test_drivers_that_need_each_other_are_noticed(tmp_path):
+    write(tmp_path, "server/millrace/server/x.py", "import millrace.offline.run")
+    write(tmp_path, "server/millrace/offline/x.py", "import millrace.backfill.job")
+    assert violations(tmp_path) == []
+    write(tmp_path, "server/millrace/backfill/x.py", "import millrace.server.archive")
+    assert len(violations(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (ENGINE, "import heapq\nimport numpy as np\nfrom millrace.operators.batch import Batch"),
+        (CLIENT, "import asyncio\nimport msgpack\nfrom millrace.protocol import frames"),
+        (CLIENT, "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow"),
+        ("server/millrace/cli/x.py", "import os\nimport typer\nfrom millrace.client import Client"),
+    ],
+)
+def test_what_is_allowed_passes(tmp_path, path, source):
+    write(tmp_path, path, source)
+    assert violations(tmp_path) == []
+
+
+def write(repository: Path, path: str, source: str) -> None:
+    target = repository / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(source)
