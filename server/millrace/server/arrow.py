@@ -1,0 +1,169 @@
+"""Arrow IPC payloads into columns: shared memory where the layouts agree, and nothing unchecked.
+
+Rule: a payload comes from a stranger. Its offsets and its UTF-8 are validated before anything follows a pointer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.operators.batch import FILLERS, Batch, Bools, Values
+from millrace.protocol import Field, PeerError, Refuse, RowError, Schema, Type
+
+# The types that may stand for one of ours, besides the exact one: widening only, so that no value changes.
+ACCEPTED: Final[dict[Type, Callable[[pa.DataType], bool]]] = {
+    Type.BOOLEAN: pa.types.is_boolean,
+    Type.BIGINT: pa.types.is_integer,
+    Type.DOUBLE: lambda kind: pa.types.is_floating(kind) or pa.types.is_integer(kind),
+    Type.TEXT: lambda kind: _is_text(kind) or (pa.types.is_dictionary(kind) and _is_text(kind.value_type)),
+    Type.BYTES: lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
+    Type.TIMESTAMP: lambda kind: pa.types.is_timestamp(kind) or kind == pa.int64(),
+}
+
+ARROW_TYPES: Final[dict[Type, pa.DataType]] = {
+    Type.BOOLEAN: pa.bool_(),
+    Type.BIGINT: pa.int64(),
+    Type.DOUBLE: pa.float64(),
+    Type.TEXT: pa.string(),
+    Type.BYTES: pa.binary(),
+    Type.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+
+
+def read_arrow(
+    payload: bytes | memoryview, fields: Sequence[Field], ignore_extra: bool
+) -> tuple[list[Values], list[Bools | None], int]:
+    """The columns and masks of an IPC stream whose fields are matched by name, and the number of rows."""
+    table = _open(payload)
+    _check_names(table.schema.names, fields, ignore_extra)
+    columns: list[Values] = []
+    valid: list[Bools | None] = []
+    for field in fields:
+        column, mask = _column(field, table.column(field.name))
+        columns.append(column)
+        valid.append(mask)
+    return columns, valid, table.num_rows
+
+
+def _open(payload: bytes | memoryview) -> Any:
+    if isinstance(payload, memoryview):
+        payload = bytes(payload)  # lies at any offset of a frame; a copy costs less than unaligned columns
+    try:
+        with pa.ipc.open_stream(payload) as reader:
+            batches = list(reader)
+        for batch in batches:
+            batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise PeerError(f"expected an Arrow IPC stream, got {_first_line(error)}", code="bad_message") from None
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches, reader.schema).combine_chunks()
+
+
+def _check_names(names: Sequence[str], fields: Sequence[Field], ignore_extra: bool) -> None:
+    wanted = {field.name for field in fields}
+    missing = sorted(wanted - set(names))
+    extra = [name for name in names if name not in wanted]
+    if missing or len(set(names)) != len(names) or (extra and not ignore_extra):
+        expected = ", ".join(field.name for field in fields)
+        raise Refuse(f"expected the Arrow columns {expected}, got {', '.join(names) or 'none'}", code="schema_mismatch")
+
+
+def _column(field: Field, column: Any) -> tuple[Values, Bools | None]:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not ACCEPTED[field.type](column.type):
+        raise Refuse(f"field {field.name}: expected {field.type}, got Arrow's {column.type}", code="schema_mismatch")
+    mask: Bools | None = None
+    if column.null_count:
+        mask = column.is_valid().to_numpy(zero_copy_only=False)
+        if not field.nullable:
+            raise _row_error(field, int(np.argmin(mask)), f"{field.type}, not null", "null")
+    return _values(field, column, mask), mask
+
+
+def _values(field: Field, column: Any, mask: Bools | None) -> Values:
+    if field.type in (Type.TEXT, Type.BYTES):
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        values: Values = column.to_numpy(zero_copy_only=False)
+        if mask is None:
+            return values
+        values = values.copy()
+        values[~mask] = FILLERS[field.type]
+        return values
+    column = _cast(field, column)
+    if mask is not None:
+        column = column.fill_null(FILLERS[field.type])
+    values = column.to_numpy(zero_copy_only=False)
+    if field.type is Type.DOUBLE and not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise _row_error(field, row, "double (a finite number)", str(values[row]), "bad_value")
+    return values
+
+
+def _cast(field: Field, column: Any) -> Any:
+    """To the exact type, or RowError at the first value that would not survive (an unsigned one above 2**63, say)."""
+    wanted = pa.int64() if field.type is Type.TIMESTAMP else ARROW_TYPES[field.type]
+    if field.type is Type.TIMESTAMP and pa.types.is_timestamp(column.type):
+        wanted_time = pa.timestamp("us", tz=column.type.tz)
+        column = column if column.type == wanted_time else _cast_to(field, column, wanted_time)
+    return column if column.type == wanted else _cast_to(field, column, wanted)
+
+
+def _cast_to(field: Field, column: Any, wanted: pa.DataType) -> Any:
+    try:
+        return column.cast(wanted)
+    except pa.ArrowInvalid:
+        row = next(number for number in range(len(column)) if not _casts(column[number], wanted))
+        raise _row_error(field, row, f"{field.type} without loss", str(column[row]), "bad_value") from None
+
+
+def _casts(value: Any, wanted: pa.DataType) -> bool:
+    try:
+        value.cast(wanted)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _row_error(field: Field, row: int, expected: str, got: str, code: str = "bad_row") -> RowError:
+    text = f"row {row}, field {field.name}: expected {expected}, got {got}"
+    return RowError(text, row=row, expected=expected, got=got, code=code)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:120]
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, ARROW_TYPES[field.type], field.nullable) for field in schema])
+
+
+def to_arrow(batch: Batch) -> pa.RecordBatch:
+    """The rows as an Arrow batch, for Parquet and bulk results."""
+    arrays = [
+        pa.array(values, ARROW_TYPES[field.type], mask=None if mask is None else ~mask)
+        for field, values, mask in zip(batch.schema, batch.columns, batch.valid, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(batch.schema))
+
+
+def to_ipc(batch: Batch) -> bytes:
+    """An Arrow IPC stream of one batch."""
+    made = to_arrow(batch)
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, made.schema) as writer:
+        writer.write_batch(made)
+    return bytes(out.getvalue().to_pybytes())

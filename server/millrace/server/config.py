@@ -1,0 +1,399 @@
+"""The daemon's configuration: a TOML file, `MILLRACE_` variables with `__` between section and key, and flags.
+
+Rule: flags win over the environment, the environment over the file, the file over the defaults; a setting that nobody
+knows is refused wherever it stands. `docs/configuration.md` is printed from this file (`reference`), and a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from millrace.protocol import MillraceError
+from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
+
+PREFIX: Final = "MILLRACE_"
+DELIMITER: Final = "__"
+
+
+class ConfigError(MillraceError):
+    """A configuration that cannot be used; one line per problem."""
+
+    code = "configuration"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Address(NamedTuple):
+    """Where to listen. Port 0 means any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(value: object) -> Address:
+    """`HOST:PORT`, or `[HOST]:PORT` for IPv6."""
+    if isinstance(value, Address):
+        return value
+    host, colon, port = str(value).rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"expected HOST:PORT with a port up to 65535, such as 127.0.0.1:7420, got {value!r}")
+    if ":" in host and not bracketed:
+        raise ValueError(f"expected an IPv6 address in brackets, such as [::1]:7420, got {value!r}")
+    return Address(host[1:-1] if bracketed else host, int(port))
+
+
+AddressField = Annotated[Address, BeforeValidator(parse_address), PlainSerializer(str)]
+
+
+class Section(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+
+
+class ServerSection(Section):
+    """Where the daemon listens, who may speak to it, and where it keeps what it must not forget."""
+
+    listen: AddressField = Field(
+        default=Address("127.0.0.1", 7420), description="Address of the TCP port for feeds and subscribers."
+    )
+    admin: AddressField = Field(
+        default=Address("127.0.0.1", 7421), description="Address of the HTTP port: API, metrics, console."
+    )
+    data_dir: Path | None = Field(
+        default=None,
+        description="Folder for the catalog of statements and `addresses.json`. "
+        "Without it nothing is kept: streams and queries are gone when the daemon ends.",
+    )
+    token_file: Path | None = Field(
+        default=None, description="File whose first line is the token that clients of both ports must send."
+    )
+    tls_certificate: Path | None = Field(
+        default=None, description="PEM file with the certificate chain, for both ports."
+    )
+    tls_key: Path | None = Field(default=None, description="PEM file with the certificate's private key.")
+    admin_token_file: Path | None = Field(default=None, description="Another token for the HTTP port alone.")
+    admin_tls_certificate: Path | None = Field(default=None, description="Another certificate for the HTTP port alone.")
+    admin_tls_key: Path | None = Field(default=None, description="The private key of `admin_tls_certificate`.")
+    drain_seconds: float = Field(
+        default=10.0, ge=0, le=3600, description="How long SIGTERM waits for queued work and slow subscribers at most."
+    )
+
+
+class LimitsSection(Section):
+    """What one peer may cost. Claims are checked against these before anything is kept."""
+
+    frame_bytes: int = Field(
+        default=FRAME_BYTES, ge=1024, lt=LARGEST_LIMIT, description="Largest frame, and largest JSON line, in bytes."
+    )
+    connections: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Connections open at once; more are turned away."
+    )
+    feed_credit: int = Field(
+        default=65_536, ge=1, le=2**31, description="Tuples that a JSON-lines feed may send ahead of the engine."
+    )
+    on_slow: Literal["wait", "drop_oldest", "disconnect"] = Field(
+        default="wait",
+        description="What happens when a subscriber falls behind by `slow_limit`: the query waits (is paused) for it, "
+        "its oldest rows are dropped, or it is disconnected. A sink may say otherwise in its WITH options.",
+    )
+    slow_limit: int = Field(
+        default=100_000,
+        ge=1,
+        le=2**31,
+        description="Tuples held for a subscriber or sink that does not keep up, before `on_slow` acts.",
+    )
+    retained_tuples: int = Field(
+        default=10_000,
+        ge=0,
+        le=2**31,
+        description="Newest rows of each query that are kept for subscribers who ask for an earlier sequence number.",
+    )
+    write_buffer_bytes: int = Field(
+        default=262_144, ge=4096, le=2**30, description="Bytes written to a socket before its subscriptions wait."
+    )
+    idle_seconds: float = Field(
+        default=0, ge=0, description="Close a connection that has said nothing for so long; 0 means never."
+    )
+
+
+class EngineSection(Section):
+    """How the engine runs."""
+
+    budget: int = Field(
+        default=65_536,
+        ge=1,
+        le=2**31,
+        description="Tuples that operators may take in one step, before sockets are served again.",
+    )
+    strategy: str = Field(default="dfs", description="Strategy of new components: dfs, bfs or rr, also with (k).")
+
+
+class LogSection(Section):
+    """What is written to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least level that is written."
+    )
+    format: Literal["console", "json"] = Field(default="console", description="Lines for people, or JSON objects.")
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, extra="forbid", validate_default=True, frozen=True
+    )
+    server: ServerSection = ServerSection()
+    limits: LimitsSection = LimitsSection()
+    engine: EngineSection = EngineSection()
+    log: LogSection = LogSection()
+
+    # The file of the call in progress: pydantic-settings builds its sources from the class.
+    _file: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Environment(settings_cls), _File(settings_cls, cls._file)
+
+
+class _Environment(EnvSettingsSource):
+    """`MILLRACE_SERVER__LISTEN` sets a key. `MILLRACE_SERVER` alone is the command line's and no section."""
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name: value for name, value in super()._load_env_vars().items() if DELIMITER in name}
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        return value  # no setting is spelt in JSON
+
+
+class _File(PydanticBaseSettingsSource):
+    """The file, as read."""
+
+    def __init__(self, settings_cls: type[BaseSettings], data: Mapping[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._data = data
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self._data.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return dict(self._data)
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None) -> Settings:
+    """The effective configuration, checked as far as possible without starting; ConfigError names every problem."""
+    data = _read(path) if path is not None else {}
+    problems = list(_unknown_variables(os.environ))
+    try:
+        settings = _settings(data, flags or {})
+    except ValidationError as error:
+        raise ConfigError(problems + [_line(item, path, data) for item in error.errors()]) from None
+    problems += _contradictions(settings.server)
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def _settings(data: Mapping[str, Any], flags: Mapping[str, Mapping[str, Any]]) -> Settings:
+    made = type("Settings", (Settings,), {"_file": data, "__module__": __name__})
+    given = {
+        section: {key: value for key, value in keys.items() if value is not None} for section, keys in flags.items()
+    }
+    settings: Settings = made(**given)
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError([f"{path}: {(error.strerror or str(error)).lower()}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: expected TOML in UTF-8, got bytes that are not UTF-8"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: not valid TOML: {error}"]) from None
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Variables of our prefix that name no section; pydantic finds the unknown keys of known ones."""
+    for name in sorted(environment):
+        section = name.removeprefix(PREFIX).partition(DELIMITER)[0].lower()
+        if name.startswith(PREFIX) and DELIMITER in name and section not in Settings.model_fields:
+            yield f"{name}: there is no section {section}{_suggest(section, Settings.model_fields)}"
+
+
+def _line(error: Any, path: Path | None, data: Mapping[str, Any]) -> str:
+    location = [str(part) for part in error["loc"]]
+    where = f"{_origin(location, path, data)}{'.'.join(location)}"
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown setting{_suggest(location[-1], _keys(location[:-1]))}"
+    got = "" if error["type"] == "value_error" else f", got {error['input']!r}"
+    text = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return f"{where}: {text if not got else 'expected ' + text}{got}"
+
+
+def _origin(location: list[str], path: Path | None, data: Mapping[str, Any]) -> str:
+    variable = PREFIX + DELIMITER.join(location).upper()
+    if variable in os.environ:
+        return f"{variable}: "
+    here: Any = data
+    for part in location:
+        if not isinstance(here, Mapping) or part not in here:
+            return ""
+        here = here[part]
+    return f"{path}: "
+
+
+def _keys(location: list[str]) -> list[str]:
+    if not location:
+        return list(Settings.model_fields)
+    section = Settings.model_fields[location[0]].annotation
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, Section) else []
+
+
+def _suggest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+
+
+# -- what one field cannot tell alone ----------------------------------------------------------------------------------
+
+
+class Security(NamedTuple):
+    """What guards one port."""
+
+    certificate: Path | None
+    key: Path | None
+    token_file: Path | None
+
+
+def listen_security(server: ServerSection) -> Security:
+    return Security(server.tls_certificate, server.tls_key, server.token_file)
+
+
+def admin_security(server: ServerSection) -> Security:
+    certificate, key = server.admin_tls_certificate, server.admin_tls_key
+    if certificate is None and key is None:
+        certificate, key = server.tls_certificate, server.tls_key
+    return Security(certificate, key, server.admin_token_file or server.token_file)
+
+
+def read_token(path: Path) -> str:
+    """The first line of a token file."""
+    try:
+        token = path.read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"token file {path}: {getattr(error, 'strerror', None) or error}"]) from None
+    if not token:
+        raise ConfigError([f"token file {path}: expected a token in its first line, got nothing"])
+    return token
+
+
+def _contradictions(server: ServerSection) -> Iterator[str]:
+    for key, address, guard in (
+        ("server.listen", server.listen, listen_security(server)),
+        ("server.admin", server.admin, admin_security(server)),
+    ):
+        if not address.is_loopback and (guard.certificate is None or guard.token_file is None):
+            yield (
+                f"{key}: {address} can be reached from elsewhere, so it needs both TLS (server.tls_certificate, "
+                "server.tls_key) and a token (server.token_file); or listen on 127.0.0.1"
+            )
+        if (guard.certificate is None) != (guard.key is None):
+            yield f"{key}: TLS needs a certificate and its key, and one of the two is missing"
+    yield from _missing_files(server)
+
+
+def _missing_files(server: ServerSection) -> Iterator[str]:
+    for name in ServerSection.model_fields:
+        path = getattr(server, name)
+        if isinstance(path, Path) and name != "data_dir":
+            if not path.is_file():
+                yield f"server.{name}: there is no file {path}"
+            elif name.endswith("token_file"):
+                try:
+                    read_token(path)
+                except ConfigError as error:
+                    yield from (f"server.{name}: {problem}" for problem in error.problems)
+    if server.data_dir is not None and server.data_dir.exists() and not server.data_dir.is_dir():
+        yield f"server.data_dir: {server.data_dir} is no folder"
+
+
+# -- showing -----------------------------------------------------------------------------------------------------------
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings as a file that would give them again."""
+    lines: list[str] = []
+    for section, keys in settings.model_dump(mode="json").items():
+        lines += [f"[{section}]", *(_assignment(key, value) for key, value in keys.items()), ""]
+    return "\n".join(lines)
+
+
+def _assignment(key: str, value: object) -> str:
+    return f"# {key} is not set" if value is None else f"{key} = {_toml(value)}"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)
+
+
+def reference() -> str:
+    """The tables of `docs/configuration.md`."""
+    lines: list[str] = []
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        assert isinstance(section, type)
+        assert issubclass(section, Section)
+        lines += [f"## [{name}]", "", section.__doc__ or "", "", "| key | default | meaning |", "|---|---|---|"]
+        for key, setting in section.model_fields.items():
+            default = "" if setting.default is None else f"`{_toml(_plain(setting.default))}`"
+            lines.append(f"| `{key}` | {default} | {setting.description} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Address) else value

@@ -1,0 +1,302 @@
+"""What takes a query's rows: subscriptions, files and the standard output, each at its own pace.
+
+Rule: an Outlet belongs to one query and hands every row to every consumer; a consumer holds what it could not pass on
+yet, counts it, and does what its `on_slow` says when that grows beyond its limit. Nothing here blocks the event loop:
+files are written by a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import structlog
+
+from millrace.operators.batch import Batch
+from millrace.protocol import Refuse, Schema
+from millrace.server.writers import Writer
+
+log = structlog.get_logger()
+
+OnSlow = Literal["wait", "drop_oldest", "disconnect"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """What to do with a consumer that holds more than `limit` tuples."""
+
+    policy: OnSlow = "wait"
+    limit: int = 100_000
+
+
+class Consumer:
+    """Takes rows at its own pace.
+
+    `held` counts the tuples that wait here. Under `drop_oldest` it never exceeds the limit; under `wait` it exceeds it
+    by what the engine delivers in one step at most, because the query is paused at the next.
+    """
+
+    def __init__(self, name: str, slow: Slow) -> None:
+        self.name = name
+        self.slow = slow
+        self.held = 0
+        self.delivered = 0
+        self.dropped = 0
+        self.drained: Callable[[], None] = _nothing
+        self._queue: deque[tuple[int, Batch]] = deque()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the query should wait for this consumer."""
+        return self.slow.policy == "wait" and self.held >= self.slow.limit
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether a query that waited may go on: at half the limit, so that it does not stop and go at every row."""
+        return self.held <= self.slow.limit // 2
+
+    def put(self, sequence: int, batch: Batch) -> None:
+        self._queue.append((sequence, batch))
+        self.held += len(batch)
+        self.pump()
+        if self.held > self.slow.limit:
+            self._fall_behind()
+
+    def progressed(self, value_us: int) -> None:
+        """The query's rows are complete below this time; consumers that do not tell anyone ignore it."""
+
+    def pump(self) -> None:
+        """Pass on as much as can be passed on now."""
+        raise NotImplementedError
+
+    def disconnect(self, reason: str) -> None:
+        """Cut off whoever is too slow."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Pass on what is held, if that can be, and end."""
+
+    def take(self, most: int) -> tuple[int, Batch] | None:
+        """The oldest rows held, at most so many, and the number of the first."""
+        if not self._queue or most <= 0:
+            return None
+        sequence, batch = self._queue[0]
+        if len(batch) <= most:
+            self._queue.popleft()
+        else:
+            self._queue[0] = (sequence + most, batch.slice(most, len(batch)))
+            batch = batch.slice(0, most)
+        return sequence, batch
+
+    def passed_on(self, tuples: int) -> None:
+        """So many of the tuples taken have left."""
+        self.held -= tuples
+        self.delivered += tuples
+        self.drained()
+
+    def _fall_behind(self) -> None:
+        if self.slow.policy == "drop_oldest":
+            self._drop(self.held - self.slow.limit)
+        elif self.slow.policy == "disconnect":
+            self._drop(self.held)
+            self.disconnect(f"more than {self.slow.limit} tuples were waiting")
+
+    def _drop(self, tuples: int) -> None:
+        while tuples > 0 and (taken := self.take(tuples)) is not None:
+            tuples -= len(taken[1])
+            self.held -= len(taken[1])
+            self.dropped += len(taken[1])
+
+
+def _nothing() -> None:
+    """The default listener."""
+
+
+class Outlet:
+    """Where one query's rows leave the engine.
+
+    `next_sequence` is the number of the next row. `_retained` holds the newest rows, at least as many as asked for
+    if there were so many, for subscribers who want to begin earlier.
+    """
+
+    def __init__(self, query: str, schema: Schema, retain: int, wait: Callable[[bool, str], None]) -> None:
+        self.query = query
+        self.schema = schema
+        self.next_sequence = 0
+        self.consumers: list[Consumer] = []
+        self.waiting = False
+        self._retain = retain
+        self._retained: deque[tuple[int, Batch]] = deque()
+        self._retained_tuples = 0
+        self._wait = wait
+
+    def deliver(self, sequence: int, batch: Batch) -> None:
+        self.next_sequence = sequence + len(batch)
+        self._keep(sequence, batch)
+        for consumer in tuple(self.consumers):
+            consumer.put(sequence, batch)
+        self._look_for_slow_ones()
+
+    def progressed(self, value_us: int) -> None:
+        for consumer in tuple(self.consumers):
+            consumer.progressed(value_us)
+
+    def add(self, consumer: Consumer, from_sequence: int | None = None) -> int:
+        """Let the consumer have every row from a number on (default: the next); the number of the first it gets."""
+        earlier = list(self._retained_from(from_sequence))
+        consumer.drained = self._look_for_slow_ones
+        self.consumers.append(consumer)
+        for sequence, batch in earlier:
+            consumer.put(sequence, batch)
+        return self.next_sequence if from_sequence is None else from_sequence
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self._look_for_slow_ones()
+
+    @property
+    def oldest_retained(self) -> int:
+        return self._retained[0][0] if self._retained else self.next_sequence
+
+    def _retained_from(self, wanted: int | None) -> Iterator[tuple[int, Batch]]:
+        if wanted is None:
+            return
+        if not self.oldest_retained <= wanted <= self.next_sequence:
+            raise Refuse(
+                f"query {self.query} holds the rows from {self.oldest_retained} to {self.next_sequence} (the next "
+                f"one), not {wanted}; leave the number out to begin with the next row",
+                code="not_retained",
+            )
+        for sequence, batch in self._retained:
+            if sequence + len(batch) > wanted:
+                skip = max(wanted - sequence, 0)
+                yield sequence + skip, batch.slice(skip, len(batch))
+
+    def _keep(self, sequence: int, batch: Batch) -> None:
+        if self._retained and self._retained[-1][0] + len(self._retained[-1][1]) != sequence:
+            self._retained.clear()  # rows were skipped while the query was paused
+            self._retained_tuples = 0
+        self._retained.append((sequence, batch))
+        self._retained_tuples += len(batch)
+        while self._retained and self._retained_tuples - len(self._retained[0][1]) >= self._retain:
+            self._retained_tuples -= len(self._retained.popleft()[1])
+
+    def _look_for_slow_ones(self) -> None:
+        """Ask the query to wait as soon as one consumer needs it, and to go on when all have caught up."""
+        slow = next((consumer for consumer in self.consumers if consumer.waits), None)
+        if slow is not None and not self.waiting:
+            self.waiting = True
+            self._wait(True, f"{slow.name} does not keep up: {slow.held} tuples wait for it (on_slow = wait)")
+        elif self.waiting and all(consumer.caught_up for consumer in self.consumers):
+            self.waiting = False
+            self._wait(False, "every consumer has caught up")
+
+
+class Sender(Protocol):
+    """The connection of a subscriber, as a subscription sees it."""
+
+    def can_write(self) -> bool:
+        """Whether the socket takes more now."""
+
+    def send_rows(self, sequence: int, batch: Batch) -> None: ...
+
+    def send_progress(self, value_us: int) -> None: ...
+
+    def end(self, code: str, reason: str) -> None: ...
+
+
+class Subscription(Consumer):
+    """A subscriber on a connection: rows leave as far as its credit goes and its socket takes them."""
+
+    def __init__(self, name: str, slow: Slow, sender: Sender, credit: int | None, frame_rows: int) -> None:
+        super().__init__(name, slow)
+        self._sender = sender
+        self._credit = credit  # None: the socket alone limits it
+        self._frame_rows = frame_rows
+        self._progress: int | None = None
+
+    def grant(self, tuples: int) -> None:
+        if self._credit is not None:
+            self._credit += tuples
+        self.pump()
+
+    def progressed(self, value_us: int) -> None:
+        self._progress = value_us
+        self.pump()
+
+    def pump(self) -> None:
+        while self._sender.can_write():
+            most = self._frame_rows if self._credit is None else min(self._credit, self._frame_rows)
+            taken = self.take(most)
+            if taken is None:
+                break
+            if self._credit is not None:
+                self._credit -= len(taken[1])
+            self._sender.send_rows(*taken)
+            self.passed_on(len(taken[1]))
+        if self._progress is not None and not self._queue and self._sender.can_write():
+            value, self._progress = self._progress, None
+            self._sender.send_progress(value)
+
+    def disconnect(self, reason: str) -> None:
+        self._sender.end("too_slow", f"{self.name}: {reason}")
+
+
+class WriterSink(Consumer):
+    """Rows to a writer (a file, the standard output) in a thread of its own, as many at a time as have gathered."""
+
+    def __init__(self, name: str, slow: Slow, writer: Writer) -> None:
+        super().__init__(name, slow)
+        self.failed: str | None = None
+        self._writer = writer
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
+        self._writing: asyncio.Future[None] | None = None
+
+    def pump(self) -> None:
+        if self.failed is not None:
+            self._drop(self.held)
+        elif self._writing is None and self._queue:
+            batches = [batch for _, batch in self._queue]
+            self._queue.clear()
+            self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batches)
+            tuples = sum(map(len, batches))
+            self._writing.add_done_callback(lambda writing: self._written(writing, tuples))
+
+    def _write(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            self._writer.write(batch)
+        self._writer.flush()
+
+    def _written(self, writing: asyncio.Future[None], tuples: int) -> None:
+        self._writing = None
+        error = writing.exception()
+        if error is not None:
+            self.failed = str(error) or type(error).__name__
+            self.held -= tuples
+            self.dropped += tuples
+            log.error("a sink cannot write and has stopped", sink=self.name, reason=self.failed)
+            self.drained()
+        else:
+            self.passed_on(tuples)
+        self.pump()
+
+    def disconnect(self, reason: str) -> None:
+        self.failed = reason
+        log.warning("a sink was cut off", sink=self.name, reason=reason)
+
+    async def close(self) -> None:
+        """Write what is held, then finish the file."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+            await asyncio.sleep(0)  # let the callback begin the next write
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
+        except OSError as error:
+            self.failed = str(error)
+            log.error("a sink could not be finished", sink=self.name, reason=self.failed)
+        self._thread.shutdown(wait=False)

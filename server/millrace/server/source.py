@@ -1,0 +1,371 @@
+"""The source wrapper of one stream: a whole frame of rows becomes a Batch, or is refused whole.
+
+Rule: every value that leaves this file fits its field. The fast way decodes a frame with a decoder typed by the schema
+and turns rows into columns; when it meets anything it does not like, the slow way walks the same frame value by value
+and finds the words: which row, which field, expected, got. Both must refuse the same frames (the tests compare them).
+A new type needs a line in each of the tables below.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from millrace.engine.plan import StreamDefinition
+from millrace.operators.batch import (
+    FILLERS,
+    Batch,
+    Bools,
+    Int64s,
+    Row,
+    Values,
+    constant_int64,
+    object_array,
+)
+from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
+from millrace.protocol.timestamps import parse_timestamp
+
+# What msgspec checks while it decodes. Its integers are unbounded and its floats may be NaN: columns check those.
+WIRE_TYPES: Final[dict[Type, Any]] = {
+    Type.BOOLEAN: bool,
+    Type.BIGINT: int,
+    Type.DOUBLE: float,
+    Type.TEXT: str,
+    Type.BYTES: bytes,
+    Type.TIMESTAMP: int | str,
+}
+
+# How each type is called when a value does not fit it.
+EXPECTED: Final[dict[Type, str]] = {
+    Type.BOOLEAN: "boolean (true or false)",
+    Type.BIGINT: "bigint (an integer of 64 bits)",
+    Type.DOUBLE: "double (a finite number)",
+    Type.TEXT: "text (valid UTF-8)",
+    Type.BYTES: "bytes",
+    Type.TIMESTAMP: "timestamp (integer microseconds or ISO 8601 text)",
+}
+
+# Enough of a wrong value to recognise it, never enough to make the answer large.
+SHOWN_CHARACTERS: Final = 60
+
+
+class _Unfit(Exception):  # noqa: N818 - a signal inside this file, not an error that anyone meets
+    """A column holds a value that does not fit; the slow way will say which."""
+
+
+class Source:
+    """Decodes what the feeds of one stream send."""
+
+    def __init__(self, stream: StreamDefinition) -> None:
+        self.stream = stream
+        self.schema = stream.schema
+        # The time field may not be null, whatever its declaration says: a tuple without a time has no place in time.
+        self._fields = tuple(
+            Field(field.name, field.type, field.nullable and field.name != stream.time) for field in stream.schema
+        )
+        row_type: Any = tuple.__class_getitem__(tuple(map(_wire_type, self._fields)))
+        self._decoder: msgspec.msgpack.Decoder[list[Row]] = msgspec.msgpack.Decoder(list.__class_getitem__(row_type))
+        self._columns = tuple(_COLUMNS[field.type] for field in self._fields)
+        self._names = stream.schema.names
+        self._known = frozenset(self._names)
+        self._time = stream.time_position
+
+    # -- row frames --------------------------------------------------------------------------------
+
+    def decode(self, payload: bytes | memoryview) -> Batch:
+        """The rows of one frame (a msgpack array of arrays)."""
+        return self.decode_many([payload])
+
+    def decode_many(self, payloads: Sequence[bytes | memoryview]) -> Batch:
+        """The rows of several frames as one batch; if any is unfit, RowError (which tells nothing of the others).
+
+        Whoever has several frames at hand saves numpy's price per array by this, and falls back to one by one.
+        """
+        rows: list[Row] = []
+        for payload in payloads:
+            try:
+                rows += self._decoder.decode(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise self._explain(payload, error) from None
+        try:
+            return self._batch(rows)
+        except _Unfit as error:
+            raise self._explain_first(payloads, error) from None
+
+    def _batch(self, rows: Sequence[Row]) -> Batch:
+        if not rows:
+            return Batch.empty(self.schema)
+        columns: list[Values] = []
+        valid: list[Bools | None] = []
+        for make, field, values in zip(self._columns, self._fields, zip(*rows, strict=True), strict=True):
+            column, mask = make(field, values)
+            columns.append(column)
+            valid.append(mask)
+        return self._timed(columns, valid, len(rows))
+
+    def _timed(self, columns: Sequence[Values], valid: Sequence[Bools | None], count: int) -> Batch:
+        ts: Int64s = constant_int64(0, count) if self._time is None else columns[self._time]
+        return Batch(self.schema, ts, columns, valid)
+
+    # -- rows by name (JSON lines) -----------------------------------------------------------------
+
+    def from_objects(self, objects: Sequence[Mapping[str, Any]]) -> Batch:
+        """The rows of JSON objects: a missing key is null, an unknown one is refused unless extras are ignored."""
+        rows = [self._named_row(number, values) for number, values in enumerate(objects)]
+        for number, row in enumerate(rows):
+            self._check_row(number, row)
+        return self._batch(rows)
+
+    def _named_row(self, number: int, values: Mapping[str, Any]) -> Row:
+        if self.stream.extra == "refuse" and not values.keys() <= self._known:
+            unknown = next(name for name in values if name not in self._known)
+            raise _row_error(number, f"the fields {', '.join(self._names)}", f"a field {_shown(unknown)}")
+        return tuple(_from_json(field, values.get(field.name)) for field in self._fields)
+
+    # -- Arrow frames ------------------------------------------------------------------------------
+
+    def from_arrow(self, payload: bytes | memoryview) -> Batch:
+        """The rows of an Arrow IPC stream; fixed-width columns share the payload's memory."""
+        from millrace.server.arrow import read_arrow  # pyarrow costs 60 MB: only feeds that use it pay
+
+        columns, valid, count = read_arrow(payload, self._fields, self.stream.extra == "ignore")
+        return self._timed(columns, valid, count) if count else Batch.empty(self.schema)
+
+    # -- the slow way ------------------------------------------------------------------------------
+
+    def _explain_first(self, payloads: Sequence[bytes | memoryview], error: Exception) -> RowError:
+        if len(payloads) > 1:
+            return _row_error(0, "rows that fit the schema", "one that does not")
+        return self._explain(payloads[0], error)
+
+    def _explain(self, payload: bytes | memoryview, error: Exception) -> RowError:
+        """The first thing wrong with a frame that the fast way refused."""
+        try:
+            raws = _RAW_LIST.decode(payload)
+        except (msgspec.DecodeError, RecursionError) as unread:
+            return _row_error(0, "an array of rows", _reason(unread))
+        for number, raw in enumerate(raws):
+            try:
+                self._check_row(number, self._raw_row(number, raw))
+            except RowError as found:
+                return found
+        # Both ways refuse the same values; this text would mean that they no longer do.
+        return _row_error(0, "rows that fit the schema", _reason(error))
+
+    def _raw_row(self, number: int, raw: msgspec.Raw) -> Row:
+        expected = f"an array of {len(self._fields)} values ({', '.join(self._names)})"
+        try:
+            values = _RAW_LIST.decode(raw)
+        except (msgspec.DecodeError, RecursionError) as unread:
+            raise _row_error(number, expected, _reason(unread)) from None
+        if len(values) != len(self._fields):
+            raise _row_error(number, expected, f"{len(values)} values")
+        return tuple(map(_decode_any, values))
+
+    def _check_row(self, number: int, row: Row) -> None:
+        for field, value in zip(self._fields, row, strict=True):
+            if not _fits(field, value):
+                expected = EXPECTED[field.type] if value is not None else f"{field.type}, not null"
+                code = "bad_value" if _right_type(field.type, value) else "bad_row"
+                raise _row_error(number, expected, _shown(value), field.name, code)
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+# Each makes the array and the mask of one column of wire values, or raises _Unfit.
+
+
+def _integers(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None]:
+    try:
+        return np.fromiter(values, np.int64, len(values)), None
+    except TypeError:  # a null: numpy has no integer for it
+        values, mask = _without_nulls(field, values)
+    except OverflowError:
+        raise _Unfit from None
+    try:
+        return np.fromiter(values, np.int64, len(values)), mask
+    except OverflowError:
+        raise _Unfit from None
+
+
+def _doubles(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None]:
+    array = np.fromiter(values, np.float64, len(values))
+    if np.isfinite(array).all():
+        return array, None
+    values, mask = _without_nulls(field, values)  # numpy reads a null as NaN
+    array = np.fromiter(values, np.float64, len(values))
+    if not np.isfinite(array).all():
+        raise _Unfit
+    return array, mask
+
+
+def _booleans(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None]:
+    values, mask = _without_nulls(field, values)
+    return np.fromiter(values, np.bool_, len(values)), mask
+
+
+def _objects(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None]:
+    values, mask = _without_nulls(field, values)
+    return object_array(values), mask
+
+
+def _timestamps(field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None]:
+    if str in set(map(type, values)):  # numpy would read "5" as five
+        try:
+            values = [parse_timestamp(value) if type(value) is str else value for value in values]
+        except ValueError:
+            raise _Unfit from None
+    return _integers(field, values)
+
+
+def _without_nulls(field: Field, values: Sequence[Any]) -> tuple[Sequence[Any], Bools | None]:
+    """The values with fillers for the nulls, and the mask of those that are not null (None if all are not)."""
+    if not field.nullable or None not in values:
+        return values, None
+    filler = FILLERS[field.type]
+    mask = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    return [filler if value is None else value for value in values], mask
+
+
+_COLUMNS: Final[dict[Type, Callable[[Field, Sequence[Any]], tuple[Values, Bools | None]]]] = {
+    Type.BOOLEAN: _booleans,
+    Type.BIGINT: _integers,
+    Type.DOUBLE: _doubles,
+    Type.TEXT: _objects,
+    Type.BYTES: _objects,
+    Type.TIMESTAMP: _timestamps,
+}
+
+
+# -- single values -----------------------------------------------------------------------------------------------------
+
+_RAW_LIST: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+class _BadText:
+    """Stands for text that is not UTF-8, so that the check by value refuses it."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    def __repr__(self) -> str:
+        return f"the bytes {self.raw!r}, which are not UTF-8"
+
+
+def _decode_any(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.msgpack.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _BadText(bytes(raw)[:SHOWN_CHARACTERS])
+
+
+def _from_json(field: Field, value: Any) -> Any:
+    """A value of a JSON object as row frames would carry it: JSON spells bytes in base64."""
+    if field.type is not Type.BYTES or type(value) is not str:
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        return value  # refused by the check, with the text that came
+
+
+def _wire_type(field: Field) -> Any:
+    made = WIRE_TYPES[field.type]
+    return made | None if field.nullable else made
+
+
+def _fits(field: Field, value: Any) -> bool:
+    if value is None:
+        return field.nullable
+    return _FITS[field.type](value)
+
+
+def _fits_bigint(value: Any) -> bool:
+    return type(value) is int and MIN_INT64 <= value <= MAX_INT64
+
+
+def _fits_double(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _fits_timestamp(value: Any) -> bool:
+    if type(value) is not str:
+        return _fits_bigint(value)
+    try:
+        parse_timestamp(value)
+    except ValueError:
+        return False
+    return True
+
+
+_FITS: Final[dict[Type, Callable[[Any], bool]]] = {
+    Type.BOOLEAN: lambda value: type(value) is bool,
+    Type.BIGINT: _fits_bigint,
+    Type.DOUBLE: _fits_double,
+    Type.TEXT: lambda value: type(value) is str and _encodes(value),
+    Type.BYTES: lambda value: type(value) is bytes,
+    Type.TIMESTAMP: _fits_timestamp,
+}
+
+
+def _encodes(text: str) -> bool:
+    # JSON can spell half a surrogate pair, which no UTF-8 can say again.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _right_type(type_: Type, value: Any) -> bool:
+    """Whether a value that does not fit is of the right type all the same: a NaN, say, or 2**63."""
+    return type(value) in _PYTHON_TYPES[type_]
+
+
+_PYTHON_TYPES: Final[dict[Type, tuple[type, ...]]] = {
+    Type.BOOLEAN: (bool,),
+    Type.BIGINT: (int,),
+    Type.DOUBLE: (float, int),
+    Type.TEXT: (str, _BadText),
+    Type.BYTES: (bytes,),
+    Type.TIMESTAMP: (int, str),
+}
+
+
+def _row_error(row: int, expected: str, got: str, field: str | None = None, code: str = "bad_row") -> RowError:
+    where = f"row {row}" if field is None else f"row {row}, field {field}"
+    return RowError(f"{where}: expected {expected}, got {got}", row=row, expected=expected, got=got, code=code)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+
+
+def _reason(error: Exception) -> str:
+    """msgspec says "Expected `array`, got `int`": keep what came."""
+    text = str(error)
+    return text.partition(", got ")[2].partition(" - at")[0].strip("`") or text
+
+
+def unknown_stream(name: str, known: Sequence[str]) -> Refuse:
+    """The refusal of a name that no stream has, with the nearest one that exists."""
+    return Refuse(f"there is no stream {name}{nearest(name, known)}", code="unknown_stream")
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A hint to end a sentence with: the name that was probably meant, or those that exist."""
+    import difflib
+
+    close = difflib.get_close_matches(name, known, 1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    if not known:
+        return "; there are none yet"
+    return f"; there {'is' if len(known) == 1 else 'are'} {', '.join(sorted(known)[:8])}"

@@ -1,0 +1,197 @@
+"""Rows to files: JSON lines, CSV, Parquet. Plain blocking code; `sink.py` runs it in a thread.
+
+Rule: whatever a writer leaves under its final name is whole. JSON lines and CSV are appended a whole batch at a time;
+Parquet, which has its directory at the end, is written aside and gets its name when it is closed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+import msgspec
+
+from millrace.operators.batch import Batch, Row
+from millrace.protocol import Refuse, Schema, Type
+from millrace.protocol.timestamps import format_timestamp
+
+_JSON: Final = msgspec.json.Encoder()
+
+# Rows of one row group of a Parquet file: Arrow's default, large enough to compress, small enough to hold.
+ROW_GROUP: Final = 65_536
+
+
+class Writer(Protocol):
+    """Takes batches of one schema; `close` leaves a whole file."""
+
+    def write(self, batch: Batch) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def json_rows(batch: Batch) -> Iterator[dict[str, Any]]:
+    """The rows as JSON objects: keys in the schema's order, timestamps in ISO 8601, bytes in base64 when encoded."""
+    names = batch.schema.names
+    for row in zip(*_readable(batch), strict=True):
+        yield dict(zip(names, row, strict=True))
+
+
+def _readable(batch: Batch) -> list[list[Any]]:
+    """The columns as lists, timestamps as text."""
+    return [
+        _iso(values) if field.type is Type.TIMESTAMP else values
+        for field, values in zip(batch.schema, batch.lists(), strict=True)
+    ]
+
+
+def _iso(values: Iterable[int | None]) -> list[str | None]:
+    return [None if value is None else format_timestamp(value) for value in values]
+
+
+def json_lines(batch: Batch) -> bytes:
+    """The rows as JSON lines."""
+    return b"".join(_JSON.encode(row) + b"\n" for row in json_rows(batch))
+
+
+class JsonLinesWriter:
+    """One JSON object per line, appended."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    @classmethod
+    def open(cls, path: Path, schema: Schema) -> JsonLinesWriter:
+        return cls(path.open("ab"))
+
+    def write(self, batch: Batch) -> None:
+        self._file.write(json_lines(batch))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class StdoutWriter(JsonLinesWriter):
+    """JSON lines on the daemon's standard output, which stays open."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout.buffer)
+
+    def close(self) -> None:
+        self.flush()
+
+
+class CsvWriter:
+    """Comma-separated values with a header line, appended; null is an empty field."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    @classmethod
+    def open(cls, path: Path, schema: Schema) -> CsvWriter:
+        writer = cls(path.open("ab"))
+        if not writer._file.tell():
+            writer._append([schema.names])
+        return writer
+
+    def write(self, batch: Batch) -> None:
+        self._append(zip(*map(_csv_values, _readable(batch)), strict=True))
+
+    def _append(self, rows: Iterable[Row]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self._file.write(text.getvalue().encode())
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _csv_values(values: list[Any]) -> list[Any]:
+    """Booleans as JSON spells them, bytes in hexadecimal."""
+    if not any(isinstance(value, bool | bytes) for value in values):
+        return values
+    return [
+        value.hex() if isinstance(value, bytes) else str(value).lower() if isinstance(value, bool) else value
+        for value in values
+    ]
+
+
+class ParquetWriter:
+    """A Parquet file, written as `<name>.part` and renamed when it is closed. A file that exists is never replaced."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        import pyarrow.parquet as pq
+
+        from millrace.server.arrow import arrow_schema
+
+        self._path = path
+        self._aside = path.with_name(path.name + ".part")
+        self._writer = pq.ParquetWriter(self._aside, arrow_schema(schema))
+        self._held: list[Batch] = []
+        self._tuples = 0
+
+    @classmethod
+    def open(cls, path: Path, schema: Schema) -> ParquetWriter:
+        return cls(_free_name(path), schema)
+
+    def write(self, batch: Batch) -> None:
+        self._held.append(batch)
+        self._tuples += len(batch)
+        if self._tuples >= ROW_GROUP:
+            self._write_group()
+
+    def flush(self) -> None:
+        """Nothing: a small row group per flush would make a bad file, and the file has no name yet."""
+
+    def close(self) -> None:
+        if self._held:
+            self._write_group()
+        self._writer.close()
+        self._aside.rename(self._path)
+
+    def _write_group(self) -> None:
+        from millrace.server.arrow import to_arrow
+
+        self._writer.write_batch(to_arrow(Batch.concat(self._held)))
+        self._held, self._tuples = [], 0
+
+
+def _free_name(path: Path) -> Path:
+    """The path itself, or `<name>-2`, `-3`, ... where a file of an earlier run stands."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return free
+
+
+_FORMATS: Final[Mapping[str, Callable[[Path, Schema], Writer]]] = {
+    "jsonl": JsonLinesWriter.open,
+    "csv": CsvWriter.open,
+    "parquet": ParquetWriter.open,
+}
+
+
+def open_file(path: Path, schema: Schema, format: str | None = None) -> Writer:  # noqa: A002 - the option's name
+    """A writer for the path, by its ending unless a format is given; Refuse says what is wrong with either."""
+    name = format or path.suffix.lstrip(".")
+    opener = _FORMATS.get(name)
+    if opener is None:
+        raise Refuse(
+            f"a file sink writes {', '.join(_FORMATS)}, by the path's ending or its format option, not {name!r}"
+        )
+    try:
+        return opener(path, schema)
+    except OSError as error:
+        raise Refuse(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
