@@ -33,9 +33,9 @@ MAY_IMPORT = {
 
 # The engine is a function of its events: no clock, no chance, no input or output, no waiting.
 DETERMINISTIC = ("operators", "engine", "sql")
-OUTSIDE = set(
-    "_thread asyncio concurrent multiprocessing os random secrets select selectors signal socket subprocess threading time".split()
-)
+WAITING = {"asyncio", "concurrent", "multiprocessing", "select", "selectors", "signal", "socket", "subprocess"}
+THREADS = {"_thread", "threading"}
+WORLD = {"os", "random", "secrets", "time"}
 CLOCKS = {"now", "utcnow", "today"}
 
 # A program that feeds a server carries the standard library and msgpack, nothing else.
@@ -94,7 +94,7 @@ def objection(room: str, found: Import) -> str | None:
         other = rest.split(".")[0]
         if other != room and other not in MAY_IMPORT[room]:
             return f"{room} may import {', '.join(sorted(MAY_IMPORT[room])) or 'no other room'}"
-    if room in DETERMINISTIC and (top in OUTSIDE or found.module.startswith("numpy.random")):
+    if room in DETERMINISTIC and (top in WAITING | THREADS | WORLD or found.module.startswith("numpy.random")):
         return "the engine is a function of its events: let a driver do this, outside"
     if room in LIGHT and top not in LIGHT_LIBRARIES and not found.only_for_types:
         return "protocol and client have the standard library and msgpack alone"
