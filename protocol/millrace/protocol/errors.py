@@ -51,7 +51,7 @@ class PeerError(MillraceError):
         return cls(text, code=code, expected=expected, got=got, where=where, row=row)
 
 
-class Refuse(MillraceError):
+class Refuse(MillraceError):  # noqa: N818 - not an error: an answer
     """A fair wish at the wrong moment, or one that cannot be met: say what would work, and stay."""
 
     code = "refused"

@@ -34,7 +34,7 @@ class Type(Enum):
     __str__ = __repr__
 
 
-FIELD_TYPES = tuple(type for type in Type if type is not Type.INTERVAL)
+FIELD_TYPES = tuple(known for known in Type if known is not Type.INTERVAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Schema:
     @staticmethod
     def of(**fields: Type | str) -> Schema:
         """A schema of nullable fields, for tests and short programs: `Schema.of(a="bigint")`."""
-        return Schema(tuple(Field(name, Type(getattr(type, "value", type))) for name, type in fields.items()))
+        return Schema(tuple(Field(name, Type(getattr(kind, "value", kind))) for name, kind in fields.items()))
 
     def __len__(self) -> int:
         return len(self.fields)
@@ -88,4 +88,4 @@ class Schema:
 
     @staticmethod
     def from_data(data: Sequence[Sequence[object]]) -> Schema:
-        return Schema(tuple(Field(str(name), Type(type), bool(nullable)) for name, type, nullable in data))
+        return Schema(tuple(Field(str(name), Type(kind), bool(nullable)) for name, kind, nullable in data))
