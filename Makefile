@@ -16,7 +16,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .PHONY: help setup demo test test-pure check lint types format bench figures lock clean distclean kernels
 

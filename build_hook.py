@@ -26,7 +26,7 @@ INSTALLED_UNDER = "millrace/operators/kernels"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 # Integers wrap in kernels, as they do in numpy; the papers' loops are worth the optimiser's full attention.
-FLAGS = [] if os.name == "nt" else ["-O3", "-fwrapv"]
+FLAGS = [] if os.name == "nt" else ["-O3", "-fwrapv", "-g0"]
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -71,6 +71,8 @@ def _outdated(target: Path, source: Path) -> bool:
 
 
 def _first_line(failure: BaseException) -> str:
+    if isinstance(failure, FileNotFoundError):
+        return f"no C compiler: {failure.filename} is not there"
     text = str(failure).strip() or type(failure).__name__
     return text.splitlines()[0][:200]
 

@@ -5,3 +5,10 @@ and raises nothing. Uncompiled it views its arrays through `memoryview`, so that
 not numpy's, and says in `if not cython.compiled` what C does by itself. Both ways give the same results, and the tests
 run both: `make test-pure` runs the whole suite without a compiled kernel.
 """
+
+from millrace.operators.kernels import arithmetic
+
+
+def compiled() -> bool:
+    """Whether this installation's kernels are compiled; all are or none is."""
+    return not arithmetic.__file__.endswith(".py")
