@@ -1,0 +1,11 @@
+"""The functions and operators that expressions may use: one table, a file per subject."""
+
+from __future__ import annotations
+
+from millrace.operators.functions import arithmetic, comparison, logic
+from millrace.operators.functions.library import Function, Library
+
+# What Millrace itself brings. A server copies it and adds its users' functions.
+LIBRARY = Library([*arithmetic.FUNCTIONS, *comparison.FUNCTIONS, *logic.FUNCTIONS])
+
+__all__ = ["LIBRARY", "Function", "Library"]

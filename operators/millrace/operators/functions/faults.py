@@ -1,0 +1,58 @@
+"""Why a row can fail, and the sentence that says so.
+
+A failed row is dropped by the operator that computes it and counted; the other rows go on. The numbers travel in arrays
+of one byte and never leave the process; the sentences are what users see. A new fault needs a number and a sentence
+here and a line in `docs/sql.md`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Fault(IntEnum):
+    """What went wrong in a row. 0 is kept for "nothing"."""
+
+    BIGINT_RANGE = 1
+    DOUBLE_RANGE = 2
+    TIMESTAMP_RANGE = 3
+    INTERVAL_RANGE = 4
+    DIVISION_BY_ZERO = 5
+    DOMAIN = 6
+    NOT_BOOLEAN = 7
+    NOT_BIGINT = 8
+    NOT_DOUBLE = 9
+    NOT_TIMESTAMP = 10
+    NOT_INTERVAL = 11
+    NOT_BYTES = 12
+    BAD_PATTERN = 13
+    BAD_ARGUMENT = 14
+    USER_FUNCTION = 15
+
+
+REASONS: Final[dict[Fault, str]] = {
+    Fault.BIGINT_RANGE: "bigint out of range: the result does not fit 64 bits",
+    Fault.DOUBLE_RANGE: "double out of range: the result is not a finite number",
+    Fault.TIMESTAMP_RANGE: "timestamp out of range: the result does not fit 64 bits of microseconds",
+    Fault.INTERVAL_RANGE: "interval out of range: the result does not fit 64 bits of microseconds",
+    Fault.DIVISION_BY_ZERO: "division by zero",
+    Fault.DOMAIN: "the function is not defined for this argument",
+    Fault.NOT_BOOLEAN: "cast failed: the text is not a boolean",
+    Fault.NOT_BIGINT: "cast failed: the text is not a bigint",
+    Fault.NOT_DOUBLE: "cast failed: the text is not a finite double",
+    Fault.NOT_TIMESTAMP: "cast failed: the text is not a timestamp",
+    Fault.NOT_INTERVAL: "cast failed: the text is not an interval",
+    Fault.NOT_BYTES: "cast failed: the text after \\x is not pairs of hexadecimal digits",
+    Fault.BAD_PATTERN: "the pattern is not valid",
+    Fault.BAD_ARGUMENT: "an argument is outside what the function takes",
+    Fault.USER_FUNCTION: "a user function failed",
+}
+
+
+class RowFault(Exception):  # noqa: N818 - it marks a row, it is no error of the program
+    """Raised by a function that computes one row at a time, for the row at hand."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(REASONS[fault])
+        self.fault = fault

@@ -1,0 +1,81 @@
+"""Intervals as people write them: `10 seconds`, `1 h 30 min`, `-0.5 s`, `01:02:03.5`.
+
+An interval is a number of microseconds. There are no months and years: they have no fixed length.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from millrace.protocol import MAX_INT64, MIN_INT64, Refuse
+
+UNITS_US: dict[str, int] = {
+    **dict.fromkeys(("us", "usec", "usecs", "microsecond", "microseconds"), 1),
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), 1_000),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1_000_000),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000_000),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3_600_000_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000_000),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800_000_000),
+}
+_CALENDAR = ("month", "months", "mon", "mons", "year", "years", "y", "yr", "yrs", "quarter", "quarters")
+_PART = re.compile(r"\s*([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)", re.ASCII)
+_CLOCK = re.compile(r"\s*([+-]?)(\d+):([0-5]?\d)(?::([0-5]?\d(?:\.\d*)?))?\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?(?:\d+(?:\.\d*)?|\.\d+)\s*", re.ASCII)
+FORMS = "a number and a unit such as '10 seconds', '1.5 h' or '250 ms'"
+
+
+def parse_interval(text: str, unit: str | None = None) -> int:
+    """Microseconds. `unit` is that of a bare number, as in INTERVAL '10' SECOND."""
+    if unit is not None and _NUMBER.fullmatch(text):
+        return _whole(Fraction(text.strip()) * unit_us(unit), text)
+    parts, rest = _parts(text)
+    clock = _CLOCK.fullmatch(rest) if rest.strip() else None
+    if clock is not None:
+        sign, hours, minutes, seconds = clock.groups(default="0")
+        amount = Fraction(hours) * 3600 + Fraction(minutes) * 60 + Fraction(seconds)
+        parts.append(amount * 1_000_000 * (-1 if sign == "-" else 1))
+    elif rest.strip() or not parts:
+        raise Refuse(f"expected an interval ({FORMS}), got {text!r:.60}")
+    return _whole(sum(parts, Fraction(0)), text)
+
+
+def unit_us(unit: str) -> int:
+    """The length of a unit."""
+    us = UNITS_US.get(unit.lower())
+    if us is None:
+        known = "us, ms, s, min, h, d or w"
+        if unit.lower() in _CALENDAR:
+            raise Refuse(f"a {unit} has no fixed length: give an interval in {known}")
+        raise Refuse(f"{unit!r:.60} is no unit of time: expected {known}, or a word such as seconds")
+    return us
+
+
+def format_interval(us: int) -> str:
+    """Hours, minutes and seconds: `26:03:04.5`; parse_interval reads it back."""
+    seconds, fraction = divmod(abs(us), 1_000_000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    tail = f".{fraction:06d}".rstrip("0") if fraction else ""
+    return f"{'-' if us < 0 else ''}{hours:02d}:{minutes:02d}:{seconds:02d}{tail}"
+
+
+def _parts(text: str) -> tuple[list[Fraction], str]:
+    """The `number unit` pairs at the beginning, and what follows them."""
+    parts = []
+    at = 0
+    while match := _PART.match(text, at):
+        sign, number, unit = match.groups()
+        parts.append(
+            Fraction(number if number[-1] != "." else number[:-1]) * unit_us(unit) * (-1 if sign == "-" else 1)
+        )
+        at = match.end()
+    return parts, text[at:]
+
+
+def _whole(us: Fraction, text: str) -> int:
+    rounded = round(us)
+    if not MIN_INT64 <= rounded <= MAX_INT64:
+        raise Refuse(f"the interval {text!r:.60} does not fit 64 bits of microseconds")
+    return rounded
