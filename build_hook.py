@@ -71,8 +71,9 @@ def _outdated(target: Path, source: Path) -> bool:
 
 
 def _first_line(failure: BaseException) -> str:
-    if isinstance(failure, FileNotFoundError):
-        return f"no C compiler: {failure.filename} is not there"
+    cause = failure.__cause__ or failure.__context__
+    if isinstance(cause, FileNotFoundError):  # setuptools wraps it in an error of its own
+        return f"no C compiler: {cause.filename} is not there"
     text = str(failure).strip() or type(failure).__name__
     return text.splitlines()[0][:200]
 
