@@ -26,8 +26,9 @@ help:
 setup: kernels
 
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "Millrace needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1 || echo not there)." \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  found=$$($(PYTHON) --version 2>/dev/null) || found="not there"; \
+	  echo "Millrace needs Python 3.11 or newer; $(PYTHON) is $$found." \
 	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "setup: a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
