@@ -1,0 +1,170 @@
+"""A component: connected operators with one scheduler.
+
+The scheduler is the papers' two-step cycle. The execution step runs an operator on at most k tuples; the continuation step asks
+the operator's row in the state table for the next one. It reads nothing else: where a cycle begins is a queue of the rows
+at which something lies unseen, in the order in which it came there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
+from millrace.engine.table import Role, Row, Strategy
+from millrace.operators.operator import Operator
+from millrace.operators.sink import Sink
+from millrace.operators.source import Source
+from millrace.operators.waiting import Waiting
+
+
+class Stopwatch(Protocol):
+    """The driver's clock around an execution, opaque to the engine: nothing that it shows may steer a step."""
+
+    def start(self) -> None: ...
+
+    def stop(self, operator: str, tuples: int) -> None: ...
+
+
+class Component:
+    """A connected set of operators.
+
+    table     the state table, by operator
+    ready     where a cycle may begin: sources, and rows behind a break point or left with tuples; first come, first served
+    current   the operator to execute next, if a step's budget ended inside a cycle
+    """
+
+    def __init__(self, name: str, strategy: Strategy, weight: int = 1) -> None:
+        self.name = name
+        self.strategy = strategy
+        self.weight = weight
+        self.deficit = 0
+        self.steps = 0
+        self.table: dict[Operator, Row] = {}
+        self.ready: dict[Operator, None] = {}
+        self.current: Operator | None = None
+        self.stirred = False
+        self.sources: tuple[Source, ...] = ()
+        self.waiters: tuple[Waiting, ...] = ()
+        self.sinks: tuple[Sink, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<component {self.name}>"
+
+    def busy(self) -> bool:
+        """Whether a run would do anything."""
+        return self.stirred or self.current is not None or bool(self.ready)
+
+    def rows(self, rows: Iterable[Row], sinks: Sequence[Sink]) -> None:
+        """Take a new state table. What lies unseen anywhere will be found again."""
+        self.table = {row.operator: row for row in rows}
+        operators = list(self.table)
+        self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
+        self.waiters = tuple(operator for operator in operators if isinstance(operator, Waiting))
+        self.sinks = tuple(sinks)
+        if self.current not in self.table:
+            self.current = None
+        self.ready.clear()
+        self.ready.update(dict.fromkeys(operators))
+        for operator in operators:
+            operator.output.ready = self.ready
+        self.stirred = True
+
+    def run(
+        self, budget: int, executions: int, effects: Effects, demand: Callable[[Component], bool], watch: Stopwatch | None, trace: bool
+    ) -> tuple[int, int]:
+        """Execute until nothing is left or the budget is used; say how many tuples and executions it took.
+
+        An execution that takes no tuple counts as one, so that punctuation alone cannot hold a step for ever.
+        """
+        used = done = 0
+        table = self.table
+        while used < budget and done < executions:
+            operator = self.current or self._begin()
+            if operator is None:
+                if demand(self):
+                    continue
+                self.stirred = False
+                break
+            row = table[operator]
+            given = operator.counts.output_tuples
+            errors = operator.counts.errors
+            if watch is None:
+                taken = operator.execute(row.limit)
+            else:
+                watch.start()
+                taken = operator.execute(row.limit)
+                watch.stop(operator.name, taken)
+            done += 1
+            used += taken or 1
+            if taken >= row.limit:
+                self.ready[operator] = None
+            if operator.counts.errors != errors:
+                effects.orders.append(
+                    RowsFailed(operator.name, operator.counts.errors - errors, operator.counts.last_error)
+                )
+            self._drain(row, effects)
+            following = self._choose(row)
+            self.current = following
+            if trace:
+                effects.executions.append(
+                    Execution(
+                        operator.name,
+                        row.transition,
+                        taken,
+                        operator.counts.output_tuples - given,
+                        None if following is None else following.name,
+                    )
+                )
+        self.steps += done
+        return used, done
+
+    def _begin(self) -> Operator | None:
+        """The first operator of a new cycle."""
+        while self.ready:
+            operator = next(iter(self.ready))
+            del self.ready[operator]
+            if operator.fresh():
+                return operator
+            row = self.table[operator]
+            if row.yields():
+                following = self._choose(row)
+                if following is not None:
+                    # Other branches of a fork may still wait when this cycle ends.
+                    self.ready[operator] = None
+                    return following
+        return None
+
+    def _choose(self, row: Row) -> Operator | None:
+        """The continuation step: follow the rules until one names an operator to execute, or exits."""
+        following = row.rule(row)
+        while following is not None and not following.execute:
+            row = self.table[following.operator]
+            following = row.rule(row)
+        return None if following is None else following.operator
+
+    def _drain(self, row: Row, effects: Effects) -> None:
+        for sink in row.sinks:
+            for sequence, batch in sink.drain():
+                effects.orders.append(Deliver(sink.query, sequence, batch))
+            reached = sink.progressed()
+            if reached is not None:
+                effects.orders.append(Progressed(sink.query, reached))
+
+    def queued(self) -> int:
+        """Tuples that wait anywhere in the component, shared ones once."""
+        return sum(row.operator.output.queued for row in self.table.values() if row.role is not Role.FORK) + sum(
+            reorder.count for waiter in self.waiters for reorder in waiter.waiting
+        )
+
+    def save(self) -> list[Any]:
+        return [
+            self.name,
+            str(self.strategy),
+            self.weight,
+            self.deficit,
+            self.steps,
+            [operator.name for operator in self.ready],
+            None if self.current is None else self.current.name,
+            self.stirred,
+        ]

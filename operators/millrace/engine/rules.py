@@ -1,0 +1,139 @@
+"""The rule library: how the next operator is chosen (ETS, section 3.1; EQG, section 2.3).
+
+One row per role and strategy. Every rule is made of the papers' four moves:
+
+    Forward     if the operator yields, execute its successor
+    Encore      if it has more, execute it again
+    Backtrack   apply the rule of the predecessor that feeds the input it lacks
+    Exit        leave the component to its scheduler
+
+Depth first tries Forward before Encore, breadth first Encore before Forward; round robin exits where they backtrack. The number
+of tuples that an execution takes belongs to the strategy, not to its rules. A rule reads its row and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from millrace.engine.table import Discipline, Next, Role, Row, Rule
+from millrace.operators.fork import Fork
+
+
+def dfs_source(row: Row) -> Next | None:
+    """Forward, else Encore (behind a break point the operator has tuples of its own), else Exit."""
+    return forward(row) or encore(row)
+
+
+def dfs_inner(row: Row) -> Next | None:
+    """Forward, else Encore, else Backtrack."""
+    return forward(row) or encore(row) or backtrack(row)
+
+
+def dfs_sink(row: Row) -> Next | None:
+    """Encore, else Backtrack: what was given has left with the output wrapper already."""
+    return encore(row) or backtrack(row)
+
+
+def dfs_source_sink(row: Row) -> Next | None:
+    """Encore, else Exit: a fragment of one operator."""
+    return encore(row)
+
+
+def dfs_fork(row: Row) -> Next | None:
+    """The next branch with something unseen, else Backtrack."""
+    return branch(row) or backtrack(row)
+
+
+def dfs_waiting(row: Row) -> Next | None:
+    """Forward, else Encore by the relaxed condition, else Backtrack to the input that holds it back."""
+    return forward(row) or encore(row) or backtrack(row)
+
+
+def bfs_source(row: Row) -> Next | None:
+    """Encore, else Forward, else Exit."""
+    return encore(row) or forward(row)
+
+
+def bfs_inner(row: Row) -> Next | None:
+    """Encore, else Forward, else Backtrack."""
+    return encore(row) or forward(row) or backtrack(row)
+
+
+def bfs_waiting(row: Row) -> Next | None:
+    """Encore by the relaxed condition, else Forward, else Backtrack to the input that holds it back."""
+    return encore(row) or forward(row) or backtrack(row)
+
+
+def rr_inner(row: Row) -> Next | None:
+    """Encore, else Forward, else Exit."""
+    return encore(row) or forward(row)
+
+
+def rr_sink(row: Row) -> Next | None:
+    """Encore, else Exit."""
+    return encore(row)
+
+
+def rr_fork(row: Row) -> Next | None:
+    """The next branch with something unseen, else Exit."""
+    return branch(row)
+
+
+# One row per (role, strategy), impossible ones too: a new role or strategy does not pass the tests until someone has
+# decided every new row.
+RULES: Final[Mapping[tuple[Role, Discipline], Rule]] = {
+    (Role.SOURCE, Discipline.DFS): dfs_source,
+    (Role.INNER, Discipline.DFS): dfs_inner,
+    (Role.SINK, Discipline.DFS): dfs_sink,
+    (Role.SOURCE_SINK, Discipline.DFS): dfs_source_sink,
+    (Role.FORK, Discipline.DFS): dfs_fork,
+    (Role.WAITING, Discipline.DFS): dfs_waiting,
+    (Role.SOURCE, Discipline.BFS): bfs_source,
+    (Role.INNER, Discipline.BFS): bfs_inner,
+    (Role.SINK, Discipline.BFS): dfs_sink,
+    (Role.SOURCE_SINK, Discipline.BFS): dfs_source_sink,
+    (Role.FORK, Discipline.BFS): dfs_fork,
+    (Role.WAITING, Discipline.BFS): bfs_waiting,
+    (Role.SOURCE, Discipline.RR): rr_inner,
+    (Role.INNER, Discipline.RR): rr_inner,
+    (Role.SINK, Discipline.RR): rr_sink,
+    (Role.SOURCE_SINK, Discipline.RR): rr_sink,
+    (Role.FORK, Discipline.RR): rr_fork,
+    (Role.WAITING, Discipline.RR): rr_inner,
+}
+
+
+# -- the moves ---------------------------------------------------------------------------------------------------------
+
+
+def forward(row: Row) -> Next | None:
+    """If the operator yields: its successor, executed; a fork is not executed, it chooses."""
+    if not row.yields():
+        return None
+    succ = row.succs[0]
+    return Next(succ, execute=not isinstance(succ, Fork))
+
+
+def encore(row: Row) -> Next | None:
+    """If the operator has more: itself."""
+    return Next(row.operator, execute=True) if row.operator.more() else None
+
+
+def backtrack(row: Row) -> Next | None:
+    """The predecessor that feeds the input it lacks, by that one's own rule; Exit behind a break point."""
+    pred = row.preds[row.operator.empty_input()] if row.preds else None
+    return None if pred is None else Next(pred, execute=False)
+
+
+def branch(row: Row) -> Next | None:
+    """The fork's next reader, in turn, that has something unseen."""
+    fork = row.operator
+    assert isinstance(fork, Fork)
+    count = len(row.readers)
+    for step in range(count):
+        position = (fork.turn + step) % count
+        if row.readers[position].unseen:
+            fork.turn = (position + 1) % count
+            return Next(row.succs[position], execute=True)
+    return None

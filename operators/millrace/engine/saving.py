@@ -1,0 +1,195 @@
+"""The engine's whole state as bytes, and back.
+
+Definitions are saved as what they are and built again; states are what `save` of buffers, readers and operators give. The form is
+msgpack with a few extensions, never pickle: reading a file must not be able to run anything. `VERSION` changes with the form.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import numpy as np
+from millrace.engine import plan as plans
+from millrace.engine.component import Component
+from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.table import Strategy
+from millrace.operators import expression, spec
+from millrace.operators.operator import Operator
+from millrace.operators.sink import Sink
+from millrace.operators.source import Source
+from millrace.protocol import Field, Refuse, Schema, Type
+
+if TYPE_CHECKING:
+    from millrace.engine.component import Stopwatch
+    from millrace.engine.engine import Engine
+
+VERSION: Final = 1
+
+_TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
+
+# What may stand in a plan. A new class of definitions that is not listed here is refused when it is saved.
+CLASSES: Final[dict[str, type]] = {
+    found.__name__: found
+    for found in (
+        Field,
+        Schema,
+        Type,
+        plans.Node,
+        plans.QueryOptions,
+        plans.QueryPlan,
+        plans.StreamDefinition,
+        *(item for module in (expression, spec) for item in vars(module).values() if isinstance(item, type) and is_dataclass(item)),
+    )
+}
+
+
+def pack(value: Any) -> bytes:
+    """Plain data, arrays and definitions as bytes; equal values give equal bytes."""
+    packed: bytes = msgpack.packb(value, default=_extend, strict_types=True)
+    return packed
+
+
+def unpack(data: bytes) -> Any:
+    return msgpack.unpackb(data, ext_hook=_restore, strict_map_key=False)
+
+
+def _extend(value: Any) -> msgpack.ExtType:
+    if isinstance(value, tuple):
+        return msgpack.ExtType(_TUPLE, pack(list(value)))
+    if isinstance(value, deque):
+        return msgpack.ExtType(_TUPLE, pack(list(value)))
+    if isinstance(value, Enum):
+        return msgpack.ExtType(_ENUM, pack([_known(value), value.value]))
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            return msgpack.ExtType(_OBJECTS, pack(value.tolist()))
+        return msgpack.ExtType(_ARRAY, pack([value.dtype.str, value.tobytes()]))
+    if is_dataclass(value):
+        return msgpack.ExtType(_OBJECT, pack([_known(value), [getattr(value, f.name) for f in fields(value) if f.init]]))
+    raise TypeError(f"cannot save a {type(value).__name__}: {value!r}")
+
+
+def _known(value: Any) -> str:
+    name = type(value).__name__
+    if CLASSES.get(name) is not type(value):
+        raise TypeError(f"cannot save a {name}: it is not among the classes of definitions")
+    return name
+
+
+def _restore(code: int, data: bytes) -> Any:
+    inner = unpack(data)
+    match code:
+        case 1:
+            return tuple(inner)
+        case 2:
+            return CLASSES[inner[0]](*inner[1])
+        case 3:
+            return CLASSES[inner[0]](inner[1])
+        case 4:
+            return np.frombuffer(inner[1], np.dtype(inner[0]))
+        case 5:
+            array = np.empty(len(inner), object)
+            array[:] = inner
+            return array
+    raise Refuse(f"the saved state holds something unknown (extension {code})", code="bad_state")
+
+
+# -- the engine --------------------------------------------------------------------------------------------------------
+
+
+def save(engine: Engine) -> bytes:
+    graph = engine.graph
+    return pack(
+        {
+            "version": VERSION,
+            "now_us": engine.moment.now_us,
+            "limits": [engine.credit, engine.most_queued],
+            "turn": engine._turn,
+            "wake": engine._wake,
+            "touched": list(engine._touched),
+            "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
+            "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
+            "definitions": _definitions(engine),
+            "paused": [[name, query.paused] for name, query in engine.queries_by_name.items() if query.paused is not None],
+            "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
+            "breaks": list(graph.breaks),
+            "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.forks.items()],
+            "operators": [[operator.name, _save_operator(operator)] for operator in graph.operators.values()],
+            "components": [component.save() for component in graph.components],
+        }
+    )
+
+
+def _definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
+    """Streams and queries in the order in which they were made."""
+    first = {query.operators[0]: query.plan for query in engine.queries_by_name.values()}
+    found: list[StreamDefinition | QueryPlan] = []
+    for operator in engine.graph.operators.values():
+        if isinstance(operator, Source):
+            found.append(engine.streams_by_name[operator.stream].definition)
+        elif operator in first:
+            found.append(first[operator])
+    return found
+
+
+def _save_operator(operator: Operator) -> list[Any]:
+    output = None if isinstance(operator, Sink) else [operator.output.wanted, operator.output.save()]
+    return [operator.counts.save(), [reader.save() for reader in operator.inputs], output, operator.save()]
+
+
+def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
+    from millrace.engine.engine import Engine
+
+    saved = unpack(data)
+    if saved["version"] != VERSION:
+        raise Refuse(f"the saved state has version {saved['version']}, this program reads version {VERSION}", code="bad_state")
+    credit, most_queued = saved["limits"]
+    engine = Engine(stopwatch=stopwatch, trace=trace, credit=credit, most_queued=most_queued)
+    engine.moment.now_us = saved["now_us"]
+    for definition in saved["definitions"]:
+        if isinstance(definition, StreamDefinition):
+            engine._add_stream(definition)
+        else:
+            engine._add_query(definition, None)
+    _restore_graph(engine, saved)
+    engine._turn, engine._wake = saved["turn"], saved["wake"]
+    engine._touched = dict.fromkeys(saved["touched"])
+    engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
+    engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
+    return engine
+
+
+def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
+    graph = engine.graph
+    for name, reason in saved["paused"]:
+        engine._pause(name, reason)
+    graph.strategies = {name: Strategy.parse(text) for name, text in saved["strategies"]}
+    graph.breaks = dict.fromkeys(saved["breaks"])
+    by_name = {operator.name: fork for operator, fork in graph.forks.items()}
+    for name, fork_name, turn in saved["forks"]:
+        by_name[name].name = fork_name
+        by_name[name].turn = turn
+    for name, (counts, readers, output, state) in saved["operators"]:
+        operator = graph.operators[name]
+        operator.counts.restore(counts)
+        if output is not None:
+            operator.output.wanted = output[0]
+            operator.output.restore(output[1])
+        for reader, reader_state in zip(operator.inputs, readers, strict=True):
+            reader.restore(reader_state)
+        operator.restore(state)
+    graph.rewire()
+    for component, state in zip(graph.components, saved["components"], strict=True):
+        _restore_component(component, graph.operator, state)
+
+
+def _restore_component(component: Component, find: Any, state: list[Any]) -> None:
+    component.name, strategy, component.weight, component.deficit, component.steps, ready, current, component.stirred = state
+    component.strategy = Strategy.parse(strategy)
+    component.ready.clear()
+    component.ready.update((find(name), None) for name in ready)
+    component.current = None if current is None else find(current)

@@ -1,0 +1,139 @@
+"""The state table: one row per operator, and nothing else tells the scheduler where to go (EQG, section 3).
+
+A row maps an operator to its neighbours and to a transition of the rule library. A change of strategy replaces transitions, a
+change of topology replaces neighbours; both happen between two executions. A break point at an operator's output empties its
+successors and its readers' predecessors, which makes the buffer between them the sink of one fragment and the source of the next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from millrace.operators.buffer import Reader
+from millrace.operators.fork import Fork
+from millrace.operators.operator import Operator
+from millrace.operators.sink import Sink
+from millrace.operators.source import Source
+from millrace.protocol import Refuse
+
+# The most tuples an execution takes when the strategy names no number. Below a few thousand the fixed cost of an execution
+# shows in every tuple; above, columns stop fitting the cache and a low-rate neighbour waits longer for its turn.
+MOST_TUPLES: Final = 16_384
+
+
+class Role(Enum):
+    """An operator's place in the table, which with the strategy decides its transition."""
+
+    SOURCE = "Source"
+    INNER = "NOS"
+    SINK = "Sink"
+    SOURCE_SINK = "Source-Sink"
+    FORK = "Fork"
+    WAITING = "IWP"
+
+
+class Discipline(Enum):
+    """The strategies of the rule library."""
+
+    DFS = "dfs"
+    BFS = "bfs"
+    RR = "rr"
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A discipline, and the most tuples of an execution: a number, or as many as wait within a bound."""
+
+    discipline: Discipline = Discipline.DFS
+    k: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> Strategy:
+        """`dfs`, `bfs`, `rr`, each also with a number of tuples: `dfs(1)`."""
+        found = re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*(\d{1,9})\s*\))?\s*", text.lower())
+        names = [discipline.value for discipline in Discipline]
+        if found is None or found[1] not in names:
+            raise Refuse(
+                f"unknown strategy {text!r}: expected one of {', '.join(names)}, each also with the most tuples of an "
+                "execution, as in dfs(1)",
+                code="unknown_strategy",
+            )
+        if found[2] is not None and int(found[2]) < 1:
+            raise Refuse(f"strategy {text!r}: an execution takes at least one tuple", code="unknown_strategy")
+        return Strategy(Discipline(found[1]), None if found[2] is None else int(found[2]))
+
+    @property
+    def limit(self) -> int:
+        return MOST_TUPLES if self.k is None else self.k
+
+    def __str__(self) -> str:
+        return self.discipline.value if self.k is None else f"{self.discipline.value}({self.k})"
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Where to go: execute the operator, or only apply its row's rule (the papers' "repeat this step on pred")."""
+
+    operator: Operator
+    execute: bool
+
+
+Rule = Callable[["Row"], Next | None]
+
+
+@dataclass(slots=True)
+class Row:
+    """One operator's row.
+
+    preds     per input the operator to backtrack to, None behind a break point; a source has none
+    succs     the operators to go forward to; none before a sink or a break point
+    readers   the head pointers of those successors: the row yields if one of them has something unseen
+    sinks     the sinks that the operator fills
+    """
+
+    operator: Operator
+    preds: tuple[Operator | None, ...]
+    succs: tuple[Operator, ...]
+    readers: tuple[Reader, ...]
+    sinks: tuple[Sink, ...]
+    role: Role
+    strategy: Strategy
+    rule: Rule
+    limit: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limit = self.strategy.limit
+
+    def yields(self) -> bool:
+        """The papers' yield: the output holds something that a successor has not seen."""
+        return any(reader.unseen for reader in self.readers)
+
+    @property
+    def transition(self) -> str:
+        """The rule's name as the papers print it, with the number of tuples if the strategy names one."""
+        return f"{str(self.strategy).upper()}-{self.role.value}"
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "state": self.operator.name,
+            "pred": [pred.name for pred in self.preds if pred is not None],
+            "succ": [succ.name for succ in self.succs],
+            "transition": self.transition,
+        }
+
+
+def role_of(operator: Operator, preds: Sequence[Operator | None], succs: Sequence[Operator]) -> Role:
+    """The role that an operator's place gives it."""
+    if isinstance(operator, Fork):
+        return Role.FORK
+    if operator.waits:
+        return Role.WAITING
+    if isinstance(operator, Source):
+        return Role.SOURCE
+    if all(pred is None for pred in preds):
+        return Role.SOURCE if succs else Role.SOURCE_SINK
+    return Role.INNER if succs else Role.SINK

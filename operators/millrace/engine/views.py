@@ -1,0 +1,132 @@
+"""What an admin sees of the engine: plain dicts, read between two steps, the same for the API, the command line and metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.fork import Fork
+from millrace.operators.operator import Operator
+from millrace.operators.sink import Sink
+from millrace.operators.source import Source
+from millrace.operators.waiting import Waiting
+
+if TYPE_CHECKING:
+    from millrace.engine.component import Component
+    from millrace.engine.engine import Engine, Query, Stream
+
+
+def time_or_none(value_us: int) -> int | None:
+    """A time, or None where it stands for no time known or for the end."""
+    return None if value_us in (BEGINNING, END_OF_TIME) else value_us
+
+
+def stream(engine: Engine, found: Stream) -> dict[str, Any]:
+    source, definition = found.source, found.definition
+    return {
+        "name": definition.name,
+        "fields": definition.schema.to_data(),
+        "fingerprint": definition.schema.fingerprint(),
+        "timestamps": definition.timestamps,
+        "time": definition.time,
+        "disorder_us": definition.disorder_us,
+        "ets": definition.ets,
+        "component": engine.graph.component_of(source).name,
+        "tuples": source.counts.input_tuples,
+        "late": source.late,
+        "punctuations": source.punctuations,
+        "mark_us": time_or_none(source.mark),
+        "ended": source.mark == END_OF_TIME,
+        "newest_us": time_or_none(source.newest),
+        "feeds": [
+            {"feed": name, "mark_us": time_or_none(feed.mark), "tuples": feed.tuples, "late": feed.late, "owed": feed.owed}
+            for name, feed in source.feeds.items()
+        ],
+        "sql": definition.sql,
+    }
+
+
+def query(engine: Engine, found: Query) -> dict[str, Any]:
+    plan = found.plan
+    return {
+        "name": plan.name,
+        "fields": plan.schema.to_data(),
+        "component": engine.graph.component_of(found.operators[0]).name,
+        "operators": [operator.name for operator in found.operators],
+        "order": plan.options.order,
+        "state": "running" if found.paused is None else "paused",
+        "reason": found.paused,
+        "rows": found.sink.sequence,
+        "skipped": sum(reader.skipped for reader in found.entries),
+        "progress_us": time_or_none(found.sink.progress_us),
+        "reads_streams": list(plan.reads_streams),
+        "reads_queries": list(plan.reads_queries),
+        "sql": plan.sql,
+    }
+
+
+def component(engine: Engine, found: Component) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "strategy": str(found.strategy),
+        "strategies": {row.operator.name: str(row.strategy) for row in found.table.values()},
+        "weight": found.weight,
+        "steps": found.steps,
+        "queued": found.queued(),
+        "ready": found.busy(),
+        "operators": [operator.name for operator in found.table] + [sink.name for sink in found.sinks],
+        "breaks": {
+            operator.name: why for operator in found.table if not isinstance(operator, Fork) and (why := engine.graph.broken(operator))
+        },
+    }
+
+
+def operator(engine: Engine, found: Operator) -> dict[str, Any]:
+    waiting = isinstance(found, Waiting)
+    now_us = engine.moment.now_us
+    busy = engine.costs.get(found.name, (0, 0.0))
+    return {
+        "name": found.name,
+        "kind": found.kind,
+        "queries": queries_of(engine, found),
+        "component": engine.graph.component_of(found).name,
+        "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
+        "input_tuples": found.counts.input_tuples,
+        "output_tuples": found.counts.output_tuples,
+        "executions": found.counts.executions,
+        "errors": found.counts.errors,
+        "last_error": found.counts.last_error,
+        "busy_us": busy[1],
+        "inputs": [
+            {
+                "from": engine.graph.producer(reader).name,
+                "queue_tuples": found.queue_tuples(position),
+                "peak_queue_tuples": reader.peak,
+                "skipped": reader.skipped,
+                "idle_wait_us": idle_us(found, position, now_us) if waiting else 0,
+                "register_us": time_or_none(found.registers()[position]) if isinstance(found, Waiting) else None,
+            }
+            for position, reader in enumerate(found.inputs)
+        ],
+        "waits": waiting,
+        "blocked": isinstance(found, Waiting) and found.blocked(),
+        "state_tuples": found.state_tuples,
+        "state_bytes": found.state_bytes,
+        "low_water_us": time_or_none(found.output.promise),
+    }
+
+
+def queries_of(engine: Engine, found: Operator) -> list[str]:
+    """The queries that an operator works for."""
+    if isinstance(found, Source):
+        return [query.plan.name for query in engine.queries_by_name.values() if found.stream in query.plan.reads_streams]
+    return [
+        query.plan.name for query in engine.queries_by_name.values() if found is query.sink or found in query.operators
+    ]
+
+
+def idle_us(found: Operator, position: int, now_us: int) -> int:
+    """How long an input has held its operator's tuples back, until now."""
+    assert isinstance(found, Waiting)
+    since = found.idle_since[position]
+    return found.idle_us[position] + (0 if since is None else now_us - since)

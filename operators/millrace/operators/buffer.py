@@ -1,0 +1,287 @@
+"""The arcs of the graph: what an operator has given and its readers have not taken.
+
+A buffer stores batches once, however many operators read it; each reader has a head pointer of its own (the papers'
+dummy buffers), and a tuple is freed when the slowest reader has passed it. Punctuation is not a row: every reader has a
+queue of `(position, value)` beside the tuples, where a position counts the tuples put before it. A punctuation directly
+behind another makes the first void, so at most one stands between any two tuples.
+
+`ordered` says that tuples come in order of time. Then each of them promises as much as a punctuation of its own time would,
+and `promise` (what holds for every tuple still to come) follows the newest tuple by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.operators.batch import BEGINNING, Batch
+from millrace.protocol import Schema
+
+if TYPE_CHECKING:
+    from millrace.operators.operator import Operator
+
+
+class Gauge:
+    """Tuples queued on all arcs of an engine, now and at the most; a tuple that a fork shares counts once."""
+
+    __slots__ = ("bytes", "peak_bytes", "peak_tuples", "tuples")
+
+    def __init__(self) -> None:
+        self.tuples = self.bytes = self.peak_tuples = self.peak_bytes = 0
+
+    def add(self, tuples: int, width: int) -> None:
+        self.tuples += tuples
+        self.bytes += tuples * width
+        if self.tuples > self.peak_tuples:
+            self.peak_tuples = self.tuples
+        if self.bytes > self.peak_bytes:
+            self.peak_bytes = self.bytes
+
+
+class Reader:
+    """One operator's head pointer on a buffer.
+
+    `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at.
+    """
+
+    __slots__ = ("_offset", "_segment", "buffer", "passed", "peak", "punctuations", "since_us", "skipped", "taken", "unseen")
+
+    def __init__(self, buffer: Buffer, since_us: int | None = None) -> None:
+        self.buffer = buffer
+        self.passed = BEGINNING
+        self.peak = 0
+        self.skipped = 0
+        self.since_us = since_us
+        self.jump()
+
+    def jump(self) -> None:
+        """To the end of the buffer: nothing that is there now will be read, its promise holds."""
+        self.taken = self.buffer.end
+        self._segment = self.buffer.first + len(self.buffer.segments)
+        self._offset = 0
+        self.punctuations: deque[tuple[int, int]] = deque()
+        self.passed = max(self.passed, self.buffer.promise)
+        self.unseen = False
+
+    @property
+    def waiting(self) -> int:
+        """Tuples queued for this reader."""
+        return self.buffer.end - self.taken
+
+    @property
+    def promise(self) -> int:
+        """What the arc promises behind everything that is queued: no later tuple is below it."""
+        return self.buffer.promise
+
+    def head_us(self) -> int | None:
+        """The time of the next tuple, if there is one."""
+        if self.buffer.end == self.taken:
+            return None
+        return int(self.buffer.segments[self._segment - self.buffer.first].ts[self._offset])
+
+    def take(self, limit: int) -> Batch | None:
+        """The next tuples, at most `limit`; small batches come out as one."""
+        count = min(self.buffer.end - self.taken, limit)
+        if count <= 0:
+            return None
+        segments = self.buffer.segments
+        index = self._segment - self.buffer.first
+        batch = segments[index]
+        left = len(batch) - self._offset
+        if count < left:
+            batch = batch.slice(self._offset, self._offset + count)
+            self._offset += count
+            self._advance(count)
+            return self._admitted(batch)
+        pieces = [batch.slice(self._offset, len(batch)) if self._offset else batch]
+        self._offset = 0
+        missing = count - left
+        while True:
+            index += 1
+            if not missing:
+                break
+            batch = segments[index]
+            if len(batch) > missing:
+                pieces.append(batch.slice(0, missing))
+                self._offset = missing
+                break
+            pieces.append(batch)
+            missing -= len(batch)
+        self._segment = self.buffer.first + index
+        self._advance(count)
+        return self._admitted(pieces[0] if len(pieces) == 1 else Batch.concat(pieces))
+
+    def _advance(self, count: int) -> None:
+        self.taken += count
+        self.buffer.release()
+
+    def _admitted(self, batch: Batch) -> Batch:
+        """Without the tuples older than the reader's own beginning."""
+        if self.since_us is None:
+            return batch
+        fresh = batch.ts >= self.since_us
+        if fresh.all():
+            return batch
+        kept = batch.take(fresh)
+        self.skipped += len(batch) - len(kept)
+        return kept
+
+    def pass_punctuations(self) -> None:
+        """Take the punctuation that the head pointer has reached."""
+        while self.punctuations and self.punctuations[0][0] <= self.taken:
+            self.passed = self.punctuations.popleft()[1]
+
+    def low_water(self) -> int:
+        """What holds for every tuple that this reader has not taken."""
+        if self.buffer.ordered:
+            head = self.head_us()
+            return self.buffer.promise if head is None else head
+        return self.passed
+
+    def save(self) -> list[Any]:
+        return [
+            self.taken,
+            self._segment,
+            self._offset,
+            self.passed,
+            [list(item) for item in self.punctuations],
+            self.unseen,
+            self.since_us,
+            self.skipped,
+            self.peak,
+        ]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        (self.taken, self._segment, self._offset, self.passed, punctuations, self.unseen, *rest) = data
+        self.punctuations = deque((position, value) for position, value in punctuations)
+        self.since_us, self.skipped, self.peak = rest
+
+    @property
+    def segment(self) -> int:
+        return self._segment
+
+
+class Buffer:
+    """An append-only arc.
+
+    segments   the batches that some reader still needs, oldest first; `first` is the number of the oldest
+    end        how many tuples have ever been put
+    promise    no tuple put from now on is below it
+    wanted     whether any reader has a use for punctuation: if none has, none is put
+    entries    the operators to mark in `ready` when something is put (their scheduler's business)
+    """
+
+    __slots__ = ("end", "entries", "first", "gauge", "ordered", "promise", "readers", "ready", "schema", "segments", "wanted", "width")
+
+    def __init__(self, schema: Schema, *, ordered: bool, gauge: Gauge | None = None) -> None:
+        self.schema = schema
+        self.ordered = ordered
+        self.gauge = gauge if gauge is not None else Gauge()
+        self.width = 16 + 8 * len(schema)
+        self.readers: list[Reader] = []
+        self.segments: deque[Batch] = deque()
+        self.first = 0
+        self.end = 0
+        self.promise = BEGINNING
+        self.wanted = False
+        self.entries: tuple[Operator, ...] = ()
+        self.ready: dict[Operator, None] = {}
+
+    # -- readers -----------------------------------------------------------------------------------------------------
+
+    def attach(self, since_us: int | None = None) -> Reader:
+        """A new reader, which begins at the end."""
+        reader = Reader(self, since_us)
+        self.readers.append(reader)
+        return reader
+
+    def reattach(self, reader: Reader) -> None:
+        """Bring a detached reader back, at the end; what it missed is counted as skipped."""
+        reader.skipped += self.end - reader.taken
+        reader.jump()
+        self.readers.append(reader)
+
+    def detach(self, reader: Reader) -> None:
+        """Take a reader away; what it alone had still to read is freed."""
+        self.readers.remove(reader)
+        self.release()
+
+    # -- putting -----------------------------------------------------------------------------------------------------
+
+    def put(self, batch: Batch) -> None:
+        """Append tuples for all readers."""
+        count = len(batch)
+        if not count:
+            return
+        if self.ordered:
+            newest = int(batch.ts[-1])
+            if newest > self.promise:
+                self.promise = newest
+        self.end += count
+        if not self.readers:
+            self.first += 1
+            return
+        self.segments.append(batch)
+        self.gauge.add(count, self.width)
+        for reader in self.readers:
+            reader.unseen = True
+            waiting = self.end - reader.taken
+            if waiting > reader.peak:
+                reader.peak = waiting
+        for entry in self.entries:
+            self.ready[entry] = None
+
+    def punctuate(self, value_us: int) -> None:
+        """Promise that no later tuple is below this time. A promise that says nothing new is not kept."""
+        if value_us <= self.promise:
+            return
+        self.promise = value_us
+        if not self.wanted:
+            return
+        for reader in self.readers:
+            queue = reader.punctuations
+            if queue and queue[-1][0] == self.end:
+                queue[-1] = (self.end, value_us)
+            else:
+                queue.append((self.end, value_us))
+            reader.unseen = True
+        for entry in self.entries:
+            self.ready[entry] = None
+
+    def remind(self) -> None:
+        """Give the readers the promise in force, which they were not told while nobody wanted punctuation."""
+        for reader in self.readers:
+            if self.promise > reader.passed:
+                reader.punctuations.append((self.end, self.promise))
+                reader.unseen = True
+
+    def release(self) -> None:
+        """Free the batches that every reader has passed."""
+        segments = self.segments
+        if not segments:
+            return
+        readers = self.readers
+        slowest = (
+            readers[0].segment
+            if len(readers) == 1
+            else min((reader.segment for reader in readers), default=self.first + len(segments))
+        )
+        while self.first < slowest:
+            self.gauge.add(-len(segments.popleft()), self.width)
+            self.first += 1
+
+    @property
+    def queued(self) -> int:
+        """Tuples that the slowest reader has not taken."""
+        return self.end - min((reader.taken for reader in self.readers), default=self.end)
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def save(self) -> list[Any]:
+        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        segments, self.first, self.end, self.promise = data
+        self.segments = deque(Batch.restore(batch) for batch in segments)
+        self.gauge.add(sum(map(len, self.segments)), self.width)

@@ -1,0 +1,45 @@
+"""Operators from their specs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.operators.buffer import Buffer, Gauge, Reader
+from millrace.operators.map import Map
+from millrace.operators.operator import Moment, Operator
+from millrace.operators.select import Select
+from millrace.operators.sort import Sort
+from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
+from millrace.operators.union import ArrivalUnion, OrderedUnion
+
+
+def build(name: str, spec: Spec, inputs: Sequence[Reader], gauge: Gauge, moment: Moment) -> Operator:
+    """The operator that a spec describes, with its output; the output begins with the promise that its inputs allow."""
+    output = Buffer(spec.schema([reader.buffer.schema for reader in inputs]), ordered=gives_order(spec, inputs), gauge=gauge)
+    operator: Operator
+    match spec:
+        case SelectSpec():
+            operator = Select(name, spec, inputs, output)
+        case MapSpec():
+            operator = Map(name, spec, inputs, output)
+        case UnionSpec(ordered=True):
+            operator = OrderedUnion(name, inputs, output, moment)
+        case UnionSpec():
+            operator = ArrivalUnion(name, inputs, output)
+        case SortSpec():
+            operator = Sort(name, inputs, output, moment)
+        case _:
+            raise AssertionError(f"{name}: no operator is made from {spec}")
+    output.promise = operator.low_water()
+    return operator
+
+
+def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
+    """Whether the operator's output is in order of time."""
+    match spec:
+        case UnionSpec(ordered=ordered):
+            return ordered
+        case SortSpec():
+            return True
+        case _:
+            return all(reader.buffer.ordered for reader in inputs)

@@ -1,0 +1,137 @@
+"""What every operator is: inputs, an output, `more`, `execute`, and a state that can be saved.
+
+An operator never looks at a clock, a thread or its neighbours. `execute(limit)` takes at most `limit` tuples from all inputs
+together; the scheduler alone decides when. Operators that may have to wait for a time on another input (the papers'
+idle-waiting-prone ones) build on `Waiting` in `waiting.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millrace.operators.batch import Batch
+from millrace.operators.buffer import Buffer, Reader
+
+
+class Moment:
+    """The engine's clock as data: the time of the step in progress, the same for all that happens in it."""
+
+    __slots__ = ("now_us",)
+
+    def __init__(self) -> None:
+        self.now_us = 0
+
+
+class Counts:
+    """What an operator has done since it began."""
+
+    __slots__ = ("errors", "executions", "input_tuples", "last_error", "output_tuples")
+
+    def __init__(self) -> None:
+        self.input_tuples = self.output_tuples = self.executions = self.errors = 0
+        self.last_error = ""
+
+    def save(self) -> list[Any]:
+        return [self.input_tuples, self.output_tuples, self.executions, self.errors, self.last_error]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        (self.input_tuples, self.output_tuples, self.executions, self.errors, self.last_error) = data
+
+
+class Operator(ABC):
+    """A node of the graph.
+
+    inputs    a reader for each input, in the order of the plan
+    output    the arc that it fills
+    waits     whether it is idle-waiting prone
+    wants     whether it has a use for punctuation itself (it passes it on in any case)
+    """
+
+    kind: ClassVar[str]
+    waits: ClassVar[bool] = False
+    wants: ClassVar[bool] = False
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+        self.name = name
+        self.inputs = list(inputs)
+        self.output = output
+        self.counts = Counts()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def more(self) -> bool:
+        """Whether there are input tuples that it could take now."""
+        return any(reader.waiting for reader in self.inputs)
+
+    def fresh(self) -> bool:
+        """Whether an execution would do anything: take a tuple or pass a punctuation."""
+        return any(reader.unseen for reader in self.inputs)
+
+    @abstractmethod
+    def execute(self, limit: int) -> int:
+        """Take at most `limit` tuples, give what follows from them, and say how many were taken."""
+
+    def empty_input(self) -> int:
+        """The input to backtrack to: one whose tuples it lacks."""
+        for position, reader in enumerate(self.inputs):
+            if not reader.waiting:
+                return position
+        return 0
+
+    def queue_tuples(self, position: int) -> int:
+        """Tuples that wait before this input."""
+        return self.inputs[position].waiting
+
+    @property
+    def state_tuples(self) -> int:
+        """Tuples it remembers beyond those that wait."""
+        return 0
+
+    @property
+    def state_bytes(self) -> int:
+        return 0
+
+    def low_water(self) -> int:
+        """What holds for every tuple it will still give."""
+        return min(reader.low_water() for reader in self.inputs)
+
+    def save(self) -> Any:
+        """Its state beyond buffers and readers, as plain data."""
+        return None
+
+    def restore(self, data: Any) -> None:
+        """Take back what `save` gave."""
+
+
+class RowWise(Operator):
+    """An operator that turns each tuple of its one input into at most one, at the same time. Keeps any order."""
+
+    @abstractmethod
+    def compute(self, batch: Batch) -> Batch:
+        """The rows that follow from these."""
+
+    def execute(self, limit: int) -> int:
+        reader = self.inputs[0]
+        batch = reader.take(limit)
+        taken = 0
+        counts = self.counts
+        counts.executions += 1
+        if batch is not None:
+            taken = len(batch)
+            counts.input_tuples += taken
+            given = self.compute(batch) if taken else batch
+            counts.output_tuples += len(given)
+            self.output.put(given)
+        reader.pass_punctuations()
+        if self.output.wanted:
+            self.output.punctuate(reader.low_water())
+        reader.unseen = bool(reader.waiting or reader.punctuations)
+        return taken
+
+    def failed(self, count: int, reason: str) -> None:
+        """Count rows that could not be computed; they are dropped, the others go on."""
+        self.counts.errors += count
+        self.counts.last_error = reason

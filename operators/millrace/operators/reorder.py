@@ -1,0 +1,139 @@
+"""Tuples that wait for their time, kept so that the least can be taken first.
+
+Patience sorting: a batch joins the oldest run whose last tuple is not above its first, or begins a new one. An input in
+order is one run and costs nothing; disorder costs a run per level of it. The ends of the runs fall from the oldest run to the
+newest, so a stable sort over the runs in order of their age keeps tuples of equal time in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from millrace.operators.batch import Batch
+
+
+class Run:
+    """Batches that follow each other in time; `offset` tuples of the first are gone already."""
+
+    __slots__ = ("batches", "last_us", "offset")
+
+    def __init__(self, batch: Batch, offset: int = 0) -> None:
+        self.batches = deque((batch,))
+        self.offset = offset
+        self.last_us = int(batch.ts[-1])
+
+    def append(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.last_us = int(batch.ts[-1])
+
+    @property
+    def head_us(self) -> int:
+        return int(self.batches[0].ts[self.offset])
+
+    def prefix(self, through_us: int, limit: int) -> list[Batch]:
+        """The tuples up to a time, at most `limit`; they stay."""
+        pieces = []
+        offset = self.offset
+        for batch in self.batches:
+            stop = len(batch)
+            if int(batch.ts[stop - 1]) > through_us:
+                stop = int(np.searchsorted(batch.ts, through_us, "right"))
+            stop = min(stop, offset + limit)
+            if stop <= offset:
+                break
+            pieces.append(batch if offset == 0 and stop == len(batch) else batch.slice(offset, stop))
+            limit -= stop - offset
+            if stop < len(batch):
+                break
+            offset = 0
+        return pieces
+
+    def drop(self, count: int) -> None:
+        """Forget the first tuples."""
+        self.offset += count
+        while self.batches and self.offset >= len(self.batches[0]):
+            self.offset -= len(self.batches.popleft())
+
+
+class Reorder:
+    """The waiting tuples of one input."""
+
+    __slots__ = ("count", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.count = 0
+
+    def put(self, batch: Batch) -> None:
+        """Add tuples in order of arrival."""
+        self.count += len(batch)
+        ts = batch.ts
+        if len(ts) > 1 and (ts[1:] < ts[:-1]).any():
+            batch = batch.take(np.argsort(ts, kind="stable"))
+        head_us = int(batch.ts[0])
+        for run in self.runs:
+            if run.last_us <= head_us:
+                run.append(batch)
+                return
+        self.runs.append(Run(batch))
+
+    def head_us(self) -> int | None:
+        """The least time that waits."""
+        runs = self.runs
+        if not runs:
+            return None
+        if len(runs) == 1:
+            return runs[0].head_us
+        return min(run.head_us for run in runs)
+
+    def forget(self, counts: Iterable[tuple[Run, int]]) -> None:
+        """Drop tuples from the fronts of runs."""
+        for run, count in counts:
+            run.drop(count)
+            self.count -= count
+        self.runs = [run for run in self.runs if run.batches]
+
+    def save(self) -> list[Any]:
+        return [[run.offset, [batch.save() for batch in run.batches]] for run in self.runs]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self.runs = []
+        self.count = 0
+        for offset, batches in data:
+            first, *others = (Batch.restore(batch) for batch in batches)
+            run = Run(first, offset)
+            for batch in others:
+                run.append(batch)
+            self.runs.append(run)
+            self.count += sum(map(len, run.batches)) - offset
+
+
+def merge_by_time(waiting: Sequence[Reorder], through_us: int, limit: int) -> Batch | None:
+    """Take the tuples with the least times, at most `limit` in all and none above `through_us`.
+
+    Equal times: in order of the inputs, then of arrival.
+    """
+    found = [
+        (reorder, run, pieces)
+        for reorder in waiting
+        for run in reorder.runs
+        if (pieces := run.prefix(through_us, limit))
+    ]
+    if not found:
+        return None
+    if len(found) == 1:
+        reorder, run, pieces = found[0]
+        batch = Batch.concat(pieces)
+        reorder.forget(((run, len(batch)),))
+        return batch
+    lengths = [sum(map(len, pieces)) for _, _, pieces in found]
+    batch = Batch.concat([piece for _, _, pieces in found for piece in pieces])
+    order = np.argsort(batch.ts, kind="stable")[:limit]
+    origins = np.bincount(np.repeat(np.arange(len(found)), lengths)[order], minlength=len(found)).tolist()
+    for (reorder, run, _), count in zip(found, origins, strict=True):
+        if count:
+            reorder.forget(((run, count),))
+    return batch.take(order)

@@ -1,0 +1,64 @@
+"""Sink: where a query's rows leave the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.buffer import Reader
+from millrace.operators.operator import Operator
+
+
+class Sink(Operator):
+    """The papers' sink node: an output wrapper empties it as soon as the operator before it has given something.
+
+    It is no row of the state table and has no turn of its own. It numbers the rows, and it ends punctuation: `watched`
+    says whether somebody wants to know it as progress.
+    """
+
+    kind: ClassVar[str] = "sink"
+
+    def __init__(self, name: str, query: str, reader: Reader) -> None:
+        super().__init__(name, (reader,), reader.buffer)
+        self.query = query
+        self.sequence = 0
+        self.progress_us = BEGINNING
+        self.watched = False
+
+    def execute(self, limit: int) -> int:
+        raise AssertionError(f"{self.name}: a sink is drained, never executed")
+
+    def drain(self) -> Iterator[tuple[int, Batch]]:
+        """The rows that have come, with the number of the first."""
+        reader = self.inputs[0]
+        if reader.unseen:
+            batch = reader.take(reader.waiting)
+            reader.unseen = False
+            if batch is not None:
+                first = self.sequence
+                self.sequence += len(batch)
+                self.counts.input_tuples += len(batch)
+                self.counts.output_tuples += len(batch)
+                self.counts.executions += 1
+                yield first, batch
+
+    def progressed(self) -> int | None:
+        """The new time below which the result is complete, if somebody watches and it has moved."""
+        if not self.watched:
+            return None
+        reader = self.inputs[0]
+        reader.pass_punctuations()
+        reached = reader.low_water()
+        if reached <= self.progress_us:
+            return None
+        self.progress_us = reached
+        return reached
+
+    def save(self) -> list[Any]:
+        return [self.sequence, self.progress_us, self.watched]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self.sequence, self.progress_us, self.watched = data
+
+

@@ -1,0 +1,21 @@
+"""Sort: order, for those who want it back."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from millrace.operators.batch import Batch
+from millrace.operators.waiting import Waiting
+
+
+class Sort(Waiting):
+    """Give the tuples of one disordered stream in order of time, each when the stream's mark has reached it.
+
+    Equal times keep their order of arrival. The output is ordered.
+    """
+
+    kind: ClassVar[str] = "sort"
+
+    def consume(self, batch: Batch) -> Batch | None:
+        self.last_us = int(batch.ts[-1])
+        return batch

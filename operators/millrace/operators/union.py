@@ -1,0 +1,73 @@
+"""Union: one stream out of several, in event order or as the tuples come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from millrace.operators.batch import NO_TIME, Batch, Int64s
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.operator import Operator
+from millrace.operators.waiting import Waiting
+
+
+class OrderedUnion(Waiting):
+    """Merge streams in timestamp order (ETS, figure 6).
+
+    Emits whatever no input can still undercut, so simultaneous tuples never wait for each other. Ties: input order, then
+    arrival. The output is ordered. Latent tuples wait for nothing: they are stamped here, with the least time that keeps the
+    order and lies as close to now as the other inputs allow.
+    """
+
+    kind: ClassVar[str] = "union"
+
+    def consume(self, batch: Batch) -> Batch | None:
+        ts = batch.ts
+        if ts[0] == NO_TIME:
+            ts = self._stamped(ts)
+        self.last_us = max(self.last_us, int(ts[-1]))
+        return Batch(self.output.schema, ts, batch.columns, batch.valid, batch.arrival)
+
+    def _stamped(self, ts: Int64s) -> Int64s:
+        stamp = max(self.last_us, min(self.moment.now_us, self.horizon()))
+        return np.maximum(ts, stamp)
+
+
+class ArrivalUnion(Operator):
+    """Pass the tuples of all inputs as they come (OOP, figure A-1). Promises no order; its bound is the least of its inputs'."""
+
+    kind: ClassVar[str] = "union"
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self._turn = 0
+
+    def execute(self, limit: int) -> int:
+        counts = self.counts
+        counts.executions += 1
+        taken = 0
+        for _ in self.inputs:
+            reader = self.inputs[self._turn]
+            batch = reader.take(limit - taken)
+            if batch is not None:
+                taken += len(batch)
+                counts.output_tuples += len(batch)
+                self.output.put(Batch(self.output.schema, batch.ts, batch.columns, batch.valid, batch.arrival))
+            if taken >= limit:
+                break
+            self._turn = (self._turn + 1) % len(self.inputs)
+        counts.input_tuples += taken
+        for reader in self.inputs:
+            reader.pass_punctuations()
+        if self.output.wanted:
+            self.output.punctuate(self.low_water())
+        for reader in self.inputs:
+            reader.unseen = bool(reader.waiting or reader.punctuations)
+        return taken
+
+    def save(self) -> int:
+        return self._turn
+
+    def restore(self, data: int) -> None:
+        self._turn = data
