@@ -47,6 +47,8 @@ def compile_kernels(root: Path) -> Outcome:
     """Compile every kernel below `root` beside its source; on any failure leave none compiled."""
     sources = sorted(path for path in (root / KERNELS).glob("*.py") if path.name != "__init__.py")
     targets = [source.with_name(source.stem + SUFFIX) for source in sources]
+    for orphan in set((root / KERNELS).glob(f"*{SUFFIX}")) - set(targets):
+        orphan.unlink()
     if os.environ.get("MILLRACE_NO_KERNELS", "") not in ("", "0"):
         return _uncompiled(targets, "MILLRACE_NO_KERNELS is set")
     stale = [source for source, target in zip(sources, targets, strict=True) if _outdated(target, source)]
