@@ -115,9 +115,6 @@ class LimitsSection(Section):
     connections: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Connections open at once; more are turned away."
     )
-    feed_credit: int = Field(
-        default=65_536, ge=1, le=2**31, description="Tuples that a JSON-lines feed may send ahead of the engine."
-    )
     on_slow: Literal["wait", "drop_oldest", "disconnect"] = Field(
         default="wait",
         description="What happens when a subscriber falls behind by `slow_limit`: the query waits (is paused) for it, "
@@ -151,6 +148,14 @@ class EngineSection(Section):
         ge=1,
         le=2**31,
         description="Tuples that operators may take in one step, before sockets are served again.",
+    )
+    credit: int = Field(
+        default=262_144, ge=1, le=2**31, description="Tuples that a feed may send ahead of their being taken."
+    )
+    most_queued: int = Field(
+        default=1_048_576,
+        ge=1,
+        description="Tuples queued in a component above which its feeds get no new credit.",
     )
     strategy: str = Field(default="dfs", description="Strategy of new components: dfs, bfs or rr, also with (k).")
 

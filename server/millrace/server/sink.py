@@ -73,8 +73,8 @@ class Consumer:
         """Pass on as much as can be passed on now."""
         raise NotImplementedError
 
-    def disconnect(self, reason: str) -> None:
-        """Cut off whoever is too slow."""
+    def ended(self, code: str, text: str) -> None:
+        """The query has ended, or whoever is too slow is cut off."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -103,7 +103,7 @@ class Consumer:
             self._drop(self.held - self.slow.limit)
         elif self.slow.policy == "disconnect":
             self._drop(self.held)
-            self.disconnect(f"more than {self.slow.limit} tuples were waiting")
+            self.ended("too_slow", f"more than {self.slow.limit} tuples were waiting for {self.name}")
 
     def _drop(self, tuples: int) -> None:
         while tuples > 0 and (taken := self.take(tuples)) is not None:
@@ -147,12 +147,13 @@ class Outlet:
 
     def add(self, consumer: Consumer, from_sequence: int | None = None) -> int:
         """Let the consumer have every row from a number on (default: the next); the number of the first it gets."""
-        earlier = list(self._retained_from(from_sequence))
+        first = self.first(from_sequence)
         consumer.drained = self._look_for_slow_ones
         self.consumers.append(consumer)
-        for sequence, batch in earlier:
+        for sequence, batch in self._retained_from(first):
             consumer.put(sequence, batch)
-        return self.next_sequence if from_sequence is None else from_sequence
+        self._look_for_slow_ones()
+        return first
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
@@ -163,19 +164,28 @@ class Outlet:
     def oldest_retained(self) -> int:
         return self._retained[0][0] if self._retained else self.next_sequence
 
-    def _retained_from(self, wanted: int | None) -> Iterator[tuple[int, Batch]]:
+    def first(self, wanted: int | None) -> int:
+        """The number of the first row that a consumer gets who wants the rows from this one on (None: the next)."""
         if wanted is None:
-            return
+            return self.next_sequence
         if not self.oldest_retained <= wanted <= self.next_sequence:
             raise Refuse(
                 f"query {self.query} holds the rows from {self.oldest_retained} to {self.next_sequence} (the next "
                 f"one), not {wanted}; leave the number out to begin with the next row",
                 code="not_retained",
             )
-        for sequence, batch in self._retained:
-            if sequence + len(batch) > wanted:
-                skip = max(wanted - sequence, 0)
+        return wanted
+
+    def _retained_from(self, first: int) -> Iterator[tuple[int, Batch]]:
+        for sequence, batch in tuple(self._retained):
+            if sequence + len(batch) > first:
+                skip = max(first - sequence, 0)
                 yield sequence + skip, batch.slice(skip, len(batch))
+
+    def end(self, code: str, text: str) -> None:
+        """The query is gone: tell whoever reads it."""
+        for consumer in tuple(self.consumers):
+            consumer.ended(code, text)
 
     def _keep(self, sequence: int, batch: Batch) -> None:
         if self._retained and self._retained[-1][0] + len(self._retained[-1][1]) != sequence:
@@ -200,8 +210,11 @@ class Outlet:
 class Sender(Protocol):
     """The connection of a subscriber, as a subscription sees it."""
 
-    def can_write(self) -> bool:
-        """Whether the socket takes more now."""
+    def room(self) -> int:
+        """How many rows may leave now: the credit, or nothing while the socket takes no more."""
+
+    def writable(self) -> bool:
+        """Whether the socket takes more now, whatever the credit."""
 
     def send_rows(self, sequence: int, batch: Batch) -> None: ...
 
@@ -213,38 +226,25 @@ class Sender(Protocol):
 class Subscription(Consumer):
     """A subscriber on a connection: rows leave as far as its credit goes and its socket takes them."""
 
-    def __init__(self, name: str, slow: Slow, sender: Sender, credit: int | None, frame_rows: int) -> None:
+    def __init__(self, name: str, slow: Slow, sender: Sender) -> None:
         super().__init__(name, slow)
         self._sender = sender
-        self._credit = credit  # None: the socket alone limits it
-        self._frame_rows = frame_rows
         self._progress: int | None = None
-
-    def grant(self, tuples: int) -> None:
-        if self._credit is not None:
-            self._credit += tuples
-        self.pump()
 
     def progressed(self, value_us: int) -> None:
         self._progress = value_us
         self.pump()
 
     def pump(self) -> None:
-        while self._sender.can_write():
-            most = self._frame_rows if self._credit is None else min(self._credit, self._frame_rows)
-            taken = self.take(most)
-            if taken is None:
-                break
-            if self._credit is not None:
-                self._credit -= len(taken[1])
+        while (taken := self.take(self._sender.room())) is not None:
             self._sender.send_rows(*taken)
             self.passed_on(len(taken[1]))
-        if self._progress is not None and not self._queue and self._sender.can_write():
+        if self._progress is not None and not self._queue and self._sender.writable():
             value, self._progress = self._progress, None
             self._sender.send_progress(value)
 
-    def disconnect(self, reason: str) -> None:
-        self._sender.end("too_slow", f"{self.name}: {reason}")
+    def ended(self, code: str, text: str) -> None:
+        self._sender.end(code, text)
 
 
 class WriterSink(Consumer):
@@ -285,9 +285,9 @@ class WriterSink(Consumer):
             self.passed_on(tuples)
         self.pump()
 
-    def disconnect(self, reason: str) -> None:
-        self.failed = reason
-        log.warning("a sink was cut off", sink=self.name, reason=reason)
+    def ended(self, code: str, text: str) -> None:
+        self.failed = text
+        log.warning("a sink was cut off", sink=self.name, code=code, reason=text)
 
     async def close(self) -> None:
         """Write what is held, then finish the file."""

@@ -27,7 +27,7 @@ from millrace.operators.batch import (
     constant_int64,
     object_array,
 )
-from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
+from millrace.protocol import MAX_INT64, MIN_INT64, Field, RowError, Type
 from millrace.protocol.timestamps import parse_timestamp
 
 # What msgspec checks while it decodes. Its integers are unbounded and its floats may be NaN: columns check those.
@@ -352,20 +352,3 @@ def _reason(error: Exception) -> str:
     """msgspec says "Expected `array`, got `int`": keep what came."""
     text = str(error)
     return text.partition(", got ")[2].partition(" - at")[0].strip("`") or text
-
-
-def unknown_stream(name: str, known: Sequence[str]) -> Refuse:
-    """The refusal of a name that no stream has, with the nearest one that exists."""
-    return Refuse(f"there is no stream {name}{nearest(name, known)}", code="unknown_stream")
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint to end a sentence with: the name that was probably meant, or those that exist."""
-    import difflib
-
-    close = difflib.get_close_matches(name, known, 1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    if not known:
-        return "; there are none yet"
-    return f"; there {'is' if len(known) == 1 else 'are'} {', '.join(sorted(known)[:8])}"

@@ -59,6 +59,14 @@ def json_lines(batch: Batch) -> bytes:
     return b"".join(_JSON.encode(row) + b"\n" for row in json_rows(batch))
 
 
+def row_lines(query: str, sequence: int, batch: Batch) -> bytes:
+    """The rows as a subscriber by JSON lines gets them."""
+    return b"".join(
+        _JSON.encode({"query": query, "seq": number, "row": row}) + b"\n"
+        for number, row in enumerate(json_rows(batch), sequence)
+    )
+
+
 class JsonLinesWriter:
     """One JSON object per line, appended."""
 

@@ -1,0 +1,159 @@
+"""One TCP connection: its first byte chooses frames or JSON lines, and a Dialect speaks from then on.
+
+Rule: nothing here waits. What a peer says is judged, decoded and handed on within one call; what it is told goes to the
+transport. A peer that does not read is not read either once its answers pile up; an idle one costs little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from millrace.protocol import Limits, speaks_json
+from millrace.server.feeds import Feeds
+from millrace.server.runner import Runner
+from millrace.server.sink import Slow
+
+log = structlog.get_logger()
+
+# How long a peer that was told goodbye may take to read it.
+FAREWELL_SECONDS: Final = 5.0
+# Answers (acknowledgements, errors) may exceed the write buffer's limit so many times before reading stops: a peer that
+# both feeds and subscribes must not be blocked by its own results.
+ANSWERS_FACTOR: Final = 8
+
+
+class Dialect(Protocol):
+    """What is spoken on a connection."""
+
+    def received(self, data: bytes) -> None:
+        """Act on these bytes."""
+
+    def writable_again(self) -> None:
+        """The socket takes bytes again."""
+
+    def half_closed(self) -> bool:
+        """The peer will say no more; whether the connection should stay open for what it is still told."""
+
+    def farewell(self, reason: str) -> None:
+        """Say goodbye: the server is ending."""
+
+    def ended(self) -> None:
+        """The connection is gone: leave its feeds and subscriptions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hall:
+    """What all connections share."""
+
+    runner: Runner
+    feeds: Feeds
+    limits: Limits
+    slow: Slow
+    write_buffer: int
+    token: str | None
+    server: str
+    most_connections: int
+    frames: Callable[[Connection], Dialect]
+    json_lines: Callable[[Connection], Dialect]
+    connections: dict[Connection, None]
+
+
+class Connection(asyncio.Protocol):
+    """The transport's side of a peer."""
+
+    def __init__(self, hall: Hall) -> None:
+        self.hall = hall
+        self.peer = "?"
+        self.writable = True
+        self.heard_at = time.monotonic()
+        self._transport: asyncio.Transport | None = None
+        self._dialect: Dialect | None = None
+        self._ending = False
+        self._holds_reading: set[str] = set()
+
+    # -- asyncio's calls ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        transport.set_write_buffer_limits(high=self.hall.write_buffer)
+        if len(self.hall.connections) >= self.hall.most_connections:
+            log.warning("turned a connection away: the limit is reached", peer=self.peer)
+            transport.abort()
+            return
+        self.hall.connections[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = time.monotonic()
+        if self._ending:
+            return
+        if self._dialect is None:
+            begin = self.hall.json_lines if speaks_json(data[0]) else self.hall.frames
+            self._dialect = begin(self)
+        self._dialect.received(data)
+
+    def eof_received(self) -> bool:
+        return self._dialect is not None and not self._ending and self._dialect.half_closed()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.let_read("answers")
+        if self._dialect is not None:
+            self._dialect.writable_again()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.hall.connections.pop(self, None)
+        self._ending = True
+        self.writable = False
+        if self._dialect is not None:
+            self._dialect.ended()
+            self._dialect = None
+
+    # -- for dialects ------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        transport = self._transport
+        if not data or transport is None or transport.is_closing():
+            return
+        transport.write(data)
+        if not self.writable and transport.get_write_buffer_size() > ANSWERS_FACTOR * self.hall.write_buffer:
+            self.hold_reading("answers")
+
+    def hold_reading(self, why: str) -> None:
+        """Read nothing more from the peer until every reason has been lifted."""
+        if not self._holds_reading and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._holds_reading.add(why)
+
+    def let_read(self, why: str) -> None:
+        if why in self._holds_reading:
+            self._holds_reading.discard(why)
+            if not self._holds_reading and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def close(self) -> None:
+        """End after what was written has left, and in any case soon."""
+        self._ending = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+            asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.abort)
+
+    def farewell(self, reason: str) -> None:
+        """The server is ending."""
+        if self._dialect is not None and not self._ending:
+            self._dialect.farewell(reason)
+        self.close()
+
+    def describe(self) -> dict[str, Any]:
+        return {"peer": self.peer, "dialect": type(self._dialect).__name__ if self._dialect else None}

@@ -1,0 +1,127 @@
+"""Who feeds which stream, and how far each producer has come.
+
+Rule: a feed is a stream and a producer, whatever connection carries it; it has one owner at a time, the newest.
+The next sequence numbers outlive connections, so that a producer that reconnects can skip what was taken already.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from millrace.engine.events import Answered, Arrived, Punctuated
+from millrace.engine.plan import StreamDefinition
+from millrace.operators.batch import Batch
+from millrace.protocol import Refuse
+from millrace.server.names import nearest
+from millrace.server.runner import FeedPeer, Runner
+from millrace.server.source import Source
+
+# Producers whose next sequence number is remembered after they left: a few megabytes; the oldest are forgotten first.
+REMEMBERED_PRODUCERS: Final = 65_536
+
+
+@dataclass(slots=True)
+class Received:
+    """What has come in for one stream, counted at the socket."""
+
+    connections: int = 0
+    tuples: int = 0
+    bytes: int = 0
+    rejected: int = 0
+
+
+class OwnedFeed(FeedPeer, Protocol):
+    """A feed with an owner that can lose it."""
+
+    def ended(self, code: str, text: str) -> None:
+        """The feed is no longer this peer's: tell it why."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    source: Source
+    received: Received
+
+
+class Feeds:
+    """All streams' doors. The catalog adds and removes streams, connections open and close feeds."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._streams: dict[str, _Stream] = {}
+        self._owners: dict[tuple[str, str], OwnedFeed] = {}
+        self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    # -- streams -----------------------------------------------------------------------------------
+
+    def add_stream(self, definition: StreamDefinition) -> None:
+        self._streams[definition.name] = _Stream(Source(definition), Received())
+
+    def drop_stream(self, name: str) -> None:
+        """The stream is gone: so are its feeds and what was remembered of them."""
+        del self._streams[name]
+        for stream, producer in [key for key in self._owners if key[0] == name]:
+            owner = self._owners.pop((stream, producer))
+            self._runner.close_feed(stream, producer, owner)
+            owner.ended("dropped", f"stream {name} was dropped")
+        for key in [key for key in self._next if key[0] == name]:
+            del self._next[key]
+
+    def source(self, stream: str) -> Source:
+        return self._find(stream).source
+
+    def received(self) -> Mapping[str, Received]:
+        return {name: stream.received for name, stream in self._streams.items()}
+
+    def _find(self, stream: str) -> _Stream:
+        found = self._streams.get(stream)
+        if found is None:
+            raise Refuse(f"there is no stream {stream}{nearest(stream, list(self._streams))}", code="unknown_stream")
+        return found
+
+    # -- feeds -------------------------------------------------------------------------------------
+
+    def open(self, stream: str, producer: str, owner: OwnedFeed, *, can_answer: bool = False) -> int:
+        """Make the owner the stream's feed of this producer; the sequence number that its next tuple has."""
+        found = self._find(stream)
+        previous = self._owners.get((stream, producer))
+        if previous is not None:
+            self.close(stream, producer, previous)
+            previous.ended("taken_over", f"another connection opened producer {producer} of stream {stream}")
+        self._owners[stream, producer] = owner
+        found.received.connections += 1
+        self._runner.open_feed(stream, producer, owner, can_answer=can_answer)
+        return self._next.get((stream, producer), 0)
+
+    def close(self, stream: str, producer: str, owner: OwnedFeed) -> None:
+        if self._owners.get((stream, producer)) is owner:
+            del self._owners[stream, producer]
+            self._runner.close_feed(stream, producer, owner)
+            self._find(stream).received.connections -= 1
+
+    def took(self, stream: str, producer: str, next_sequence: int) -> None:
+        """The producer's tuples below this number were dealt with."""
+        self._next[stream, producer] = next_sequence
+        self._next.move_to_end((stream, producer))
+        if len(self._next) > REMEMBERED_PRODUCERS:
+            self._next.popitem(last=False)
+
+    def arrived(self, stream: str, producer: str, batch: Batch) -> None:
+        if len(batch):
+            self._find(stream).received.tuples += len(batch)
+            self._runner.submit(Arrived(stream, producer, batch))
+
+    def punctuated(self, stream: str, producer: str, value_us: int) -> None:
+        self._runner.submit(Punctuated(stream, producer, value_us))
+
+    def answered(self, stream: str, producer: str, request: int, value_us: int) -> None:
+        self._runner.submit(Answered(stream, producer, request, value_us))
+
+    def count(self, stream: str, *, received: int = 0, rejected: int = 0) -> None:
+        """Bytes of a payload, and tuples refused, for the metrics."""
+        counters = self._find(stream).received
+        counters.bytes += received
+        counters.rejected += rejected

@@ -1,0 +1,396 @@
+"""Frames on a connection: the protocol's session rules joined to feeds and subscriptions.
+
+Rule: a frame is taken whole or refused whole. DATA frames that arrived together are decoded together, one batch per
+feed, but the order of everything that one feed says is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from millrace.operators.batch import Batch
+from millrace.protocol import (
+    Body,
+    FrameReader,
+    Head,
+    Kind,
+    PeerError,
+    Refuse,
+    Session,
+    Side,
+    carries_tuples,
+    decode,
+    peek,
+)
+from millrace.protocol.frames import frame
+from millrace.protocol.messages import (
+    PROTOCOL,
+    Ack,
+    Bye,
+    Close,
+    Closed,
+    Credit,
+    Error,
+    Ets,
+    EtsRequest,
+    Hello,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Progress,
+    Punctuation,
+    ResultArrow,
+    Subscribe,
+    Subscribed,
+    Welcome,
+    data_head,
+    encode,
+)
+from millrace.protocol.session import Stage
+from millrace.server.connection import Connection, Dialect
+from millrace.server.names import nearest
+from millrace.server.runner import system_clock_us
+from millrace.server.sink import Outlet, Subscription
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+
+# Rows of a RESULT frame at the most: enough to make the frame's own price vanish, few enough to stay far below the
+# frame limit with ordinary rows (a frame that is too long is halved).
+FRAME_ROWS: Final = 4_096
+
+
+class _Frame(NamedTuple):
+    """A DATA frame that was let in but not yet decoded; its first `skip` rows were taken in an earlier life."""
+
+    head: Head
+    body: Body
+    skip: int
+
+
+class FrameDialect(Dialect):
+    """A peer that speaks frames."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.peer = connection.peer
+        self.hall = connection.hall
+        self.session = Session(Side.SERVER, limits=self.hall.limits, token=self.hall.token)
+        self._reader = FrameReader(self.hall.limits.frame_bytes)
+        self._feeds: dict[int, _Feed] = {}
+        self.subscriptions: dict[int, _Subscriber] = {}
+        self._gathered: dict[int, list[_Frame]] = {}
+        self._heard: Mapping[type, Callable[[Any], None]] = {
+            Hello: self._hello,
+            Open: self._open,
+            Punctuation: self._punctuation,
+            Ets: self._ets,
+            Subscribe: self._subscribe,
+            Credit: self._credit,
+            Close: self._close,
+            Ping: lambda ping: self.say(Pong(ping.token)),
+            Pong: lambda _: None,
+            Error: self._bye,
+            Bye: self._bye,
+        }
+
+    # -- the connection's calls --------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            for body in self._reader.bodies():
+                self._hear(body)
+            self._take_gathered()
+        except PeerError as error:
+            self._take_gathered()
+            self.say(Error.of(error))
+            self._connection.close()
+
+    def writable_again(self) -> None:
+        for subscriber in tuple(self.subscriptions.values()):
+            subscriber.subscription.pump()
+
+    def half_closed(self) -> bool:
+        return bool(self.subscriptions)
+
+    def farewell(self, reason: str) -> None:
+        self.say(Bye(reason))
+
+    def ended(self) -> None:
+        for feed in tuple(self._feeds.values()):
+            feed.leave()
+        for subscriber in tuple(self.subscriptions.values()):
+            subscriber.leave()
+        self._feeds.clear()
+        self.subscriptions.clear()
+
+    # -- speaking ----------------------------------------------------------------------------------
+
+    def say(self, message: Any) -> None:
+        self._connection.write(self.session.say(message))
+
+    def room(self, channel: int) -> int:
+        """Rows that may be sent on a subscription now."""
+        state = self.session.channels.get(channel)
+        return min(state.credit, FRAME_ROWS) if state is not None and self._connection.writable else 0
+
+    @property
+    def writable(self) -> bool:
+        return self._connection.writable
+
+    @property
+    def frame_limit(self) -> int:
+        return self._reader.limit
+
+    def write_result(self, channel: int, sequence: int, rows: int, body: bytes) -> None:
+        if self.session.give(channel, sequence, rows):
+            self._connection.write(frame(body))
+
+    # -- hearing -----------------------------------------------------------------------------------
+
+    def _hear(self, body: Body) -> None:
+        if carries_tuples(body):
+            self._data(body)
+            return
+        self._take_gathered()
+        message = decode(body)
+        try:
+            if self.session.receive(message):
+                self._heard[type(message)](message)
+        except Refuse as error:
+            self.say(Error.of(error, getattr(message, "channel", None)))
+
+    def _hello(self, _: Hello) -> None:
+        self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, system_clock_us()))
+
+    def _bye(self, _: object) -> None:
+        self._connection.close()
+
+    # -- feeds -------------------------------------------------------------------------------------
+
+    def _open(self, wish: Open) -> None:
+        source = self.hall.feeds.source(wish.stream)
+        fingerprint = source.schema.fingerprint()
+        if wish.fingerprint not in (None, fingerprint):
+            fields = ", ".join(map(str, source.schema))
+            raise Refuse(
+                f"stream {wish.stream} has the schema ({fields}), fingerprint {fingerprint}, not {wish.fingerprint}",
+                code="schema_mismatch",
+            )
+        feed = self._feeds[wish.channel] = _Feed(self, wish)
+        feed.next_sequence = self.hall.feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
+        if wish.sequence is not None:
+            feed.next_sequence = max(feed.next_sequence, wish.sequence)
+
+    def _data(self, body: Body) -> None:
+        if self.session.stage is not Stage.READY or body[1] not in (Kind.DATA, Kind.DATA_ARROW):
+            self.session.receive(decode(body))  # the table's word on it
+            return
+        head = peek(body)
+        try:
+            skip = self.session.take(head.channel, head.sequence, head.tuples)
+        except Refuse as error:
+            self._take_gathered()
+            self.say(Error.of(error, head.channel, head.sequence))
+            return
+        if skip < head.tuples:
+            self._gathered.setdefault(head.channel, []).append(_Frame(head, body, skip))
+        elif (feed := self._feeds.get(head.channel)) is not None:
+            self._take_gathered()
+            self.say(Ack(feed.channel, self.session.channels[head.channel].next_sequence))
+
+    def _take_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for channel, frames in gathered.items():
+            feed = self._feeds.get(channel)
+            if feed is not None:
+                feed.take(frames)
+
+    def _punctuation(self, said: Punctuation) -> None:
+        feed = self._feeds[said.channel]
+        self.hall.feeds.punctuated(feed.stream, feed.producer, said.value_us)
+
+    def _ets(self, said: Ets) -> None:
+        feed = self._feeds[said.channel]
+        if said.value_us is not None:
+            self.hall.feeds.answered(feed.stream, feed.producer, said.request, said.value_us)
+
+    # -- subscriptions -----------------------------------------------------------------------------
+
+    def _subscribe(self, wish: Subscribe) -> None:
+        outlets = self.hall.runner.outlets
+        outlet = outlets.get(wish.query)
+        if outlet is None:
+            text = f"there is no query {wish.query}{nearest(wish.query, list(outlets))}"
+            raise Refuse(text, code="unknown_query")
+        subscriber = _Subscriber(self, wish, outlet)
+        subscriber.begin()
+
+    def _credit(self, given: Credit) -> None:
+        subscriber = self.subscriptions.get(given.channel)
+        if subscriber is not None:
+            subscriber.subscription.pump()
+
+    def _close(self, wish: Close) -> None:
+        feed = self._feeds.pop(wish.channel, None)
+        if feed is not None:
+            feed.leave()
+        subscriber = self.subscriptions.pop(wish.channel, None)
+        if subscriber is not None:
+            subscriber.leave()
+        self.say(Closed(wish.channel))
+
+    def forget(self, channel: int) -> None:
+        """A channel was ended from this side."""
+        self._feeds.pop(channel, None)
+        self.subscriptions.pop(channel, None)
+
+
+class _Feed:
+    """One open feed: the engine's orders to it, and its frames to the source."""
+
+    def __init__(self, dialect: FrameDialect, wish: Open) -> None:
+        self.channel = wish.channel
+        self.stream = wish.stream
+        self.producer = wish.producer
+        self.next_sequence = 0
+        self._dialect = dialect
+        self._feeds = dialect.hall.feeds
+        self._source = self._feeds.source(wish.stream)
+        self._open = False
+
+    # -- orders ------------------------------------------------------------------------------------
+
+    def granted(self, tuples: int) -> None:
+        if self._open:
+            self._dialect.say(Credit(self.channel, tuples))
+            return
+        # The first credit completes the opening: a feed without it could only wait.
+        self._open = True
+        stream = self._source.stream
+        self._dialect.say(
+            Opened(self.channel, self.next_sequence, tuples, stream.schema, stream.timestamps, stream.time)
+        )
+
+    def asked(self, request: int, need_us: int) -> None:
+        if self._open:
+            self._dialect.say(EtsRequest(self.channel, request, need_us))
+
+    def ended(self, code: str, text: str) -> None:
+        self._dialect.forget(self.channel)
+        if self._open:
+            self._dialect.say(Closed(self.channel, code, text))
+        else:
+            self._dialect.say(Error(code, text, self.channel))
+
+    def leave(self) -> None:
+        self._feeds.close(self.stream, self.producer, self)
+
+    # -- frames ------------------------------------------------------------------------------------
+
+    def take(self, frames: Sequence[_Frame]) -> None:
+        """Decode frames, together where possible; refuse those that are unfit, each on its own; acknowledge all."""
+        self._feeds.count(self.stream, received=sum(len(frame.body) for frame in frames))
+        rows = [frame for frame in frames if frame.head.kind == Kind.DATA and not frame.skip]
+        if len(rows) < len(frames) or not self._take_together(rows):
+            for frame in frames:
+                self._take_one(frame)
+        last = frames[-1].head
+        next_sequence = last.sequence + last.tuples
+        self._feeds.took(self.stream, self.producer, next_sequence)
+        self._dialect.say(Ack(self.channel, next_sequence))
+
+    def _take_together(self, frames: Sequence[_Frame]) -> bool:
+        try:
+            batch = self._source.decode_many([memoryview(frame.body)[frame.head.offset :] for frame in frames])
+        except Refuse:
+            return False
+        self._feeds.arrived(self.stream, self.producer, batch)
+        return True
+
+    def _take_one(self, frame: _Frame) -> None:
+        try:
+            batch = self._decode(frame)
+        except Refuse as error:
+            self._feeds.count(self.stream, rejected=frame.head.tuples)
+            self._dialect.say(Error.of(error, self.channel, frame.head.sequence))
+        else:
+            self._feeds.arrived(self.stream, self.producer, batch.slice(frame.skip, len(batch)))
+
+    def _decode(self, frame: _Frame) -> Batch:
+        payload = memoryview(frame.body)[frame.head.offset :]
+        if frame.head.kind == Kind.DATA:
+            return self._source.decode(payload)
+        batch = self._source.from_arrow(payload)
+        if len(batch) != frame.head.tuples:
+            raise Refuse(
+                f"DATA on channel {self.channel}: expected {frame.head.tuples} rows, its own count, got {len(batch)}",
+                code="bad_row",
+            )
+        return batch
+
+
+class _Subscriber:
+    """One open subscription, as a Sender of its rows."""
+
+    def __init__(self, dialect: FrameDialect, wish: Subscribe, outlet: Outlet) -> None:
+        self.channel = wish.channel
+        self._dialect = dialect
+        self._outlet = outlet
+        self._wish = wish
+        name = f"{dialect.peer}#{wish.channel}"
+        self.subscription = Subscription(name, dialect.hall.slow, self)
+
+    def begin(self) -> None:
+        first = self._outlet.first(self._wish.from_sequence)
+        self._dialect.say(Subscribed(self.channel, self._outlet.schema, first))
+        self._dialect.subscriptions[self.channel] = self
+        self._watch(True)
+        self._outlet.add(self.subscription, self._wish.from_sequence)
+
+    def _watch(self, wanted: bool) -> None:
+        if self._wish.progress:
+            self._dialect.hall.runner.watch(self._outlet.query, wanted)
+
+    def room(self) -> int:
+        return self._dialect.room(self.channel)
+
+    def writable(self) -> bool:
+        return self._dialect.writable
+
+    def send_rows(self, sequence: int, batch: Batch) -> None:
+        """A RESULT frame, or several where one would be above the frame limit."""
+        body = self._body(sequence, batch)
+        if len(body) <= self._dialect.frame_limit:
+            self._dialect.write_result(self.channel, sequence, len(batch), body)
+        elif len(batch) > 1:
+            half = len(batch) // 2
+            self.send_rows(sequence, batch.slice(0, half))
+            self.send_rows(sequence + half, batch.slice(half, len(batch)))
+        else:
+            self.end("failed", f"row {sequence} has {len(body)} bytes, more than a frame may have")
+
+    def _body(self, sequence: int, batch: Batch) -> bytes:
+        if self._wish.format == "rows":
+            return data_head(Kind.RESULT, self.channel, sequence) + _ENCODE(batch.rows())
+        from millrace.server.arrow import to_ipc  # pyarrow costs 60 MB: only subscribers who ask for it pay
+
+        return encode(ResultArrow(self.channel, sequence, len(batch), to_ipc(batch)))
+
+    def send_progress(self, value_us: int) -> None:
+        if self._wish.progress:
+            self._dialect.say(Progress(self.channel, value_us))
+
+    def end(self, code: str, reason: str) -> None:
+        """End the subscription from this side."""
+        self.leave()
+        self._dialect.forget(self.channel)
+        self._dialect.say(Closed(self.channel, code, reason))
+
+    def leave(self) -> None:
+        self._watch(False)
+        self._outlet.remove(self.subscription)

@@ -1,0 +1,282 @@
+"""JSON lines on a connection: the same feeds and subscriptions, spoken by hand.
+
+Rule: a line is taken or refused alone and the connection goes on; only a line beyond the limit, or a missing token,
+ends it. There is no credit in this dialect: a feed that is ahead of the engine is not read any further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from millrace.operators.batch import Batch
+from millrace.protocol import MillraceError, PeerError, Refuse, RowError
+from millrace.protocol.jsonlines import (
+    LINE_BYTES,
+    CloseLine,
+    LineReader,
+    PunctuationLine,
+    SubscribeLine,
+    Token,
+    TupleLine,
+    UnsubscribeLine,
+    error_line,
+    parse,
+    progress_line,
+)
+from millrace.protocol.session import same_token
+from millrace.server.connection import Connection, Dialect
+from millrace.server.names import nearest
+from millrace.server.sink import Outlet, Subscription
+from millrace.server.writers import row_lines
+
+# Rows written at a time: a kilobyte each would be a quarter of the write buffer.
+ROWS_AT_A_TIME: Final = 64
+
+
+class LineDialect(Dialect):
+    """A peer that speaks JSON lines."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.hall = connection.hall
+        self._reader = LineReader(min(LINE_BYTES, self.hall.limits.frame_bytes))
+        self._trusted = self.hall.token is None
+        self._feeds: dict[tuple[str, str], _LineFeed] = {}
+        self._readers: dict[str, _LineReaderOf] = {}
+        self._heard: Mapping[type, Callable[[Any], None]] = {
+            TupleLine: self._tuple,
+            PunctuationLine: self._punctuation,
+            CloseLine: self._close,
+            SubscribeLine: self._subscribe,
+            UnsubscribeLine: self._unsubscribe,
+            Token: self._token,
+        }
+        self._number = 0
+
+    # -- the connection's calls --------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        self._hear_lines()
+
+    def _hear_lines(self) -> None:
+        try:
+            for number, line in self._reader.lines():
+                self._number = number
+                self._hear(line)
+        except PeerError as error:
+            self._take_all()
+            self.connection.write(error_line(error, self._number + 1))
+            self.connection.close()
+        self._take_all()
+
+    def writable_again(self) -> None:
+        for reader in tuple(self._readers.values()):
+            reader.subscription.pump()
+
+    def half_closed(self) -> bool:
+        self._reader.end()
+        self._hear_lines()
+        self._leave_feeds()
+        return bool(self._readers)
+
+    def farewell(self, reason: str) -> None:
+        self.connection.write(error_line(MillraceError(reason, code="shutting_down"), None))
+
+    def ended(self) -> None:
+        self._leave_feeds()
+        for reader in tuple(self._readers.values()):
+            reader.leave()
+        self._readers.clear()
+
+    def _leave_feeds(self) -> None:
+        for feed in tuple(self._feeds.values()):
+            feed.leave()
+        self._feeds.clear()
+
+    # -- hearing -----------------------------------------------------------------------------------
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            said = parse(line)
+            if not self._trusted and not isinstance(said, Token):
+                raise PeerError('the first line must be {"token": "..."}: this server wants one', code="unauthorised")
+            self._heard[type(said)](said)
+        except MillraceError as error:
+            self.refuse(error, self._number)
+            if error.code == "unauthorised":
+                self.connection.close()
+
+    def refuse(self, error: MillraceError, line: int | None) -> None:
+        self.connection.write(error_line(error, line))
+
+    def _token(self, said: Token) -> None:
+        if self.hall.token is not None and not same_token(self.hall.token, said.token):
+            raise PeerError("the token is not the server's", code="unauthorised")
+        self._trusted = True
+
+    # -- feeds -------------------------------------------------------------------------------------
+
+    def _tuple(self, said: TupleLine) -> None:
+        self._feed(said.stream, said.feed).gather(self._number, said.values)
+
+    def _punctuation(self, said: PunctuationLine) -> None:
+        feed = self._feed(said.stream, said.feed)
+        feed.take()
+        self.hall.feeds.punctuated(said.stream, feed.producer, said.value_us)
+
+    def _close(self, said: CloseLine) -> None:
+        feed = self._feeds.pop((said.stream, said.feed), None)
+        if feed is None:
+            raise Refuse(f"this connection does not feed {said.stream} as {said.feed}", code="not_open")
+        feed.leave()
+
+    def _feed(self, stream: str, name: str) -> _LineFeed:
+        feed = self._feeds.get((stream, name))
+        if feed is None:
+            if len(self._feeds) >= self.hall.limits.channels:
+                raise Refuse(f"this connection has {len(self._feeds)} feeds, the limit", code="too_many_channels")
+            feed = self._feeds[stream, name] = _LineFeed(self, stream, name)
+        return feed
+
+    def forget_feed(self, stream: str, name: str) -> None:
+        self._feeds.pop((stream, name), None)
+
+    def _take_all(self) -> None:
+        for feed in tuple(self._feeds.values()):
+            feed.take()
+
+    # -- subscriptions -----------------------------------------------------------------------------
+
+    def _subscribe(self, said: SubscribeLine) -> None:
+        outlets = self.hall.runner.outlets
+        outlet = outlets.get(said.query)
+        if outlet is None:
+            text = f"there is no query {said.query}{nearest(said.query, list(outlets))}"
+            raise Refuse(text, code="unknown_query")
+        if said.query in self._readers:
+            raise Refuse(f"this connection is subscribed to {said.query} already", code="already_open")
+        reader = _LineReaderOf(self, said, outlet)
+        outlet.first(said.from_sequence)
+        self._readers[said.query] = reader
+        reader.begin()
+
+    def _unsubscribe(self, said: UnsubscribeLine) -> None:
+        reader = self._readers.pop(said.query, None)
+        if reader is None:
+            raise Refuse(f"this connection is not subscribed to {said.query}", code="not_open")
+        reader.leave()
+
+    def forget_reader(self, query: str) -> None:
+        self._readers.pop(query, None)
+
+
+class _LineFeed:
+    """A feed by lines: gathers the tuples of one read into a batch, and stops the reading when it is ahead.
+
+    Its name is made unique by the connection's: two people with `nc` are two feeds.
+    """
+
+    def __init__(self, dialect: LineDialect, stream: str, name: str) -> None:
+        self.stream = stream
+        self.producer = f"{dialect.connection.peer}/{name}"
+        self._name = name
+        self._dialect = dialect
+        self._feeds = dialect.hall.feeds
+        self._source = self._feeds.source(stream)
+        self._credit = 0
+        self._gathered: list[Mapping[str, Any]] = []
+        self._numbers: list[int] = []
+        self._feeds.open(stream, self.producer, self)
+
+    def gather(self, line: int, values: Mapping[str, Any]) -> None:
+        self._gathered.append(values)
+        self._numbers.append(line)
+
+    def take(self) -> None:
+        """Hand on what has been gathered; unfit lines are refused each on its own."""
+        gathered, self._gathered = self._gathered, []
+        numbers, self._numbers = self._numbers, []
+        while gathered:
+            try:
+                self._arrived(self._source.from_objects(gathered))
+                return
+            except RowError as error:
+                if error.row:
+                    self._arrived(self._source.from_objects(gathered[: error.row]))
+                self._feeds.count(self.stream, rejected=1)
+                self._dialect.refuse(_about_the_tuple(error), numbers[error.row])
+                gathered, numbers = gathered[error.row + 1 :], numbers[error.row + 1 :]
+
+    def _arrived(self, batch: Batch) -> None:
+        self._feeds.arrived(self.stream, self.producer, batch)
+        self._credit -= len(batch)
+        if self._credit <= 0:
+            self._dialect.connection.hold_reading(f"credit of {self.stream}/{self._name}")
+
+    def granted(self, tuples: int) -> None:
+        self._credit += tuples
+        if self._credit > 0:
+            self._let_read()
+
+    def _let_read(self) -> None:
+        self._dialect.connection.let_read(f"credit of {self.stream}/{self._name}")
+
+    def asked(self, request: int, need_us: int) -> None:
+        """Lines have no question for a timestamp: a peer punctuates when it likes."""
+
+    def ended(self, code: str, text: str) -> None:
+        self._let_read()
+        self._dialect.forget_feed(self.stream, self._name)
+        self._dialect.refuse(MillraceError(text, code=code), None)
+
+    def leave(self) -> None:
+        self.take()
+        self._let_read()
+        self._feeds.close(self.stream, self.producer, self)
+
+
+def _about_the_tuple(error: RowError) -> MillraceError:
+    """A line has one tuple, so its row number says nothing."""
+    return MillraceError(error.text.removeprefix(f"row {error.row}").lstrip(":, "), code=error.code)
+
+
+class _LineReaderOf:
+    """A subscription by lines, as a Sender of its rows: the socket alone limits it."""
+
+    def __init__(self, dialect: LineDialect, wish: SubscribeLine, outlet: Outlet) -> None:
+        self._dialect = dialect
+        self._wish = wish
+        self._outlet = outlet
+        self.subscription = Subscription(f"{dialect.connection.peer}/{wish.query}", dialect.hall.slow, self)
+
+    def begin(self) -> None:
+        self._watch(True)
+        self._outlet.add(self.subscription, self._wish.from_sequence)
+
+    def _watch(self, wanted: bool) -> None:
+        if self._wish.progress:
+            self._dialect.hall.runner.watch(self._outlet.query, wanted)
+
+    def room(self) -> int:
+        return ROWS_AT_A_TIME if self._dialect.connection.writable else 0
+
+    def writable(self) -> bool:
+        return self._dialect.connection.writable
+
+    def send_rows(self, sequence: int, batch: Batch) -> None:
+        self._dialect.connection.write(row_lines(self._outlet.query, sequence, batch))
+
+    def send_progress(self, value_us: int) -> None:
+        if self._wish.progress:
+            self._dialect.connection.write(progress_line(self._outlet.query, value_us))
+
+    def end(self, code: str, reason: str) -> None:
+        self.leave()
+        self._dialect.forget_reader(self._outlet.query)
+        self._dialect.refuse(MillraceError(reason, code=code), None)
+
+    def leave(self) -> None:
+        self._watch(False)
+        self._outlet.remove(self.subscription)
