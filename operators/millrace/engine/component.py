@@ -1,8 +1,8 @@
 """A component: connected operators with one scheduler.
 
-The scheduler is the papers' two-step cycle. The execution step runs an operator on at most k tuples; the continuation step asks
-the operator's row in the state table for the next one. It reads nothing else: where a cycle begins is a queue of the rows
-at which something lies unseen, in the order in which it came there.
+The scheduler is the papers' two-step cycle. The execution step runs an operator on at most k tuples; the continuation
+step asks the operator's row in the state table for the next one. It reads nothing else: where a cycle begins is a
+queue of the rows at which something lies unseen, in the order in which it came there.
 """
 
 from __future__ import annotations
@@ -71,7 +71,13 @@ class Component:
         self.stirred = True
 
     def run(
-        self, budget: int, executions: int, effects: Effects, demand: Callable[[Component], bool], watch: Stopwatch | None, trace: bool
+        self,
+        budget: int,
+        executions: int,
+        effects: Effects,
+        demand: Callable[[Component], bool],
+        watch: Stopwatch | None,
+        trace: bool,
     ) -> tuple[int, int]:
         """Execute until nothing is left or the budget is used; say how many tuples and executions it took.
 
@@ -103,7 +109,8 @@ class Component:
                 effects.orders.append(
                     RowsFailed(operator.name, operator.counts.errors - errors, operator.counts.last_error)
                 )
-            self._drain(row, effects)
+            if row.sinks:
+                self._drain(row, effects)
             following = self._choose(row)
             self.current = following
             if trace:

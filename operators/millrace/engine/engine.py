@@ -1,8 +1,9 @@
 """The engine: a deterministic function of its events, with one door.
 
-`step` takes the clock and what happened, and returns what is to be done. It reads no clock, does no I/O and never waits; the same
-events in the same steps give the same effects. Commands come through the same door as tuples, before the execution of that step,
-so that a change of the graph never meets an operator at work. A refused command has changed nothing.
+`step` takes the clock and what happened, and returns what is to be done. It reads no clock, does no I/O and never
+waits; the same events in the same steps give the same effects. Commands come through the same door as tuples, before
+the execution of that step, so that a change of the graph never meets an operator at work. A refused command has
+changed nothing.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ from millrace.protocol import Refuse
 BUDGET: Final = 65_536
 # Tuples that a component of weight 1 may take before its neighbours have their turn: one long execution.
 QUANTUM: Final = 16_384
-# Tuples that a feed may send ahead of their being taken: 16 frames of the largest number of rows that a frame may have
-# in bulk, so that a sender on a fast network never runs dry within a turn of the event loop.
+# Tuples that a feed may send ahead of their being taken: 16 frames of the largest number of rows that a frame may
+# have in bulk, so that a sender on a fast network never runs dry within a turn of the event loop.
 CREDIT: Final = 262_144
 # Tuples queued in a component above which its feeds get no new credit.
 MOST_QUEUED: Final = 1_048_576
@@ -72,7 +73,8 @@ class Stream:
 
 @dataclass(slots=True)
 class Query:
-    """A running query: its plan, its operators in plan order, and the readers by which it takes from outside itself."""
+    """A running query: its plan, its operators in plan order, and the readers by which it takes from outside
+    itself."""
 
     plan: QueryPlan
     operators: list[Operator]
@@ -106,7 +108,8 @@ class Engine:
         self._wake: int | None = None
         self._touched: dict[str, None] = {}
 
-    # -- the one door --------------------------------------------------------------------------------------------------
+    # -- the one door
+    # --------------------------------------------------------------------------------------------------
 
     def step(
         self, now_us: int, events: Sequence[Event] = (), *, budget: int = BUDGET, executions: int = MANY
@@ -171,7 +174,8 @@ class Engine:
         if late is not None:
             effects.orders.append(Late(event.stream, event.feed, now_us, late.batch, late.marks))
 
-    # -- working -------------------------------------------------------------------------------------------------------
+    # -- working
+    # -------------------------------------------------------------------------------------------------------
 
     def _work(self, effects: Effects, budget: int, executions: int) -> None:
         """Give the components their turns, by weighted deficit, until the budget is used or nothing is left to do."""
@@ -200,7 +204,8 @@ class Engine:
                 waiter.clock_idle(self.moment.now_us)
 
     def _demand(self, component: Component) -> bool:
-        """Carry the needs of blocked operators to the sources that hold them back; say whether any of them could help.
+        """Carry the needs of blocked operators to the sources that hold them back; say whether any of them could
+        help.
 
         A source that the engine stamps answers with the clock: what arrives later is stamped at or above it.
         """
@@ -222,9 +227,7 @@ class Engine:
             if isinstance(operator, Source):
                 found[operator] = None
             else:
-                todo.extend(
-                    self.graph.producer(reader) for reader in operator.inputs if reader.promise < need_us
-                )
+                todo.extend(self.graph.producer(reader) for reader in operator.inputs if reader.promise < need_us)
         return list(found)
 
     def _ask(self, source: Source, need_us: int) -> bool:
@@ -265,7 +268,8 @@ class Engine:
             source in self._holders(waiter, need) for waiter in component.waiters if (need := waiter.need()) is not None
         )
 
-    # -- commands ------------------------------------------------------------------------------------------------------
+    # -- commands
+    # ------------------------------------------------------------------------------------------------------
 
     def _obey(self, body: CommandBody) -> Any:
         match body:
@@ -395,7 +399,8 @@ class Engine:
         self.graph.component(name).weight = weight
         return {"component": name, "weight": weight}
 
-    # -- looking up ----------------------------------------------------------------------------------------------------
+    # -- looking up
+    # ----------------------------------------------------------------------------------------------------
 
     def _refuse_taken(self, name: str) -> None:
         if name in self.streams_by_name:
@@ -418,7 +423,8 @@ class Engine:
             raise Refuse(f"there is no query {name}", code="unknown_query")
         return found
 
-    # -- views, between steps --------------------------------------------------------------------------------------------
+    # -- views, between steps
+    # --------------------------------------------------------------------------------------------
 
     def streams(self) -> list[dict[str, Any]]:
         return [views.stream(self, stream) for stream in self.streams_by_name.values()]
@@ -435,7 +441,8 @@ class Engine:
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}
 
-    # -- saving --------------------------------------------------------------------------------------------------------
+    # -- saving
+    # --------------------------------------------------------------------------------------------------------
 
     def save(self) -> bytes:
         """The whole state, between two steps."""
@@ -445,5 +452,3 @@ class Engine:
     def restore(data: bytes, *, stopwatch: Stopwatch | None = None, trace: bool = False) -> Engine:
         """An engine that goes on exactly where the saved one was."""
         return saving.restore(data, stopwatch=stopwatch, trace=trace)
-
-

@@ -1,7 +1,7 @@
 """What may enter the engine's one door, and what may come out of it.
 
-Events happened, effects are orders. All are plain frozen data; times are microseconds. A log of the events with the clock
-and the budget of each step, from a saved state, replays the engine exactly.
+Events happened, effects are orders. All are plain frozen data; times are microseconds. A log of the events with the
+clock and the budget of each step, from a saved state, replays the engine exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from millrace.protocol import Refuse
 Cause = Literal["tuple", "client", "ets", "heartbeat", "close", "operator"]
 
 
-# -- events ------------------------------------------------------------------------------------------------------------
+# -- events
+# ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class FeedOpened:
 
 @dataclass(frozen=True, slots=True)
 class FeedClosed:
-    """A feed left. `ended` means that the stream itself ends when its last feed has left (files do, connections do not)."""
+    """A feed left. `ended` means that the stream itself ends when its last feed has left (files do, connections do
+    not)."""
 
     stream: str
     feed: str
@@ -106,7 +108,8 @@ class DropQuery:
 
 @dataclass(frozen=True, slots=True)
 class PauseQuery:
-    """Detach the query's sink: it takes nothing until it is resumed at the then current end, and counts what it skips."""
+    """Detach the query's sink: it takes nothing until it is resumed at the then current end, and counts what it
+    skips."""
 
     name: str
     reason: str = "paused by an admin"
@@ -165,7 +168,8 @@ CommandBody = (
 Event = Arrived | Punctuated | FeedOpened | FeedClosed | Answered | Measured | Command
 
 
-# -- effects -----------------------------------------------------------------------------------------------------------
+# -- effects
+# -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

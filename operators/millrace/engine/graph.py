@@ -1,8 +1,8 @@
 """The graph: which operators there are, who reads whom, and the state tables that follow from it.
 
-Everything derived (forks, components, tables, who wants punctuation) is made anew by `rewire` after each change, from the operators
-and three small things that an admin decides: a strategy per operator, break points, and weights. A graph changes between two
-steps only, so `rewire` never meets a cycle in progress.
+Everything derived (forks, components, tables, who wants punctuation) is made anew by `rewire` after each change, from
+the operators and three small things that an admin decides: a strategy per operator, break points, and weights. A
+graph changes between two steps only, so `rewire` never meets a cycle in progress.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Graph:
         self._consumers: dict[Reader, Operator] = {}
         self._producers: dict[int, Operator] = {}
 
-    # -- changing ------------------------------------------------------------------------------------------------------
+    # -- changing
+    # ------------------------------------------------------------------------------------------------------
 
     def add(self, operators: Sequence[Operator], strategy: Strategy | None = None) -> None:
         """Add operators, under a strategy of their own or their component's."""
@@ -69,7 +70,8 @@ class Graph:
             operator = self._row_operator(operator_name)
             if self._component_of[operator] is not component:
                 raise Refuse(
-                    f"operator {operator_name} is in component {self._component_of[operator].name}, not in {component_name}"
+                    f"operator {operator_name} is not in component {component_name} but in "
+                    f"{self._component_of[operator].name}"
                 )
             self.strategies[operator.name] = strategy
         self.rewire()
@@ -87,7 +89,8 @@ class Graph:
             del self.breaks[operator.name]
         self.rewire()
 
-    # -- looking up ----------------------------------------------------------------------------------------------------
+    # -- looking up
+    # ----------------------------------------------------------------------------------------------------
 
     def component(self, name: str) -> Component:
         for component in self.components:
@@ -123,7 +126,8 @@ class Graph:
     def broken(self, operator: Operator) -> str | None:
         """Why there is a break point at an operator's output: `user`, `rr`, or None if there is none.
 
-        Round robin runs paths only, so an operator under it ends its fragment before a fork or a join of several inputs.
+        Round robin runs paths only, so an operator under it ends its fragment before a fork or a join of several
+        inputs.
         """
         if operator.name in self.breaks:
             return "user"
@@ -148,28 +152,23 @@ class Graph:
 
     def _scheduled(self, operator: Operator) -> list[Reader]:
         """The readers of an operator's output that have turns: sinks have none."""
-        return [
-            reader for reader in operator.output.readers if not isinstance(self._consumers[reader], Sink)
-        ]
+        return [reader for reader in operator.output.readers if not isinstance(self._consumers[reader], Sink)]
 
-    # -- deriving ------------------------------------------------------------------------------------------------------
+    # -- deriving
+    # ------------------------------------------------------------------------------------------------------
 
     def rewire(self) -> None:
         """Derive forks, components, state tables and the wish for punctuation from the operators."""
         operators = list(self.operators.values())
         self._consumers = {reader: operator for operator in operators for reader in operator.inputs}
-        self._producers = {
-            id(operator.output): operator for operator in operators if not isinstance(operator, Sink)
-        }
+        self._producers = {id(operator.output): operator for operator in operators if not isinstance(operator, Sink)}
         self._fork(operators)
         self._divide(operators)
         self._want(operators)
         for component in self.components:
             members = [operator for operator in self.all_operators() if self._component_of[operator] is component]
             sinks = [operator for operator in members if isinstance(operator, Sink)]
-            component.rows(
-                (self._row(operator) for operator in members if not isinstance(operator, Sink)), sinks
-            )
+            component.rows((self._row(operator) for operator in members if not isinstance(operator, Sink)), sinks)
 
     def _fork(self, operators: Sequence[Operator]) -> None:
         """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn."""
@@ -193,7 +192,7 @@ class Graph:
         return f"{base}.fork{number}"
 
     def _divide(self, operators: Sequence[Operator]) -> None:
-        """Find the connected sets. A merged one goes on as the component of its oldest stream; parts of a split one inherit."""
+        """Find the connected sets. Merged ones go on as the one with the oldest stream; parts of a split one inherit."""
         leader: dict[Operator, Operator] = {operator: operator for operator in operators}
 
         def find(operator: Operator) -> Operator:
@@ -256,9 +255,7 @@ class Graph:
             preds = tuple(self._pred(reader) for reader in operator.inputs)
             readers = tuple(self._scheduled(operator))
             sinks = tuple(
-                consumer
-                for reader in operator.output.readers
-                if isinstance(consumer := self._consumers[reader], Sink)
+                consumer for reader in operator.output.readers if isinstance(consumer := self._consumers[reader], Sink)
             )
             succs = self._succs(operator, readers)
             operator.output.entries = self._entries(operator, readers)

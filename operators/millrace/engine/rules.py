@@ -7,8 +7,9 @@ One row per role and strategy. Every rule is made of the papers' four moves:
     Backtrack   apply the rule of the predecessor that feeds the input it lacks
     Exit        leave the component to its scheduler
 
-Depth first tries Forward before Encore, breadth first Encore before Forward; round robin exits where they backtrack. The number
-of tuples that an execution takes belongs to the strategy, not to its rules. A rule reads its row and nothing else.
+Depth first tries Forward before Encore, breadth first Encore before Forward; round robin exits where they backtrack.
+The number of tuples that an execution takes belongs to the strategy, not to its rules. A rule reads its row and
+nothing else.
 """
 
 from __future__ import annotations
@@ -104,26 +105,26 @@ RULES: Final[Mapping[tuple[Role, Discipline], Rule]] = {
 }
 
 
-# -- the moves ---------------------------------------------------------------------------------------------------------
+# -- the moves
+# ---------------------------------------------------------------------------------------------------------
 
 
 def forward(row: Row) -> Next | None:
     """If the operator yields: its successor, executed; a fork is not executed, it chooses."""
-    if not row.yields():
-        return None
-    succ = row.succs[0]
-    return Next(succ, execute=not isinstance(succ, Fork))
+    return row.ahead if row.yields() else None
 
 
 def encore(row: Row) -> Next | None:
     """If the operator has more: itself."""
-    return Next(row.operator, execute=True) if row.operator.more() else None
+    return row.again if row.operator.more() else None
 
 
 def backtrack(row: Row) -> Next | None:
     """The predecessor that feeds the input it lacks, by that one's own rule; Exit behind a break point."""
-    pred = row.preds[row.operator.empty_input()] if row.preds else None
-    return None if pred is None else Next(pred, execute=False)
+    back = row.back
+    if len(back) > 1:
+        return back[row.operator.empty_input()]
+    return back[0] if back else None
 
 
 def branch(row: Row) -> Next | None:

@@ -1,7 +1,8 @@
 """The engine's whole state as bytes, and back.
 
-Definitions are saved as what they are and built again; states are what `save` of buffers, readers and operators give. The form is
-msgpack with a few extensions, never pickle: reading a file must not be able to run anything. `VERSION` changes with the form.
+Definitions are saved as what they are and built again; states are what `save` of buffers, readers and operators give.
+The form is msgpack with a few extensions, never pickle: reading a file must not be able to run anything. `VERSION`
+changes with the form.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 import numpy as np
+
 from millrace.engine import plan as plans
 from millrace.engine.component import Component
 from millrace.engine.plan import QueryPlan, StreamDefinition
@@ -42,7 +44,12 @@ CLASSES: Final[dict[str, type]] = {
         plans.QueryOptions,
         plans.QueryPlan,
         plans.StreamDefinition,
-        *(item for module in (expression, spec) for item in vars(module).values() if isinstance(item, type) and is_dataclass(item)),
+        *(
+            item
+            for module in (expression, spec)
+            for item in vars(module).values()
+            if isinstance(item, type) and is_dataclass(item)
+        ),
     )
 }
 
@@ -69,7 +76,9 @@ def _extend(value: Any) -> msgpack.ExtType:
             return msgpack.ExtType(_OBJECTS, pack(value.tolist()))
         return msgpack.ExtType(_ARRAY, pack([value.dtype.str, value.tobytes()]))
     if is_dataclass(value):
-        return msgpack.ExtType(_OBJECT, pack([_known(value), [getattr(value, f.name) for f in fields(value) if f.init]]))
+        return msgpack.ExtType(
+            _OBJECT, pack([_known(value), [getattr(value, f.name) for f in fields(value) if f.init]])
+        )
     raise TypeError(f"cannot save a {type(value).__name__}: {value!r}")
 
 
@@ -98,7 +107,8 @@ def _restore(code: int, data: bytes) -> Any:
     raise Refuse(f"the saved state holds something unknown (extension {code})", code="bad_state")
 
 
-# -- the engine --------------------------------------------------------------------------------------------------------
+# -- the engine
+# --------------------------------------------------------------------------------------------------------
 
 
 def save(engine: Engine) -> bytes:
@@ -114,7 +124,9 @@ def save(engine: Engine) -> bytes:
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": _definitions(engine),
-            "paused": [[name, query.paused] for name, query in engine.queries_by_name.items() if query.paused is not None],
+            "paused": [
+                [name, query.paused] for name, query in engine.queries_by_name.items() if query.paused is not None
+            ],
             "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
             "breaks": list(graph.breaks),
             "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.forks.items()],
@@ -146,7 +158,9 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
 
     saved = unpack(data)
     if saved["version"] != VERSION:
-        raise Refuse(f"the saved state has version {saved['version']}, this program reads version {VERSION}", code="bad_state")
+        raise Refuse(
+            f"the saved state has version {saved['version']}, this program reads version {VERSION}", code="bad_state"
+        )
     credit, most_queued = saved["limits"]
     engine = Engine(stopwatch=stopwatch, trace=trace, credit=credit, most_queued=most_queued)
     engine.moment.now_us = saved["now_us"]
@@ -188,7 +202,16 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
 
 
 def _restore_component(component: Component, find: Any, state: list[Any]) -> None:
-    component.name, strategy, component.weight, component.deficit, component.steps, ready, current, component.stirred = state
+    (
+        component.name,
+        strategy,
+        component.weight,
+        component.deficit,
+        component.steps,
+        ready,
+        current,
+        component.stirred,
+    ) = state
     component.strategy = Strategy.parse(strategy)
     component.ready.clear()
     component.ready.update((find(name), None) for name in ready)

@@ -1,8 +1,9 @@
 """The state table: one row per operator, and nothing else tells the scheduler where to go (EQG, section 3).
 
-A row maps an operator to its neighbours and to a transition of the rule library. A change of strategy replaces transitions, a
-change of topology replaces neighbours; both happen between two executions. A break point at an operator's output empties its
-successors and its readers' predecessors, which makes the buffer between them the sink of one fragment and the source of the next.
+A row maps an operator to its neighbours and to a transition of the rule library. A change of strategy replaces
+transitions, a change of topology replaces neighbours; both happen between two executions. A break point at an
+operator's output empties its successors and its readers' predecessors, which makes the buffer between them the sink
+of one fragment and the source of the next.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.protocol import Refuse
 
-# The most tuples an execution takes when the strategy names no number. Below a few thousand the fixed cost of an execution
-# shows in every tuple; above, columns stop fitting the cache and a low-rate neighbour waits longer for its turn.
+# The most tuples an execution takes when the strategy names no number. Below a few thousand the fixed cost of an
+# execution shows in every tuple; above, columns stop fitting the cache and a low-rate neighbour waits longer for its
+# turn.
 MOST_TUPLES: Final = 16_384
 
 
@@ -58,8 +60,8 @@ class Strategy:
         names = [discipline.value for discipline in Discipline]
         if found is None or found[1] not in names:
             raise Refuse(
-                f"unknown strategy {text!r}: expected one of {', '.join(names)}, each also with the most tuples of an "
-                "execution, as in dfs(1)",
+                f"unknown strategy {text!r}: expected one of {', '.join(names)}, each also with the most tuples of "
+                "an execution, as in dfs(1)",
                 code="unknown_strategy",
             )
         if found[2] is not None and int(found[2]) < 1:
@@ -104,13 +106,23 @@ class Row:
     strategy: Strategy
     rule: Rule
     limit: int = field(init=False)
+    ahead: Next | None = field(init=False)
+    again: Next = field(init=False)
+    back: tuple[Next | None, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        """The moves are made once: a rule only chooses among them."""
         self.limit = self.strategy.limit
+        self.ahead = Next(self.succs[0], execute=not isinstance(self.succs[0], Fork)) if self.succs else None
+        self.again = Next(self.operator, execute=True)
+        self.back = tuple(None if pred is None else Next(pred, execute=False) for pred in self.preds)
 
     def yields(self) -> bool:
         """The papers' yield: the output holds something that a successor has not seen."""
-        return any(reader.unseen for reader in self.readers)
+        for reader in self.readers:  # noqa: SIM110 (this is the innermost loop of the scheduler)
+            if reader.unseen:
+                return True
+        return False
 
     @property
     def transition(self) -> str:

@@ -1,4 +1,5 @@
-"""What an admin sees of the engine: plain dicts, read between two steps, the same for the API, the command line and metrics."""
+"""What an admin sees of the engine: plain dicts, read between two steps, the same for the API, the command line and
+metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +40,13 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "ended": source.mark == END_OF_TIME,
         "newest_us": time_or_none(source.newest),
         "feeds": [
-            {"feed": name, "mark_us": time_or_none(feed.mark), "tuples": feed.tuples, "late": feed.late, "owed": feed.owed}
+            {
+                "feed": name,
+                "mark_us": time_or_none(feed.mark),
+                "tuples": feed.tuples,
+                "late": feed.late,
+                "owed": feed.owed,
+            }
             for name, feed in source.feeds.items()
         ],
         "sql": definition.sql,
@@ -76,7 +83,9 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
         "ready": found.busy(),
         "operators": [operator.name for operator in found.table] + [sink.name for sink in found.sinks],
         "breaks": {
-            operator.name: why for operator in found.table if not isinstance(operator, Fork) and (why := engine.graph.broken(operator))
+            operator.name: why
+            for operator in found.table
+            if not isinstance(operator, Fork) and (why := engine.graph.broken(operator))
         },
     }
 
@@ -119,7 +128,9 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
 def queries_of(engine: Engine, found: Operator) -> list[str]:
     """The queries that an operator works for."""
     if isinstance(found, Source):
-        return [query.plan.name for query in engine.queries_by_name.values() if found.stream in query.plan.reads_streams]
+        return [
+            query.plan.name for query in engine.queries_by_name.values() if found.stream in query.plan.reads_streams
+        ]
     return [
         query.plan.name for query in engine.queries_by_name.values() if found is query.sink or found in query.operators
     ]

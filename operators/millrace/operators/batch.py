@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from millrace.protocol import Field, Schema, Type
 
 Int64s = npt.NDArray[np.int64]

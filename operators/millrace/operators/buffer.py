@@ -1,12 +1,12 @@
 """The arcs of the graph: what an operator has given and its readers have not taken.
 
 A buffer stores batches once, however many operators read it; each reader has a head pointer of its own (the papers'
-dummy buffers), and a tuple is freed when the slowest reader has passed it. Punctuation is not a row: every reader has a
-queue of `(position, value)` beside the tuples, where a position counts the tuples put before it. A punctuation directly
-behind another makes the first void, so at most one stands between any two tuples.
+dummy buffers), and a tuple is freed when the slowest reader has passed it. Punctuation is not a row: every reader has
+a queue of `(position, value)` beside the tuples, where a position counts the tuples put before it. A punctuation
+directly behind another makes the first void, so at most one stands between any two tuples.
 
-`ordered` says that tuples come in order of time. Then each of them promises as much as a punctuation of its own time would,
-and `promise` (what holds for every tuple still to come) follows the newest tuple by itself.
+`ordered` says that tuples come in order of time. Then each of them promises as much as a punctuation of its own time
+would, and `promise` (what holds for every tuple still to come) follows the newest tuple by itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,18 @@ class Reader:
     `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at.
     """
 
-    __slots__ = ("_offset", "_segment", "buffer", "passed", "peak", "punctuations", "since_us", "skipped", "taken", "unseen")
+    __slots__ = (
+        "_offset",
+        "_segment",
+        "buffer",
+        "passed",
+        "peak",
+        "punctuations",
+        "since_us",
+        "skipped",
+        "taken",
+        "unseen",
+    )
 
     def __init__(self, buffer: Buffer, since_us: int | None = None) -> None:
         self.buffer = buffer
@@ -82,13 +93,18 @@ class Reader:
 
     def take(self, limit: int) -> Batch | None:
         """The next tuples, at most `limit`; small batches come out as one."""
-        count = min(self.buffer.end - self.taken, limit)
+        buffer = self.buffer
+        count = min(buffer.end - self.taken, limit)
         if count <= 0:
             return None
-        segments = self.buffer.segments
-        index = self._segment - self.buffer.first
+        segments = buffer.segments
+        index = self._segment - buffer.first
         batch = segments[index]
-        left = len(batch) - self._offset
+        left = len(batch.ts) - self._offset
+        if count == left and not self._offset:
+            self._segment += 1
+            self._advance(count)
+            return batch if self.since_us is None else self._admitted(batch)
         if count < left:
             batch = batch.slice(self._offset, self._offset + count)
             self._offset += count
@@ -172,7 +188,20 @@ class Buffer:
     entries    the operators to mark in `ready` when something is put (their scheduler's business)
     """
 
-    __slots__ = ("end", "entries", "first", "gauge", "ordered", "promise", "readers", "ready", "schema", "segments", "wanted", "width")
+    __slots__ = (
+        "end",
+        "entries",
+        "first",
+        "gauge",
+        "ordered",
+        "promise",
+        "readers",
+        "ready",
+        "schema",
+        "segments",
+        "wanted",
+        "width",
+    )
 
     def __init__(self, schema: Schema, *, ordered: bool, gauge: Gauge | None = None) -> None:
         self.schema = schema

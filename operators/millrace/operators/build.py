@@ -14,8 +14,10 @@ from millrace.operators.union import ArrivalUnion, OrderedUnion
 
 
 def build(name: str, spec: Spec, inputs: Sequence[Reader], gauge: Gauge, moment: Moment) -> Operator:
-    """The operator that a spec describes, with its output; the output begins with the promise that its inputs allow."""
-    output = Buffer(spec.schema([reader.buffer.schema for reader in inputs]), ordered=gives_order(spec, inputs), gauge=gauge)
+    """The operator that a spec describes. Its output begins with the promise that its inputs allow."""
+    output = Buffer(
+        spec.schema([reader.buffer.schema for reader in inputs]), ordered=gives_order(spec, inputs), gauge=gauge
+    )
     operator: Operator
     match spec:
         case SelectSpec():

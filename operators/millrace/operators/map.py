@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+
 from millrace.operators.batch import Batch, Bools, Values
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import Errors, compile_expression

@@ -1,8 +1,8 @@
 """What every operator is: inputs, an output, `more`, `execute`, and a state that can be saved.
 
-An operator never looks at a clock, a thread or its neighbours. `execute(limit)` takes at most `limit` tuples from all inputs
-together; the scheduler alone decides when. Operators that may have to wait for a time on another input (the papers'
-idle-waiting-prone ones) build on `Waiting` in `waiting.py`.
+An operator never looks at a clock, a thread or its neighbours. `execute(limit)` takes at most `limit` tuples from all
+inputs together; the scheduler alone decides when. Operators that may have to wait for a time on another input (the
+papers' idle-waiting-prone ones) build on `Waiting` in `waiting.py`.
 """
 
 from __future__ import annotations
@@ -113,22 +113,34 @@ class RowWise(Operator):
     def compute(self, batch: Batch) -> Batch:
         """The rows that follow from these."""
 
+    def more(self) -> bool:
+        reader = self.inputs[0]
+        return reader.taken != reader.buffer.end
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen
+
+    def empty_input(self) -> int:
+        return 0
+
     def execute(self, limit: int) -> int:
         reader = self.inputs[0]
-        batch = reader.take(limit)
-        taken = 0
+        output = self.output
         counts = self.counts
         counts.executions += 1
-        if batch is not None:
-            taken = len(batch)
-            counts.input_tuples += taken
-            given = self.compute(batch) if taken else batch
-            counts.output_tuples += len(given)
-            self.output.put(given)
-        reader.pass_punctuations()
-        if self.output.wanted:
-            self.output.punctuate(reader.low_water())
-        reader.unseen = bool(reader.waiting or reader.punctuations)
+        before = reader.taken
+        batch = reader.take(limit)
+        taken = reader.taken - before
+        counts.input_tuples += taken
+        if batch is not None and len(batch.ts):
+            given = self.compute(batch)
+            counts.output_tuples += len(given.ts)
+            output.put(given)
+        if reader.punctuations:
+            reader.pass_punctuations()
+        if output.wanted:
+            output.punctuate(reader.low_water())
+        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
         return taken
 
     def failed(self, count: int, reason: str) -> None:

@@ -1,8 +1,9 @@
 """Tuples that wait for their time, kept so that the least can be taken first.
 
-Patience sorting: a batch joins the oldest run whose last tuple is not above its first, or begins a new one. An input in
-order is one run and costs nothing; disorder costs a run per level of it. The ends of the runs fall from the oldest run to the
-newest, so a stable sort over the runs in order of their age keeps tuples of equal time in order of arrival.
+Patience sorting: a batch joins the oldest run whose last tuple is not above its first, or begins a new one. An input
+in order is one run and costs nothing; disorder costs a run per level of it. The ends of the runs fall from the oldest
+run to the newest, so a stable sort over the runs in order of their age keeps tuples of equal time in order of
+arrival.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
 from millrace.operators.batch import Batch
 
 

@@ -13,8 +13,8 @@ from millrace.operators.operator import Operator
 class Sink(Operator):
     """The papers' sink node: an output wrapper empties it as soon as the operator before it has given something.
 
-    It is no row of the state table and has no turn of its own. It numbers the rows, and it ends punctuation: `watched`
-    says whether somebody wants to know it as progress.
+    It is no row of the state table and has no turn of its own. It numbers the rows, and it ends punctuation:
+    `watched` says whether somebody wants to know it as progress.
     """
 
     kind: ClassVar[str] = "sink"
@@ -60,5 +60,3 @@ class Sink(Operator):
 
     def restore(self, data: Sequence[Any]) -> None:
         self.sequence, self.progress_us, self.watched = data
-
-

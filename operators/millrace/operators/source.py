@@ -1,8 +1,8 @@
 """Source: where a stream enters the graph, and where time is decided.
 
-Once and here: stamps, marks, lateness. A tuple below the stream's mark is late and enters no query; everything behind the
-source keeps what its punctuation promised, so results depend only on the set of on-time tuples. A change of these rules must
-be carried to `docs/sql.md` and to the archive's late flag.
+Once and here: stamps, marks, lateness. A tuple below the stream's mark is late and enters no query; everything behind
+the source keeps what its punctuation promised, so results depend only on the set of on-time tuples. A change of these
+rules must be carried to `docs/sql.md` and to the archive's late flag.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+
 from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s, constant_int64
 from millrace.operators.buffer import Buffer
 from millrace.operators.operator import Operator
@@ -29,7 +30,8 @@ class Clocking:
 
 @dataclass(slots=True)
 class Feed:
-    """One client's part of a stream: how far it has promised, and how much credit it has used since the last grant."""
+    """One client's part of a stream: how far it has promised, and how much credit it has used since the last
+    grant."""
 
     mark: int
     owed: int = 0
@@ -48,8 +50,8 @@ class LateTuples:
 class Source(Operator):
     """The source node of a stream.
 
-    Its buffer is filled when tuples arrive, so it is never executed: its row in the state table tells where a cycle begins,
-    and backtracking ends here. The output is ordered if the engine stamps the stream itself.
+    Its buffer is filled when tuples arrive, so it is never executed: its row in the state table tells where a cycle
+    begins, and backtracking ends here. The output is ordered if the engine stamps the stream itself.
 
     mark     no later tuple is on time below it; the least over the feeds, and never going back
     newest   the newest time taken in so far

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+
 from millrace.operators.batch import NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Operator
@@ -15,9 +16,9 @@ from millrace.operators.waiting import Waiting
 class OrderedUnion(Waiting):
     """Merge streams in timestamp order (ETS, figure 6).
 
-    Emits whatever no input can still undercut, so simultaneous tuples never wait for each other. Ties: input order, then
-    arrival. The output is ordered. Latent tuples wait for nothing: they are stamped here, with the least time that keeps the
-    order and lies as close to now as the other inputs allow.
+    Emits whatever no input can still undercut, so simultaneous tuples never wait for each other. Ties: input order,
+    then arrival. The output is ordered. Latent tuples wait for nothing: they are stamped here, with the least time
+    that keeps the order and lies as close to now as the other inputs allow.
     """
 
     kind: ClassVar[str] = "union"
@@ -35,7 +36,8 @@ class OrderedUnion(Waiting):
 
 
 class ArrivalUnion(Operator):
-    """Pass the tuples of all inputs as they come (OOP, figure A-1). Promises no order; its bound is the least of its inputs'."""
+    """Pass the tuples of all inputs as they come (OOP, figure A-1). Promises no order; its bound is the least of its
+    inputs'."""
 
     kind: ClassVar[str] = "union"
 

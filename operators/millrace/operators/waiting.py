@@ -1,14 +1,15 @@
 """The frame of idle-waiting-prone operators: registers, horizon, low water, need.
 
-An operator of this kind may act on a tuple only when no input can still undercut it. Per input it keeps the waiting tuples
-(least first, whatever the arc's order), and two values follow from them and from the arcs:
+An operator of this kind may act on a tuple only when no input can still undercut it. Per input it keeps the waiting
+tuples (least first, whatever the arc's order), and two values follow from them and from the arcs:
 
     horizon     least over the inputs of what each still promises behind its waiting tuples; nothing above it may be taken
     low water   least over the inputs of the lower of its head and its promise; nothing below it will be given
 
-At one tuple per execution this is the papers' relaxed `more`: a tuple is ready if its time is the least register, where a
-register holds the head's time, or the last time known when nothing waits (ETS figure 5, EQG figure 8). Taking the promise
-behind the whole queue instead of the head lets one execution take many tuples and never frees a tuple earlier.
+At one tuple per execution this is the papers' relaxed `more`: a tuple is ready if its time is the least register,
+where a register holds the head's time, or the last time known when nothing waits (ETS figure 5, EQG figure 8). Taking
+the promise behind the whole queue instead of the head lets one execution take many tuples and never frees a tuple
+earlier.
 """
 
 from __future__ import annotations
@@ -59,14 +60,16 @@ class Waiting(Operator):
 
     def need(self) -> int | None:
         """The least promise that would let it act, or None if it does not wait."""
-        if not self.blocked():
+        self.absorb()
+        heads = self._heads()
+        if not heads:
             return None
-        return min(self._heads())
+        least = min(heads)
+        return least if least > self.horizon() else None
 
     def blocked(self) -> bool:
         """Whether tuples wait here and none may be taken: idle-waiting."""
-        self.absorb()
-        return any(reorder.count for reorder in self.waiting) and not self.more()
+        return self.need() is not None
 
     def holding(self) -> list[int]:
         """The inputs that hold it back: those that promise less than it needs."""
@@ -80,8 +83,8 @@ class Waiting(Operator):
 
     def more(self) -> bool:
         self.absorb()
-        horizon = self.horizon()
-        return any(head <= horizon for head in self._heads())
+        heads = self._heads()
+        return bool(heads) and min(heads) <= self.horizon()
 
     def fresh(self) -> bool:
         return any(reader.unseen for reader in self.inputs) or self.more()
@@ -89,6 +92,8 @@ class Waiting(Operator):
     def absorb(self) -> None:
         """Bring what has come on the arcs into order."""
         for position, reader in enumerate(self.inputs):
+            if reader.taken == reader.buffer.end:
+                continue
             batch = reader.take(reader.waiting)
             if batch is not None and len(batch):
                 self.waiting[position].put(batch)
@@ -108,7 +113,8 @@ class Waiting(Operator):
                 self.counts.output_tuples += len(given)
                 self.output.put(given)
         for reader in self.inputs:
-            reader.pass_punctuations()
+            if reader.punctuations:
+                reader.pass_punctuations()
             reader.unseen = False
         if self.output.wanted:
             self.output.punctuate(self.low_water())
@@ -126,7 +132,9 @@ class Waiting(Operator):
 
     def clock_idle(self, now_us: int) -> None:
         """Account for idle-waiting at the boundary of a step: per input, the time in which it held tuples back."""
-        holding = set(self.holding())
+        holding = self.holding()
+        if not holding and all(since is None for since in self.idle_since):
+            return
         for position, since in enumerate(self.idle_since):
             if since is not None:
                 self.idle_us[position] += now_us - since
