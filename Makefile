@@ -84,11 +84,11 @@ figures: setup
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-header \
-	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --all-build-deps
 
 lock: $(VENV)/.installed
 	@echo "lock: resolving (minutes)"
-	@$(COMPILE) --all-build-deps --extra dev --output-file requirements/dev.lock pyproject.toml
+	@$(COMPILE) --extra dev --output-file requirements/dev.lock pyproject.toml
 	@$(COMPILE) --extra backfill --constraint requirements/dev.lock --output-file requirements/backfill.lock pyproject.toml
 
 clean:
