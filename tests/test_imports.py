@@ -175,8 +175,13 @@ def test_the_client_loads_nothing_but_msgpack():
         ".".join(path.relative_to(REPOSITORY / "protocol").with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((REPOSITORY / "protocol").glob("millrace/*/**/*.py"))
     ]
-    code = "import sys; before = set(sys.modules); " + "; ".join(f"import {module}" for module in modules)
-    code += "; print(*{name.split('.')[0] for name in set(sys.modules) - before if sys.modules[name].__spec__})"
+    code = f"""
+import sys
+before = set(sys.modules)
+import {", ".join(modules)}
+new = [module for name, module in sys.modules.items() if name not in before]
+print(*{{spec.name.partition(".")[0] for module in new if (spec := getattr(module, "__spec__", None))}})
+"""
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert set(loaded) - LIGHT_LIBRARIES == set()
 
