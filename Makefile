@@ -35,7 +35,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.locked: requirements/dev.lock $(VENV)/.created
-	@echo "setup: the locked dependencies (a minute or two the first time)"
+	@echo "setup: the locked dependencies (half a minute or more the first time)"
 	@$(PIP) install --require-hashes -r requirements/dev.lock
 	@touch $@
 
@@ -93,7 +93,7 @@ lock: $(VENV)/.installed
 
 clean:
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@find operators server protocol tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 	@find operators \( -name '*.so' -o -name '*.pyd' -o -name '*.so.new' \) -delete
 
 distclean: clean
