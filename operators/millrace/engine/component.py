@@ -30,7 +30,7 @@ class Component:
     """A connected set of operators.
 
     table     the state table, by operator
-    ready     where a cycle may begin: sources, and rows behind a break point or left with tuples; first come, first served
+    ready     where a cycle may begin: sources, and rows behind a break point or left with tuples; first come first
     current   the operator to execute next, if a step's budget ended inside a cycle
     """
 
@@ -137,8 +137,9 @@ class Component:
             if row.yields():
                 following = self._choose(row)
                 if following is not None:
-                    # Other branches of a fork may still wait when this cycle ends.
-                    self.ready[operator] = None
+                    if len(row.readers) > 1:
+                        # Other branches of the fork may still wait when this cycle ends.
+                        self.ready[operator] = None
                     return following
         return None
 
@@ -152,8 +153,10 @@ class Component:
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:
-            for sequence, batch in sink.drain():
-                effects.orders.append(Deliver(sink.query, sequence, batch))
+            if sink.inputs[0].unseen:
+                drained = sink.drain()
+                if drained is not None:
+                    effects.orders.append(Deliver(sink.query, *drained))
             reached = sink.progressed()
             if reached is not None:
                 effects.orders.append(Progressed(sink.query, reached))

@@ -106,10 +106,9 @@ class Engine:
         self.costs: dict[str, tuple[int, float]] = {}
         self._turn = 0
         self._wake: int | None = None
-        self._touched: dict[str, None] = {}
+        self._owing: dict[str, None] = {}
 
-    # -- the one door
-    # --------------------------------------------------------------------------------------------------
+    # -- the one door --------------------------------------------------------------------------------------------------
 
     def step(
         self, now_us: int, events: Sequence[Event] = (), *, budget: int = BUDGET, executions: int = MANY
@@ -168,27 +167,23 @@ class Engine:
         if not len(batch):
             return
         now_us = self.moment.now_us
-        late = stream.source.arrive(event.feed, batch.with_arrival(now_us), now_us)
-        self._touched[event.stream] = None
+        late = stream.source.arrive(event.feed, batch, now_us)
+        if stream.source.feeds[event.feed].owed * 4 >= self.credit:
+            self._owing[event.stream] = None
         self.graph.component_of(stream.source).stirred = True
         if late is not None:
             effects.orders.append(Late(event.stream, event.feed, now_us, late.batch, late.marks))
 
-    # -- working
-    # -------------------------------------------------------------------------------------------------------
+    # -- working -------------------------------------------------------------------------------------------------------
 
     def _work(self, effects: Effects, budget: int, executions: int) -> None:
         """Give the components their turns, by weighted deficit, until the budget is used or nothing is left to do."""
         components = self.graph.components
         worked = [component for component in components if component.busy()]
         while budget > 0 and executions > 0:
-            busy = [component for component in components if component.busy()]
-            if not busy:
+            component = self._next_component(components)
+            if component is None:
                 break
-            self._turn %= len(components)
-            while not components[self._turn].busy():
-                self._turn = (self._turn + 1) % len(components)
-            component = components[self._turn]
             if component.deficit <= 0:
                 component.deficit += QUANTUM * component.weight
             used, done = component.run(
@@ -202,6 +197,15 @@ class Engine:
         for component in worked:
             for waiter in component.waiters:
                 waiter.clock_idle(self.moment.now_us)
+
+    def _next_component(self, components: Sequence[Component]) -> Component | None:
+        """Whose turn it is among those with work."""
+        for step in range(len(components)):
+            turn = (self._turn + step) % len(components)
+            if components[turn].busy():
+                self._turn = turn
+                return components[turn]
+        return None
 
     def _demand(self, component: Component) -> bool:
         """Carry the needs of blocked operators to the sources that hold them back; say whether any of them could
@@ -244,32 +248,29 @@ class Engine:
 
         A stream that a blocked operator waits for gets credit all the same: what it brings is what frees the rest.
         """
-        if not self._touched:
+        if not self._owing:
             return
         kept: dict[str, None] = {}
-        for name in self._touched:
+        for name in self._owing:
             stream = self.streams_by_name.get(name)
             if stream is None:
-                continue
-            owing = [(feed, credit) for feed, credit in stream.source.feeds.items() if credit.owed * 4 >= self.credit]
-            if not owing:
                 continue
             component = self.graph.component_of(stream.source)
             if component.queued() >= self.most_queued and not self._awaited(component, stream.source):
                 kept[name] = None
                 continue
-            for feed, credit in owing:
-                effects.orders.append(Grant(name, feed, credit.owed))
-                credit.owed = 0
-        self._touched = kept
+            for name_of_feed, feed in stream.source.feeds.items():
+                if feed.owed * 4 >= self.credit:
+                    effects.orders.append(Grant(name, name_of_feed, feed.owed))
+                    feed.owed = 0
+        self._owing = kept
 
     def _awaited(self, component: Component, source: Source) -> bool:
         return any(
             source in self._holders(waiter, need) for waiter in component.waiters if (need := waiter.need()) is not None
         )
 
-    # -- commands
-    # ------------------------------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------------------------------
 
     def _obey(self, body: CommandBody) -> Any:
         match body:
@@ -399,8 +400,7 @@ class Engine:
         self.graph.component(name).weight = weight
         return {"component": name, "weight": weight}
 
-    # -- looking up
-    # ----------------------------------------------------------------------------------------------------
+    # -- looking up ----------------------------------------------------------------------------------------------------
 
     def _refuse_taken(self, name: str) -> None:
         if name in self.streams_by_name:
@@ -423,8 +423,7 @@ class Engine:
             raise Refuse(f"there is no query {name}", code="unknown_query")
         return found
 
-    # -- views, between steps
-    # --------------------------------------------------------------------------------------------
+    # -- views, between steps ------------------------------------------------------------------------------------------
 
     def streams(self) -> list[dict[str, Any]]:
         return [views.stream(self, stream) for stream in self.streams_by_name.values()]
@@ -441,8 +440,7 @@ class Engine:
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}
 
-    # -- saving
-    # --------------------------------------------------------------------------------------------------------
+    # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> bytes:
         """The whole state, between two steps."""

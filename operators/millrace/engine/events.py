@@ -16,8 +16,7 @@ from millrace.protocol import Refuse
 Cause = Literal["tuple", "client", "ets", "heartbeat", "close", "operator"]
 
 
-# -- events
-# ------------------------------------------------------------------------------------------------------------
+# -- events ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +167,7 @@ CommandBody = (
 Event = Arrived | Punctuated | FeedOpened | FeedClosed | Answered | Measured | Command
 
 
-# -- effects
-# -----------------------------------------------------------------------------------------------------------
+# -- effects -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

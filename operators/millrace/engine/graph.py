@@ -41,8 +41,7 @@ class Graph:
         self._consumers: dict[Reader, Operator] = {}
         self._producers: dict[int, Operator] = {}
 
-    # -- changing
-    # ------------------------------------------------------------------------------------------------------
+    # -- changing ------------------------------------------------------------------------------------------------------
 
     def add(self, operators: Sequence[Operator], strategy: Strategy | None = None) -> None:
         """Add operators, under a strategy of their own or their component's."""
@@ -89,8 +88,7 @@ class Graph:
             del self.breaks[operator.name]
         self.rewire()
 
-    # -- looking up
-    # ----------------------------------------------------------------------------------------------------
+    # -- looking up ----------------------------------------------------------------------------------------------------
 
     def component(self, name: str) -> Component:
         for component in self.components:
@@ -154,8 +152,7 @@ class Graph:
         """The readers of an operator's output that have turns: sinks have none."""
         return [reader for reader in operator.output.readers if not isinstance(self._consumers[reader], Sink)]
 
-    # -- deriving
-    # ------------------------------------------------------------------------------------------------------
+    # -- deriving ------------------------------------------------------------------------------------------------------
 
     def rewire(self) -> None:
         """Derive forks, components, state tables and the wish for punctuation from the operators."""
@@ -192,7 +189,7 @@ class Graph:
         return f"{base}.fork{number}"
 
     def _divide(self, operators: Sequence[Operator]) -> None:
-        """Find the connected sets. Merged ones go on as the one with the oldest stream; parts of a split one inherit."""
+        """Find the connected sets: merged ones go on as the one with the oldest stream, parts of a split one inherit."""
         leader: dict[Operator, Operator] = {operator: operator for operator in operators}
 
         def find(operator: Operator) -> Operator:

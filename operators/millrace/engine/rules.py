@@ -23,22 +23,26 @@ from millrace.operators.fork import Fork
 
 def dfs_source(row: Row) -> Next | None:
     """Forward, else Encore (behind a break point the operator has tuples of its own), else Exit."""
-    return forward(row) or encore(row)
+    if row.yields():
+        return row.ahead
+    return row.again if row.operator.more() else None
 
 
 def dfs_inner(row: Row) -> Next | None:
     """Forward, else Encore, else Backtrack."""
-    return forward(row) or encore(row) or backtrack(row)
+    if row.yields():
+        return row.ahead
+    return row.again if row.operator.more() else backtrack(row)
 
 
 def dfs_sink(row: Row) -> Next | None:
     """Encore, else Backtrack: what was given has left with the output wrapper already."""
-    return encore(row) or backtrack(row)
+    return row.again if row.operator.more() else backtrack(row)
 
 
 def dfs_source_sink(row: Row) -> Next | None:
     """Encore, else Exit: a fragment of one operator."""
-    return encore(row)
+    return row.again if row.operator.more() else None
 
 
 def dfs_fork(row: Row) -> Next | None:
@@ -46,34 +50,25 @@ def dfs_fork(row: Row) -> Next | None:
     return branch(row) or backtrack(row)
 
 
-def dfs_waiting(row: Row) -> Next | None:
-    """Forward, else Encore by the relaxed condition, else Backtrack to the input that holds it back."""
-    return forward(row) or encore(row) or backtrack(row)
-
-
 def bfs_source(row: Row) -> Next | None:
     """Encore, else Forward, else Exit."""
-    return encore(row) or forward(row)
+    if row.operator.more():
+        return row.again
+    return row.ahead if row.yields() else None
 
 
 def bfs_inner(row: Row) -> Next | None:
     """Encore, else Forward, else Backtrack."""
-    return encore(row) or forward(row) or backtrack(row)
-
-
-def bfs_waiting(row: Row) -> Next | None:
-    """Encore by the relaxed condition, else Forward, else Backtrack to the input that holds it back."""
-    return encore(row) or forward(row) or backtrack(row)
+    if row.operator.more():
+        return row.again
+    return row.ahead if row.yields() else backtrack(row)
 
 
 def rr_inner(row: Row) -> Next | None:
     """Encore, else Forward, else Exit."""
-    return encore(row) or forward(row)
-
-
-def rr_sink(row: Row) -> Next | None:
-    """Encore, else Exit."""
-    return encore(row)
+    if row.operator.more():
+        return row.again
+    return row.ahead if row.yields() else None
 
 
 def rr_fork(row: Row) -> Next | None:
@@ -89,38 +84,30 @@ RULES: Final[Mapping[tuple[Role, Discipline], Rule]] = {
     (Role.SINK, Discipline.DFS): dfs_sink,
     (Role.SOURCE_SINK, Discipline.DFS): dfs_source_sink,
     (Role.FORK, Discipline.DFS): dfs_fork,
-    (Role.WAITING, Discipline.DFS): dfs_waiting,
+    (Role.WAITING, Discipline.DFS): dfs_inner,
     (Role.SOURCE, Discipline.BFS): bfs_source,
     (Role.INNER, Discipline.BFS): bfs_inner,
     (Role.SINK, Discipline.BFS): dfs_sink,
     (Role.SOURCE_SINK, Discipline.BFS): dfs_source_sink,
     (Role.FORK, Discipline.BFS): dfs_fork,
-    (Role.WAITING, Discipline.BFS): bfs_waiting,
+    (Role.WAITING, Discipline.BFS): bfs_inner,
     (Role.SOURCE, Discipline.RR): rr_inner,
     (Role.INNER, Discipline.RR): rr_inner,
-    (Role.SINK, Discipline.RR): rr_sink,
-    (Role.SOURCE_SINK, Discipline.RR): rr_sink,
+    (Role.SINK, Discipline.RR): dfs_source_sink,
+    (Role.SOURCE_SINK, Discipline.RR): dfs_source_sink,
     (Role.FORK, Discipline.RR): rr_fork,
     (Role.WAITING, Discipline.RR): rr_inner,
 }
 
 
-# -- the moves
-# ---------------------------------------------------------------------------------------------------------
-
-
-def forward(row: Row) -> Next | None:
-    """If the operator yields: its successor, executed; a fork is not executed, it chooses."""
-    return row.ahead if row.yields() else None
-
-
-def encore(row: Row) -> Next | None:
-    """If the operator has more: itself."""
-    return row.again if row.operator.more() else None
+# -- the moves that look for a row ------------------------------------------------------------------------------------
 
 
 def backtrack(row: Row) -> Next | None:
-    """The predecessor that feeds the input it lacks, by that one's own rule; Exit behind a break point."""
+    """The predecessor that feeds the input it lacks, by that one's own rule; Exit behind a break point.
+
+    For an idle-waiting operator that input is the one that holds the others back.
+    """
     back = row.back
     if len(back) > 1:
         return back[row.operator.empty_input()]

@@ -107,8 +107,7 @@ def _restore(code: int, data: bytes) -> Any:
     raise Refuse(f"the saved state holds something unknown (extension {code})", code="bad_state")
 
 
-# -- the engine
-# --------------------------------------------------------------------------------------------------------
+# -- the engine --------------------------------------------------------------------------------------------------------
 
 
 def save(engine: Engine) -> bytes:
@@ -120,7 +119,7 @@ def save(engine: Engine) -> bytes:
             "limits": [engine.credit, engine.most_queued],
             "turn": engine._turn,
             "wake": engine._wake,
-            "touched": list(engine._touched),
+            "owing": list(engine._owing),
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": _definitions(engine),
@@ -171,7 +170,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
             engine._add_query(definition, None)
     _restore_graph(engine, saved)
     engine._turn, engine._wake = saved["turn"], saved["wake"]
-    engine._touched = dict.fromkeys(saved["touched"])
+    engine._owing = dict.fromkeys(saved["owing"])
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     return engine

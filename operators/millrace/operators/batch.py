@@ -57,9 +57,8 @@ _INT64: Final = np.dtype(np.int64)
 
 def constant_int64(value: int, count: int) -> Int64s:
     """An array of `count` equal integers that stores one: eight bytes however long it is."""
-    if count <= 1:
-        return np.full(count, value, _INT64)
-    return np.ndarray((count,), _INT64, np.array((value,), _INT64), 0, (0,))
+    one = np.array((value,), _INT64)
+    return one if count == 1 else np.ndarray((count,), _INT64, one, 0, (0,))
 
 
 def object_array(values: Sequence[Any]) -> Values:
@@ -108,7 +107,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.ts)
 
-    # -- making ------------------------------------------------------------------------------------
+    # -- making --------------------------------------------------------------------------------------------------------
 
     @staticmethod
     def empty(schema: Schema) -> Batch:
@@ -147,7 +146,7 @@ class Batch:
             np.concatenate([batch.arrival for batch in batches]),
         )
 
-    # -- parts -------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------------
 
     def slice(self, start: int, stop: int) -> Batch:
         """Rows start to stop, sharing the arrays."""
@@ -170,17 +169,16 @@ class Batch:
             _take_arrival(self.arrival, rows, len(ts)),
         )
 
-    def with_times(self, ts: Int64s) -> Batch:
-        return Batch(self.schema, ts, self.columns, self.valid, self.arrival)
-
-    def with_arrival(self, arrival_us: int) -> Batch:
-        return Batch(self.schema, self.ts, self.columns, self.valid, constant_int64(arrival_us, len(self)))
+    def arrived(self, arrival_us: int, ts: Int64s | None = None) -> Batch:
+        """The same rows as they reached the engine at this time, stamped anew if times are given."""
+        arrival = constant_int64(arrival_us, len(self.ts))
+        return Batch(self.schema, self.ts if ts is None else ts, self.columns, self.valid, arrival)
 
     def renamed(self, schema: Schema) -> Batch:
         """The same rows under a schema of equal types."""
         return Batch(schema, self.ts, self.columns, self.valid, self.arrival)
 
-    # -- at the edges ------------------------------------------------------------------------------
+    # -- at the edges --------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
         """The rows as Python values, null as None."""
@@ -207,7 +205,7 @@ class Batch:
 
     __hash__ = None  # type: ignore[assignment]
 
-    # -- saving ------------------------------------------------------------------------------------
+    # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
         return [

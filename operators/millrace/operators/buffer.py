@@ -102,8 +102,16 @@ class Reader:
         batch = segments[index]
         left = len(batch.ts) - self._offset
         if count == left and not self._offset:
+            # One whole batch: the way of nearly every tuple of a stream that is not in a hurry.
             self._segment += 1
-            self._advance(count)
+            self.taken += count
+            if len(buffer.readers) == 1:
+                segments.popleft()
+                buffer.first += 1
+                buffer.gauge.tuples -= count
+                buffer.gauge.bytes -= count * buffer.width
+            else:
+                buffer.release()
             return batch if self.since_us is None else self._admitted(batch)
         if count < left:
             batch = batch.slice(self._offset, self._offset + count)
@@ -217,7 +225,7 @@ class Buffer:
         self.entries: tuple[Operator, ...] = ()
         self.ready: dict[Operator, None] = {}
 
-    # -- readers -----------------------------------------------------------------------------------------------------
+    # -- readers -------------------------------------------------------------------------------------------------------
 
     def attach(self, since_us: int | None = None) -> Reader:
         """A new reader, which begins at the end."""
@@ -236,28 +244,35 @@ class Buffer:
         self.readers.remove(reader)
         self.release()
 
-    # -- putting -----------------------------------------------------------------------------------------------------
+    # -- putting -------------------------------------------------------------------------------------------------------
 
     def put(self, batch: Batch) -> None:
         """Append tuples for all readers."""
-        count = len(batch)
+        ts = batch.ts
+        count = len(ts)
         if not count:
             return
         if self.ordered:
-            newest = int(batch.ts[-1])
+            newest = ts.item(-1)
             if newest > self.promise:
                 self.promise = newest
-        self.end += count
-        if not self.readers:
+        self.end = end = self.end + count
+        readers = self.readers
+        if not readers:
             self.first += 1
             return
         self.segments.append(batch)
-        self.gauge.add(count, self.width)
-        for reader in self.readers:
+        gauge = self.gauge
+        gauge.tuples += count
+        gauge.bytes += count * self.width
+        if gauge.tuples > gauge.peak_tuples:
+            gauge.peak_tuples = gauge.tuples
+        if gauge.bytes > gauge.peak_bytes:
+            gauge.peak_bytes = gauge.bytes
+        for reader in readers:
             reader.unseen = True
-            waiting = self.end - reader.taken
-            if waiting > reader.peak:
-                reader.peak = waiting
+            if end - reader.taken > reader.peak:
+                reader.peak = end - reader.taken
         for entry in self.entries:
             self.ready[entry] = None
 
@@ -305,7 +320,7 @@ class Buffer:
         """Tuples that the slowest reader has not taken."""
         return self.end - min((reader.taken for reader in self.readers), default=self.end)
 
-    # -- saving ------------------------------------------------------------------------------------------------------
+    # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
         return [[batch.save() for batch in self.segments], self.first, self.end, self.promise]

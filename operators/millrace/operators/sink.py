@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from millrace.operators.batch import BEGINNING, Batch
@@ -29,19 +29,20 @@ class Sink(Operator):
     def execute(self, limit: int) -> int:
         raise AssertionError(f"{self.name}: a sink is drained, never executed")
 
-    def drain(self) -> Iterator[tuple[int, Batch]]:
+    def drain(self) -> tuple[int, Batch] | None:
         """The rows that have come, with the number of the first."""
         reader = self.inputs[0]
-        if reader.unseen:
-            batch = reader.take(reader.waiting)
-            reader.unseen = False
-            if batch is not None:
-                first = self.sequence
-                self.sequence += len(batch)
-                self.counts.input_tuples += len(batch)
-                self.counts.output_tuples += len(batch)
-                self.counts.executions += 1
-                yield first, batch
+        reader.unseen = False
+        batch = reader.take(reader.waiting)
+        if batch is None:
+            return None
+        first = self.sequence
+        count = len(batch.ts)
+        self.sequence += count
+        self.counts.input_tuples += count
+        self.counts.output_tuples += count
+        self.counts.executions += 1
+        return first, batch
 
     def progressed(self) -> int | None:
         """The new time below which the result is complete, if somebody watches and it has moved."""

@@ -78,7 +78,7 @@ class Source(Operator):
     def fresh(self) -> bool:
         return False
 
-    # -- feeds -------------------------------------------------------------------------------------------------------
+    # -- feeds ---------------------------------------------------------------------------------------------------------
 
     def open(self, feed: str) -> Feed:
         """The feed of this name; a new one holds the mark where it is."""
@@ -95,21 +95,21 @@ class Source(Operator):
         elif ended:
             self._raise_mark(END_OF_TIME)
 
-    # -- arrivals ----------------------------------------------------------------------------------------------------
+    # -- arrivals ------------------------------------------------------------------------------------------------------
 
     def arrive(self, feed_name: str, batch: Batch, now_us: int) -> LateTuples | None:
         """Take tuples in: stamp them or judge them, queue those on time, and return those that are late."""
-        feed = self.open(feed_name)
-        count = len(batch)
+        feed = self.feeds.get(feed_name) or self.open(feed_name)
+        count = len(batch.ts)
         feed.tuples += count
         feed.owed += count
         self.counts.input_tuples += count
         self.counts.executions += 1
         timestamps = self.clocking.timestamps
         if timestamps == "external":
-            return self._judge(feed, batch)
+            return self._judge(feed, batch.arrived(now_us))
         stamp = NO_TIME if timestamps == "latent" else max(now_us, self.mark)
-        self._queue(batch.with_times(constant_int64(stamp, count)))
+        self._queue(batch.arrived(now_us, constant_int64(stamp, count)), stamp)
         if timestamps == "internal":
             feed.mark = stamp
             self._raise_mark(stamp)
@@ -133,7 +133,7 @@ class Source(Operator):
                 self.late += len(late.batch)
                 batch = batch.take(~below)
         if len(batch):
-            self._queue(batch)
+            self._queue(batch, newest)
             if self.clocking.by_tuples:
                 self.promise(feed, _minus(newest, disorder))
         return late
@@ -150,12 +150,13 @@ class Source(Operator):
         marks: Int64s = np.maximum(np.minimum(own, others), self.mark)
         return marks
 
-    def _queue(self, batch: Batch) -> None:
-        self.counts.output_tuples += len(batch)
-        self.newest = max(self.newest, int(batch.ts.max()))
+    def _queue(self, batch: Batch, newest_us: int) -> None:
+        self.counts.output_tuples += len(batch.ts)
+        if newest_us > self.newest:
+            self.newest = newest_us
         self.output.put(batch)
 
-    # -- promises ----------------------------------------------------------------------------------------------------
+    # -- promises ------------------------------------------------------------------------------------------------------
 
     def promise(self, feed: Feed, value_us: int) -> None:
         """The feed will send nothing below this time."""

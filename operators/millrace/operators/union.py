@@ -44,28 +44,32 @@ class ArrivalUnion(Operator):
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self._turn = 0
+        self._renames = [reader.buffer.schema != output.schema for reader in inputs]
 
     def execute(self, limit: int) -> int:
         counts = self.counts
         counts.executions += 1
         taken = 0
+        output = self.output
         for _ in self.inputs:
             reader = self.inputs[self._turn]
-            batch = reader.take(limit - taken)
-            if batch is not None:
-                taken += len(batch)
-                counts.output_tuples += len(batch)
-                self.output.put(Batch(self.output.schema, batch.ts, batch.columns, batch.valid, batch.arrival))
-            if taken >= limit:
-                break
+            if reader.taken != reader.buffer.end:
+                before = reader.taken
+                batch = reader.take(limit - taken)
+                taken += reader.taken - before
+                if batch is not None:
+                    counts.output_tuples += len(batch.ts)
+                    output.put(batch.renamed(output.schema) if self._renames[self._turn] else batch)
+                if taken >= limit:
+                    break
             self._turn = (self._turn + 1) % len(self.inputs)
         counts.input_tuples += taken
         for reader in self.inputs:
-            reader.pass_punctuations()
-        if self.output.wanted:
-            self.output.punctuate(self.low_water())
-        for reader in self.inputs:
-            reader.unseen = bool(reader.waiting or reader.punctuations)
+            if reader.punctuations:
+                reader.pass_punctuations()
+            reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
+        if output.wanted:
+            output.punctuate(self.low_water())
         return taken
 
     def save(self) -> int:

@@ -3,7 +3,7 @@
 An operator of this kind may act on a tuple only when no input can still undercut it. Per input it keeps the waiting
 tuples (least first, whatever the arc's order), and two values follow from them and from the arcs:
 
-    horizon     least over the inputs of what each still promises behind its waiting tuples; nothing above it may be taken
+    horizon     least over the inputs of what each promises behind its waiting tuples; nothing above it may be taken
     low water   least over the inputs of the lower of its head and its promise; nothing below it will be given
 
 At one tuple per execution this is the papers' relaxed `more`: a tuple is ready if its time is the least register,
@@ -42,7 +42,7 @@ class Waiting(Operator):
     def consume(self, batch: Batch) -> Batch | None:
         """The rows that follow from these, which come in order of time."""
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def horizon(self) -> int:
         return min(reader.promise for reader in self.inputs)
@@ -79,7 +79,7 @@ class Waiting(Operator):
     def _heads(self) -> list[int]:
         return [head for reorder in self.waiting if (head := reorder.head_us()) is not None]
 
-    # -- running -----------------------------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
         self.absorb()
@@ -128,7 +128,7 @@ class Waiting(Operator):
     def queue_tuples(self, position: int) -> int:
         return self.inputs[position].waiting + self.waiting[position].count
 
-    # -- idle-waiting, measured --------------------------------------------------------------------------------------
+    # -- idle-waiting, measured ----------------------------------------------------------------------------------------
 
     def clock_idle(self, now_us: int) -> None:
         """Account for idle-waiting at the boundary of a step: per input, the time in which it held tuples back."""
@@ -140,7 +140,7 @@ class Waiting(Operator):
                 self.idle_us[position] += now_us - since
             self.idle_since[position] = now_us if position in holding else None
 
-    # -- saving ------------------------------------------------------------------------------------------------------
+    # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> Any:
         return [[reorder.save() for reorder in self.waiting], self.last_us, self.idle_since, self.idle_us]
