@@ -39,6 +39,11 @@ def read_arrow(
 ) -> tuple[list[Values], list[Bools | None], int]:
     """The columns and masks of an IPC stream whose fields are matched by name, and the number of rows."""
     table = _open(payload)
+    return *read_table(table, fields, ignore_extra), table.num_rows
+
+
+def read_table(table: Any, fields: Sequence[Field], ignore_extra: bool) -> tuple[list[Values], list[Bools | None]]:
+    """The columns and masks of a table or record batch whose fields are matched by name."""
     _check_names(table.schema.names, fields, ignore_extra)
     columns: list[Values] = []
     valid: list[Bools | None] = []
@@ -46,7 +51,16 @@ def read_arrow(
         column, mask = _column(field, table.column(field.name))
         columns.append(column)
         valid.append(mask)
-    return columns, valid, table.num_rows
+    return columns, valid
+
+
+def with_missing(table: Any, fields: Sequence[Field]) -> Any:
+    """The table with a column of nulls for each nullable field that it lacks, as a missing key of JSON is null."""
+    known = set(table.schema.names)
+    for field in fields:
+        if field.nullable and field.name not in known:
+            table = table.append_column(field.name, pa.nulls(table.num_rows, ARROW_TYPES[field.type]))
+    return table
 
 
 def _open(payload: bytes | memoryview) -> Any:

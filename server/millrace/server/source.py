@@ -112,6 +112,15 @@ class Source:
         ts: Int64s = constant_int64(0, count) if self._time is None else columns[self._time]
         return Batch(self.schema, ts, columns, valid)
 
+    def from_rows(self, rows: Sequence[Row]) -> Batch:
+        """Rows of the types that a decoder checks (WIRE_TYPES); RowError if a value does not fit all the same."""
+        try:
+            return self._batch(rows)
+        except _Unfit:
+            for number, row in enumerate(rows):
+                self._check_row(number, row)
+            raise AssertionError("a row fits by itself and not among others") from None
+
     # -- rows by name (JSON lines) -----------------------------------------------------------------
 
     def from_objects(self, objects: Sequence[Mapping[str, Any]]) -> Batch:
@@ -135,6 +144,14 @@ class Source:
 
         columns, valid, count = read_arrow(payload, self._fields, self.stream.extra == "ignore")
         return self._timed(columns, valid, count) if count else Batch.empty(self.schema)
+
+    def from_table(self, table: Any) -> Batch:
+        """The rows of an Arrow table or record batch in memory; a nullable column that it lacks is null."""
+        from millrace.server.arrow import read_table, with_missing
+
+        table = with_missing(table, self._fields)
+        columns, valid = read_table(table, self._fields, self.stream.extra == "ignore")
+        return self._timed(columns, valid, table.num_rows) if table.num_rows else Batch.empty(self.schema)
 
     # -- the slow way ------------------------------------------------------------------------------
 

@@ -1,0 +1,526 @@
+"""Rows from files and to files: JSON lines, CSV, Parquet, Arrow, by a path's ending; `-` is the standard stream.
+
+Rule: whatever is wrong with a file is said in one line that names the file, the place, what was expected and what came. The fast
+way decodes thousands of rows at a time; when it meets anything it does not like, the slow way walks the same rows one by one and
+finds the words. How a file was cut while it was read never shows: batches follow from its contents alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import operator
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from millrace.engine.plan import StreamDefinition
+from millrace.operators.batch import Batch, Row
+from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
+from millrace.server.source import EXPECTED, WIRE_TYPES, Source
+from millrace.server.writers import CsvWriter, JsonLinesWriter, ParquetWriter, Writer
+
+STANDARD: Final = "-"
+ENDINGS: Final = ("jsonl", "csv", "parquet", "arrow")
+
+# Rows of one batch: long enough that an array's fixed cost vanishes, short enough that it stays in the cache.
+ROWS: Final = 8_192
+# Bytes of text read at a time: some thousands of rows.
+CHUNK: Final = 1 << 20
+
+Advanced = Callable[[int], None]
+
+
+def ending(path: str, what: str) -> str:
+    """The format of a path, by its ending; the standard streams carry JSON lines."""
+    found = "jsonl" if path == STANDARD else Path(path).suffix.lstrip(".").lower()
+    if found not in ENDINGS:
+        raise Refuse(
+            f"{what} {path}: expected a path that ends in .{', .'.join(ENDINGS)}, or - for JSON lines", code="bad_path"
+        )
+    return found
+
+
+def refuse_file(path: str, error: Exception) -> Refuse:
+    """One line for a file that cannot be read or written."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
+    return Refuse(f"{shown(path)}: {reason[:1].lower()}{reason[1:200]}", code="bad_file")
+
+
+def shown(path: str) -> str:
+    return "the standard input" if path == STANDARD else path
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _nothing(amount: int) -> None:
+    """Nobody watches how far the reading has come."""
+
+
+def read_batches(path: str, stream: StreamDefinition, advanced: Advanced = _nothing) -> Iterator[Batch]:
+    """The rows of a file as batches of the stream's schema, in the file's order.
+
+    `advanced` is told how many of the file's bytes each step has read.
+    """
+    reader = _READERS[ending(path, "an input")]
+    source = Source(stream)
+    try:
+        if path == STANDARD:
+            yield from reader(sys.stdin.buffer, path, source, advanced)
+        else:
+            with Path(path).open("rb") as file:
+                yield from reader(file, path, source, advanced)
+    except OSError as error:
+        raise refuse_file(path, error) from None
+
+
+def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[int, bytes]]:
+    """Whole lines in large pieces, each with the number of its first line."""
+    number, rest = 1, b""
+    first = True
+    while piece := file.read(CHUNK):
+        advanced(len(piece))
+        if first:
+            piece, first = piece.removeprefix(b"\xef\xbb\xbf"), False
+        whole, newline, tail = piece.rpartition(b"\n")
+        if not newline:
+            rest += tail
+            continue
+        whole = rest + whole + newline
+        yield number, whole
+        number += whole.count(b"\n")
+        rest = tail
+    if rest.strip():
+        yield number, rest
+
+
+def _read_jsonl(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
+    decode = _row_decoder(source.stream)
+    for number, piece in lines_of(file, path, advanced):
+        try:
+            batch = source.from_rows(decode(piece))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowError):
+            batch = _slow_jsonl(path, number, piece, source)
+        yield from _portions(batch)
+
+
+def _portions(batch: Batch) -> Iterator[Batch]:
+    for start in range(0, len(batch), ROWS):
+        yield batch.slice(start, min(start + ROWS, len(batch)))
+
+
+def _row_decoder(stream: StreamDefinition) -> Callable[[bytes], list[Row]]:
+    """A decoder of many lines, typed by the schema. Field names may be anything, attribute names may not."""
+    names = [f"f{position}" for position in range(len(stream.schema))]
+    fields: list[Any] = [
+        (name, _wire_type(field, stream), *((None,) if _may_be_null(field, stream) else ()))
+        for name, field in zip(names, stream.schema, strict=True)
+    ]
+    row = msgspec.defstruct(
+        "Row",
+        fields,
+        rename=dict(zip(names, stream.schema.names, strict=True)),
+        forbid_unknown_fields=stream.extra == "refuse",
+        kw_only=True,
+        gc=False,
+    )
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(row)
+    take = operator.attrgetter(*names)
+
+    def decode(piece: bytes) -> list[Row]:
+        rows = decoder.decode_lines(piece)
+        return list(map(take, rows)) if len(names) > 1 else [(take(row),) for row in rows]
+
+    return decode
+
+
+def _may_be_null(field: Field, stream: StreamDefinition) -> bool:
+    return field.nullable and field.name != stream.time
+
+
+def _wire_type(field: Field, stream: StreamDefinition) -> Any:
+    made = WIRE_TYPES[field.type]
+    return made | None if _may_be_null(field, stream) else made
+
+
+def _slow_jsonl(path: str, number: int, piece: bytes, source: Source) -> Batch:
+    """The same lines one by one: the error of the first that is unfit, or their rows after all."""
+    rows = []
+    for offset, line in enumerate(piece.split(b"\n")):
+        if line.strip():
+            where = f"{shown(path)}, line {number + offset}"
+            values = read_object(line, where)
+            with located(where):
+                source.from_objects([values])
+            rows.append(values)
+    return source.from_objects(rows)
+
+
+def read_object(line: bytes, where: str) -> dict[str, Any]:
+    """A line's JSON object, or the words for what it is instead."""
+    try:
+        text = line.decode()
+        found = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_distinct)
+    except UnicodeDecodeError:
+        raise Refuse(f"{where}: expected UTF-8, got bytes that are not", code="bad_row") from None
+    except _Twice as twice:
+        raise Refuse(f"{where}: the field {twice.name!r:.60} stands there twice", code="bad_row") from None
+    except _Constant as constant:
+        raise Refuse(f"{where}: expected finite numbers, got {constant.name}", code="bad_value") from None
+    except (json.JSONDecodeError, RecursionError, ValueError) as error:
+        at_end = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip())
+        got = "half an object (is the file cut off?)" if at_end else f"{line.decode(errors='replace').strip()!r:.80}"
+        raise Refuse(f"{where}: expected a JSON object, got {got}", code="bad_row") from None
+    if not isinstance(found, dict):
+        raise Refuse(f"{where}: expected a JSON object, got {line.decode().strip()!r:.80}", code="bad_row")
+    return found
+
+
+class _Constant(Exception):  # noqa: N818 - a signal inside this file
+    """NaN or an infinity, which JSON does not have and Python's reader takes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Twice(Exception):  # noqa: N818 - a signal inside this file
+    """A key that an object has twice: either could be meant."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _no_constant(name: str) -> Any:
+    raise _Constant(name)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(next(name for name in names if names.count(name) > 1))
+    return made
+
+
+class located:  # noqa: N801 - reads as a statement
+    """Says where in a file the row stood that did not fit: `trades.jsonl, line 3, field price: expected ...`."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RowError):
+            text = error.text.removeprefix(f"row {error.row}")
+            raise Refuse(f"{self._where}{text}", code=error.code) from None
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------
+
+
+def _read_csv(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
+    text = io.TextIOWrapper(_Watched(file, advanced), "utf-8-sig", newline="")  # type: ignore[type-var]
+    reader = csv.reader(text, strict=True)
+    try:
+        header = next(reader, None)
+        if header is None:
+            raise Refuse(f"{shown(path)}, line 1: expected a header with the names of the columns, got an empty file")
+        layout = _layout(header, path, source.stream)
+        yield from _csv_batches(reader, path, source, layout, len(header))
+    except UnicodeDecodeError:
+        raise Refuse(f"{shown(path)}, after line {reader.line_num}: expected UTF-8, got bytes that are not") from None
+    except csv.Error as error:
+        raise Refuse(f"{shown(path)}, line {reader.line_num}: {error}", code="bad_row") from None
+    finally:
+        text.detach()
+
+
+class _Watched(io.BufferedIOBase):
+    """A file of which somebody watches how much has been read."""
+
+    def __init__(self, file: BinaryIO, advanced: Advanced) -> None:
+        self._file = file
+        self._advanced = advanced
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        piece = self._file.read(-1 if size is None else size)
+        self._advanced(len(piece))
+        return piece
+
+    read1 = read
+
+
+def _layout(header: Sequence[str], path: str, stream: StreamDefinition) -> list[int | None]:
+    """For each field of the schema the column that holds it; None where the file has none."""
+    where = f"{shown(path)}, line 1"
+    known = set(stream.schema.names)
+    twice = [name for name in header if header.count(name) > 1]
+    if twice:
+        raise Refuse(f"{where}: the column {twice[0]!r:.60} stands there twice", code="bad_row")
+    unknown = [name for name in header if name not in known]
+    if unknown and stream.extra == "refuse":
+        expected = ", ".join(stream.schema.names)
+        raise Refuse(f"{where}: expected the columns {expected}, got a column {unknown[0]!r:.60}", code="bad_row")
+    for field in stream.schema:
+        if field.name not in header and not _may_be_null(field, stream):
+            raise Refuse(f"{where}: expected a column {field.name} ({field.type}, not null), got none", code="bad_row")
+    return [header.index(name) if name in header else None for name in stream.schema.names]
+
+
+def _csv_batches(
+    reader: Any, path: str, source: Source, layout: Sequence[int | None], width: int
+) -> Iterator[Batch]:
+    fields = [
+        Field(field.name, field.type, _may_be_null(field, source.stream)) for field in source.stream.schema
+    ]
+    rows: list[list[str]] = []
+    numbers: list[int] = []
+    for row in reader:
+        if len(row) == width:
+            rows.append(row)
+            numbers.append(reader.line_num)
+        elif row:
+            raise Refuse(
+                f"{shown(path)}, line {reader.line_num}: expected {width} values, got {len(row)}", code="bad_row"
+            )
+        if len(rows) == ROWS:
+            yield _csv_batch(rows, numbers, path, source, fields, layout)
+            rows, numbers = [], []
+    if rows:
+        yield _csv_batch(rows, numbers, path, source, fields, layout)
+
+
+def _csv_batch(
+    rows: list[list[str]],
+    numbers: list[int],
+    path: str,
+    source: Source,
+    fields: Sequence[Field],
+    layout: Sequence[int | None],
+) -> Batch:
+    texts = list(zip(*rows, strict=True))
+    nulls = (None,) * len(rows)
+    columns = [
+        nulls if column is None else _csv_column(field, texts[column], path, numbers)
+        for field, column in zip(fields, layout, strict=True)
+    ]
+    return source.from_rows(list(zip(*columns, strict=True)))
+
+
+def _csv_column(field: Field, texts: Sequence[str], path: str, numbers: Sequence[int]) -> Sequence[Any]:
+    convert = _CSV_VALUES[field.type]
+    if field.nullable:
+        values: list[Any] = []
+        for number, text in zip(numbers, texts, strict=True):
+            values.append(None if not text else _csv_value(field, convert, text, path, number))
+        return values
+    return [_csv_value(field, convert, text, path, number) for number, text in zip(numbers, texts, strict=True)]
+
+
+def _csv_value(field: Field, convert: Callable[[str], Any], text: str, path: str, number: int) -> Any:
+    try:
+        if text:
+            return convert(text)
+    except (ValueError, TimestampError):
+        pass
+    expected = _CSV_EXPECTED.get(field.type, EXPECTED[field.type])
+    got = f"{text!r:.60}" if text else "nothing"
+    if not text:
+        expected = f"{field.type}, not null"
+    raise Refuse(f"{shown(path)}, line {number}, field {field.name}: expected {expected}, got {got}", code="bad_row")
+
+
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_DIGITS = 20  # more than a 64-bit integer ever needs: Python refuses to read thousands of them
+
+
+def _csv_integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text) or len(text.strip()) > _DIGITS:
+        raise ValueError(text)
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(text)
+    return value
+
+
+def _csv_double(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or "_" in text:
+        raise ValueError(text)
+    return value
+
+
+def _csv_timestamp(text: str) -> int:
+    return _csv_integer(text) if _INTEGER.fullmatch(text) else parse_timestamp(text)
+
+
+_BOOLEANS: Final = {"true": True, "false": False, "t": True, "f": False}
+
+
+def _csv_boolean(text: str) -> bool:
+    value = _BOOLEANS.get(text.strip().lower())
+    if value is None:
+        raise ValueError(text)
+    return value
+
+
+_CSV_VALUES: Final[Mapping[Type, Callable[[str], Any]]] = {
+    Type.BOOLEAN: _csv_boolean,
+    Type.BIGINT: _csv_integer,
+    Type.DOUBLE: _csv_double,
+    Type.TEXT: str,
+    Type.BYTES: bytes.fromhex,
+    Type.TIMESTAMP: _csv_timestamp,
+}
+_CSV_EXPECTED: Final = {Type.BYTES: "bytes (hexadecimal digits)"}
+
+
+# -- Parquet and Arrow ---------------------------------------------------------------------------------------------------
+
+
+def _read_parquet(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        opened = pq.ParquetFile(file)
+        tables = opened.iter_batches(batch_size=ROWS)
+        yield from _arrow_batches(tables, path, source, _share(file, advanced, opened.metadata.num_rows))
+    except pa.ArrowException as error:
+        raise _unread(path, "a Parquet file", error) from None
+
+
+def _read_arrow(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
+    """An Arrow IPC file, or an IPC stream: they are told apart by the first bytes."""
+    import pyarrow as pa
+
+    try:
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        if is_file:
+            opened = pa.ipc.open_file(file)
+            tables: Iterator[Any] = (opened.get_batch(number) for number in range(opened.num_record_batches))
+        else:
+            tables = iter(pa.ipc.open_stream(file))
+        yield from _arrow_batches(tables, path, source, lambda rows: advanced(0))
+    except pa.ArrowException as error:
+        raise _unread(path, "an Arrow IPC file or stream", error) from None
+
+
+def _arrow_batches(tables: Iterator[Any], path: str, source: Source, passed: Advanced) -> Iterator[Batch]:
+    first = 1
+    for table in tables:
+        table.validate(full=True)
+        try:
+            batch = source.from_table(table)
+        except RowError as error:
+            rest = error.text.removeprefix(f"row {error.row}")
+            raise Refuse(f"{shown(path)}, row {first + error.row}{rest}", code=error.code) from None
+        except Refuse as error:
+            raise Refuse(f"{shown(path)}: {error.text}", code=error.code) from None
+        first += len(batch)
+        passed(len(batch))
+        yield from _portions(batch)
+
+
+def _share(file: BinaryIO, advanced: Advanced, rows: int) -> Advanced:
+    """Rows told as their share of the file's bytes."""
+    size = file.seek(0, io.SEEK_END)
+    return lambda read: advanced(size * read // max(rows, 1))
+
+
+def _unread(path: str, expected: str, error: Exception) -> Refuse:
+    reason = str(error).partition("\n")[0][:120]
+    return Refuse(f"{shown(path)}: expected {expected}, got something else ({reason})", code="bad_file")
+
+
+_READERS: Final[Mapping[str, Callable[[BinaryIO, str, Source, Advanced], Iterator[Batch]]]] = {
+    "jsonl": _read_jsonl,
+    "csv": _read_csv,
+    "parquet": _read_parquet,
+    "arrow": _read_arrow,
+}
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+class ArrowWriter:
+    """An Arrow IPC file, written as `<name>.part` and renamed when it is closed."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        import pyarrow as pa
+
+        from millrace.server.arrow import arrow_schema, to_arrow
+
+        self._to_arrow = to_arrow
+        self._path = path
+        self._aside = path.with_name(path.name + ".part")
+        self._writer = pa.ipc.new_file(str(self._aside), arrow_schema(schema))
+
+    def write(self, batch: Batch) -> None:
+        self._writer.write_batch(self._to_arrow(batch))
+
+    def flush(self) -> None:
+        """Nothing: the file has no name yet."""
+
+    def close(self) -> None:
+        self._writer.close()
+        self._aside.rename(self._path)
+
+
+class PlainTimes:
+    """Writes timestamps as the integers they are, to a writer that would spell them out."""
+
+    def __init__(self, writer: Writer, schema: Schema) -> None:
+        self._writer = writer
+        self._schema = plain_times(schema)
+
+    def write(self, batch: Batch) -> None:
+        self._writer.write(batch.renamed(self._schema))
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def plain_times(schema: Schema) -> Schema:
+    """The schema with integers in the place of timestamps, which are stored alike."""
+    return Schema(
+        tuple(
+            Field(field.name, Type.BIGINT if field.type is Type.TIMESTAMP else field.type, field.nullable)
+            for field in schema
+        )
+    )
+
+
+def create(path: str, schema: Schema, *, format: str | None = None, iso: bool = True) -> Writer:  # noqa: A002
+    """A writer of a new file, in the place of one that may be there. Typed formats keep times as times."""
+    name = format or ending(path, "an output")
+    target = Path(path)
+    try:
+        if name == "parquet":
+            return ParquetWriter(target, schema)
+        if name == "arrow":
+            return ArrowWriter(target, schema)
+        if name not in ENDINGS:
+            raise Refuse(f"an output's format is one of {', '.join(ENDINGS)}, not {name!r}")
+        target.write_bytes(b"")
+        text = (JsonLinesWriter if name == "jsonl" else CsvWriter).open(target, schema)
+    except OSError as error:
+        raise refuse_file(path, error) from None
+    return text if iso else PlainTimes(text, schema)
