@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from millrace.protocol.errors import MillraceError, PeerError, Refuse
+from millrace.protocol.errors import PeerError, Refuse
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import (
     PROTOCOL,
@@ -236,11 +236,12 @@ class Session:
     def say(self, message: Message) -> bytes:
         """The frame to write for a message of this side, and the change it makes in the book.
 
-        Empty if its channel has ended meanwhile: what was under way for it needs no care of the caller's.
+        Empty if its channel has ended meanwhile: what was under way for it needs no care of the caller's. Refuse if
+        this side wishes for what the rules cannot give now (a second feed of one name, more than the credit).
         """
         try:
             heard = self._hear(self.side, message)
-        except MillraceError as error:
+        except PeerError as error:
             raise AssertionError(f"this side must not say {message!r:.200}: {error.text}") from error
         return frame(encode(message)) if heard else b""
 

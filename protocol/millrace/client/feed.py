@@ -1,0 +1,351 @@
+"""A feed: rows in, frames out, as fast as the server's credit allows."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from millrace.client import arrow
+from millrace.client.errors import Ended, ServerError
+from millrace.client.outbox import FRAME_TARGET_BYTES, ArrowEntry, Entry, MarkEntry, Outbox
+from millrace.client.rows import Row, RowPacker, least_time, unpack_rows
+from millrace.client.waiting import Waiting
+from millrace.protocol import MAX_INT64, Schema, parse_timestamp
+from millrace.protocol.messages import (
+    Ack,
+    Close,
+    Closed,
+    Error,
+    Ets,
+    EtsRequest,
+    Message,
+    Open,
+    Opened,
+    Punctuation,
+)
+
+if TYPE_CHECKING:
+    from millrace.client.aio import AsyncClient
+
+# What a feed answers when the server asks for a timestamp: the least that a row still to come may have, or None. It is
+# given the server's need, the least answer that would help.
+Answer = Callable[[int], int | datetime | None] | Literal["clock"]
+
+FRAME_ROWS = 8_192
+HELD_TUPLES = 131_072  # two windows of 65,536: one under way, one waiting
+HELD_BYTES = 32 * 2**20  # two frames of the default limit
+ARROW_ROWS = 65_536
+# Refusals that are about rows; the feed goes on after them. Any other ends it.
+_ABOUT_ROWS = frozenset({"bad_row", "bad_value"})
+_REFUSALS_KEPT = 1_000
+
+
+class AsyncFeed:
+    """One feed of a stream. Made by `AsyncClient.open`; an async context manager that closes itself.
+
+    Rows refused by the server raise ServerError from the next `send`, `punctuate`, `flush` or `close`; the rows of
+    other frames are untouched and the feed goes on.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        stream: str,
+        *,
+        producer: str,
+        fingerprint: str | None = None,
+        answer: Answer | None = None,
+        frame_rows: int = FRAME_ROWS,
+        held_tuples: int = HELD_TUPLES,
+        held_bytes: int = HELD_BYTES,
+    ) -> None:
+        self.stream = stream
+        self.producer = producer
+        self._client = client
+        self._fingerprint = fingerprint
+        self._answer = _clock if answer == "clock" else answer
+        self._limits = (frame_rows, held_tuples, held_bytes)
+        self._arrow_rows = ARROW_ROWS
+        self._channel: int | None = None  # None while the server has not said OPENED on this connection
+        self._opened: Opened | None = None
+        self._outbox: Outbox | None = None
+        self._packer: RowPacker | None = None
+        self._refusals: list[ServerError] = []
+        self._waiting = Waiting()
+        self._closing = False
+        self._pump_due = False
+
+    @property
+    def schema(self) -> Schema:
+        """The fields that a row has, in order."""
+        assert self._opened is not None, "AsyncClient.open gives a feed once it is open"
+        return self._opened.schema
+
+    @property
+    def next_sequence(self) -> int:
+        """The number that the next tuple will have; after `open` with a known producer, where to go on."""
+        return self._box.next_sequence
+
+    @property
+    def acknowledged(self) -> int:
+        """Every tuple below this number was dealt with by the server."""
+        return self._box.acked
+
+    @property
+    def held(self) -> int:
+        """Tuples in this program's memory: not sent, or not acknowledged."""
+        return self._box.held_tuples
+
+    async def send(self, rows: Sequence[Row] | Row) -> None:
+        """Send rows: sequences in the schema's order, or mappings by name; a mapping alone is one row.
+
+        The rows are packed before anything is waited for, all of them or (ValueError, TypeError) none; then `send`
+        waits while the feed holds too much. Small sends travel together. `flush` waits until the server has them.
+        """
+        self._must_be_open()
+        many: Sequence[Row] = rows if isinstance(rows, Sequence) else [rows]  # type: ignore[assignment]
+        for packed, count in list(self._packed(many)):
+            self._box.add_rows(packed, count)
+        await self._sent()
+
+    async def send_arrow(self, batch: Any) -> None:
+        """Send a pyarrow RecordBatch or Table, in as many frames as the limits ask for."""
+        self._must_be_open()
+        for stream, count in list(self._streams(batch)):
+            self._box.add_arrow(stream, count)
+        await self._sent()
+
+    async def punctuate(self, time: int | datetime | str) -> None:
+        """Promise that no later row of this feed has a timestamp below this one."""
+        self._must_be_open()
+        self._box.add_mark(parse_timestamp(time))
+        self._pump_soon()
+
+    async def flush(self) -> None:
+        """Wait until everything sent was acknowledged; ServerError if rows were refused."""
+        self.pump()
+        await self._waiting.until(lambda: not self._box)
+        self._raise_refusals()
+
+    async def close(self) -> None:
+        """Flush, then end the feed: the server stops waiting for its time. Twice is fine."""
+        if self._closing:
+            return
+        try:
+            await self.flush()
+        finally:
+            await self._end()
+
+    async def __aenter__(self) -> AsyncFeed:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self._abandon()
+
+    # Adding to the outbox.
+
+    @property
+    def _box(self) -> Outbox:
+        assert self._outbox is not None, "AsyncClient.open gives a feed once it is open"
+        return self._outbox
+
+    def _must_be_open(self) -> None:
+        if self._waiting.failed is not None:
+            raise self._waiting.failed
+        if self._closing:
+            raise self._ended()
+        self._raise_refusals()
+
+    def _raise_refusals(self) -> None:
+        if self._refusals:
+            refusals, self._refusals = self._refusals, []
+            refusals[0].others = tuple(refusals[1:])
+            raise refusals[0]
+
+    def _packed(self, rows: Sequence[Row]) -> Iterator[tuple[bytes, int]]:
+        """Frames' worth of packed rows; halves where a frame would be above the server's limit."""
+        assert self._packer is not None
+        step = self._box.frame_rows
+        for start in range(0, len(rows), step):
+            part = rows if len(rows) <= step else rows[start : start + step]
+            packed = self._packer.pack(part)
+            if len(packed) <= self._client.frame_room:
+                yield packed, len(part)
+            elif len(part) == 1:
+                raise ValueError(f"a row of {len(packed)} bytes does not fit a frame of {self._client.frame_room}")
+            else:
+                yield from self._packed(part[: len(part) // 2])
+                yield from self._packed(part[len(part) // 2 :])
+
+    def _streams(self, batch: Any) -> Iterator[tuple[bytes, int]]:
+        """The same for Arrow."""
+        for start in range(0, batch.num_rows, self._arrow_rows):
+            part = batch.slice(start, self._arrow_rows)
+            stream = arrow.to_stream(part)
+            if len(stream) <= self._client.frame_room:
+                yield stream, part.num_rows
+            elif part.num_rows == 1:
+                raise ValueError(f"a row of {len(stream)} bytes does not fit a frame of {self._client.frame_room}")
+            else:
+                yield from self._streams(part.slice(0, part.num_rows // 2))
+                yield from self._streams(part.slice(part.num_rows // 2))
+
+    async def _sent(self) -> None:
+        self._pump_soon()
+        if self._box.full:
+            self.pump()
+            await self._waiting.until(lambda: not self._box.full)
+
+    # Writing.
+
+    def _pump_soon(self) -> None:
+        """Write when this turn of the loop is over, so that many small sends make one frame."""
+        if not self._pump_due:
+            self._pump_due = True
+            self._client.loop.call_soon(self.pump)
+
+    def pump(self) -> None:
+        """Write what connection and credit allow."""
+        self._pump_due = False
+        while self._channel is not None and self._client.writable:
+            entry = self._box.take(self._client.credit(self._channel))
+            if entry is None:
+                return
+            if isinstance(entry, MarkEntry):
+                self._client.say(Punctuation(self._channel, entry.value_us))
+            else:
+                self._client.write_tuples(self._channel, entry)
+
+    # What the client tells the feed.
+
+    async def opened(self) -> None:
+        """Wait for the first OPENED."""
+        await self._waiting.until(lambda: self._opened is not None)
+
+    def connect(self, channel: int) -> None:
+        """There is a connection: ask for the channel."""
+        sequence = None if self._outbox is None else self._outbox.acked
+        answers = self._answer is not None
+        self._client.say(Open(channel, self.stream, self._fingerprint, self.producer, sequence, answers))
+
+    def disconnect(self) -> None:
+        """The connection is gone, and with it a feed that was closing."""
+        self._channel = None
+        if self._closing:
+            self._abandon()
+
+    def receive(self, message: Message) -> None:
+        """What the server said about this feed."""
+        match message:
+            case Opened():
+                self._on_opened(message)
+            case Ack():
+                self._box.acknowledge(message.sequence)
+                self._waiting.wake()
+            case EtsRequest():
+                self._on_request(message)
+            case Error():
+                self._on_error(message)
+            case Closed():
+                self._on_closed(message)
+            case _:
+                pass  # CREDIT: the session has counted it
+        self.pump()
+
+    def fail(self, error: BaseException) -> None:
+        """There will be no further connection."""
+        self._channel = None
+        self._waiting.fail(error)
+
+    def _on_opened(self, opened: Opened) -> None:
+        if self._outbox is None:
+            rows, tuples, size = self._limits
+            # A frame above the first credit could never be sent whole.
+            window = max(opened.credit, 1)
+            frame_bytes = min(FRAME_TARGET_BYTES, self._client.frame_room)
+            self._outbox = Outbox(opened.next_sequence, min(rows, window), frame_bytes, tuples, size)
+            self._arrow_rows = min(ARROW_ROWS, window)
+        elif not self._outbox.acked <= opened.next_sequence <= self._outbox.next_sequence:
+            self._give_up(self._astray(opened.next_sequence))
+            return
+        if self._opened is None or self._opened.schema != opened.schema:
+            self._packer = RowPacker(opened.schema)
+        self._opened, self._channel = opened, opened.channel
+        self._outbox.rewind(opened.next_sequence)
+        if self._outbox.mark_us is not None:
+            self._client.say(Punctuation(opened.channel, self._outbox.mark_us))
+        self._waiting.wake()
+
+    def _astray(self, sequence: int) -> ServerError:
+        expected = f"a number from {self._box.acked} to {self._box.next_sequence}"
+        text = f"the server goes on at tuple {sequence}: expected {expected}; is producer {self.producer!r} used twice?"
+        return ServerError(Error("out_of_order", text, expected=expected, got=str(sequence)))
+
+    def _on_error(self, error: Error) -> None:
+        if error.code in _ABOUT_ROWS and len(self._refusals) < _REFUSALS_KEPT:
+            self._refusals.append(ServerError(error))
+        if error.code not in _ABOUT_ROWS:
+            self._give_up(ServerError(error))
+
+    def _on_closed(self, closed: Closed) -> None:
+        self._give_up(self._ended() if self._closing else ServerError.ended(closed))
+
+    def _on_request(self, request: EtsRequest) -> None:
+        """Answer with what the program promises, but never above the oldest row that is still here."""
+        self.pump()
+        try:
+            promised = None if self._answer is None else self._answer(request.need_us)
+            value_us = None if promised is None else min(parse_timestamp(promised), self._least_unsent())
+        except Exception as error:  # the program's own function: its exception is the program's to see
+            self._give_up(error)
+            return
+        self._client.say(Ets(request.channel, request.request, value_us))
+
+    def _least_unsent(self) -> int:
+        least = MAX_INT64
+        for entry in self._box.unsent_entries():
+            least = min(least, self._least_of(entry))
+        return least
+
+    def _least_of(self, entry: Entry) -> int:
+        opened = self._opened
+        if opened is None or opened.time is None:
+            return MAX_INT64
+        if isinstance(entry, ArrowEntry):
+            least = arrow.least_time(entry.batch, opened.schema, opened.time)
+        else:
+            least = least_time(unpack_rows(entry.packed), opened.schema, opened.time)
+        return MAX_INT64 if least is None else least
+
+    # The end.
+
+    async def _end(self) -> None:
+        self._closing = True
+        if self._channel is None or self._waiting.failed is not None:
+            self._abandon()
+            return
+        self._client.say(Close(self._channel))
+        with contextlib.suppress(Ended):
+            await self._waiting.until(lambda: False)
+
+    def _abandon(self) -> None:
+        """End without waiting; what was not sent is given up."""
+        self._closing = True
+        self._give_up(self._ended())
+
+    def _give_up(self, error: BaseException) -> None:
+        self._client.forget(self)
+        self.fail(error)
+
+    def _ended(self) -> Ended:
+        return Ended(f"this feed of {self.stream} is closed; open another")
+
+
+def _clock(_: int) -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,205 @@
+"""What a feed has still to send, and what it has sent but the server has not acknowledged. Sans-I/O.
+
+Rule: order is kept between tuples and punctuation, whatever is lost and sent again; a tuple's number never
+changes. Memory is bounded by the caller, who asks `full` before adding.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgpack
+
+from millrace.client.arrow import split_stream
+from millrace.protocol.messages import Kind, array_head, data_head, pack_integer
+
+FRAME_TARGET_BYTES = 256 * 1024  # small sends are put together up to this; larger frames gain nothing measurable
+
+
+@dataclass(slots=True)
+class RowsEntry:
+    """Packed rows, one after the other, without the head of their array."""
+
+    sequence: int
+    tuples: int
+    pieces: list[bytes]
+    size: int
+
+    @property
+    def packed(self) -> bytes:
+        """All rows as one piece of bytes."""
+        if len(self.pieces) > 1:
+            self.pieces = [b"".join(self.pieces)]
+        return self.pieces[0]
+
+    def body(self, channel: int) -> tuple[bytes, bytes]:
+        return data_head(Kind.DATA, channel, self.sequence) + array_head(self.tuples), self.packed
+
+    def split(self, tuples: int) -> tuple[RowsEntry, RowsEntry]:
+        """The first so many rows, and the rest."""
+        packed = self.packed
+        unpacker = msgpack.Unpacker(max_buffer_size=max(len(packed), 1))
+        unpacker.feed(packed)
+        for _ in range(tuples):
+            unpacker.skip()
+        at = unpacker.tell()
+        return (
+            RowsEntry(self.sequence, tuples, [packed[:at]], at),
+            RowsEntry(self.sequence + tuples, self.tuples - tuples, [packed[at:]], self.size - at),
+        )
+
+
+@dataclass(slots=True)
+class ArrowEntry:
+    """One Arrow IPC stream."""
+
+    sequence: int
+    tuples: int
+    batch: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.batch)
+
+    def body(self, channel: int) -> tuple[bytes, bytes]:
+        head = bytes((0x95, Kind.DATA_ARROW)) + pack_integer(channel) + pack_integer(self.sequence)
+        return head + pack_integer(self.tuples) + b"\xc6" + len(self.batch).to_bytes(4, "big"), self.batch
+
+    def split(self, tuples: int) -> tuple[ArrowEntry, ArrowEntry]:
+        first, rest = split_stream(self.batch, tuples)
+        return ArrowEntry(self.sequence, tuples, first), ArrowEntry(self.sequence + tuples, self.tuples - tuples, rest)
+
+
+@dataclass(slots=True)
+class MarkEntry:
+    """A punctuation in its place among the tuples."""
+
+    value_us: int
+
+
+Entry = RowsEntry | ArrowEntry
+_Any = RowsEntry | ArrowEntry | MarkEntry
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Invariant: `sent` then `unsent` are consecutive in sequence, and `acked` is the first number in them.
+
+    `mark_us` is the newest punctuation that is in neither any more; it holds for all that is.
+    """
+
+    next_sequence: int
+    frame_rows: int
+    frame_bytes: int
+    limit_tuples: int
+    limit_bytes: int
+    acked: int = field(init=False)
+    held_tuples: int = 0
+    held_bytes: int = 0
+    mark_us: int | None = None
+    sent: deque[_Any] = field(default_factory=deque)
+    unsent: deque[_Any] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.acked = self.next_sequence
+
+    def __bool__(self) -> bool:
+        """Whether anything is still to be sent or acknowledged."""
+        return bool(self.unsent or self.sent)
+
+    @property
+    def full(self) -> bool:
+        """Whether the producer has to wait."""
+        return self.held_tuples >= self.limit_tuples or self.held_bytes >= self.limit_bytes
+
+    def add_rows(self, packed: bytes, tuples: int) -> None:
+        """Rows, one after the other; joined to the newest ones while those wait to be sent and are few."""
+        last = self.unsent[-1] if self.unsent else None
+        size = len(packed)
+        if (
+            isinstance(last, RowsEntry)
+            and last.tuples + tuples <= self.frame_rows
+            and last.size + size <= self.frame_bytes
+        ):
+            last.pieces.append(packed)
+            last.tuples += tuples
+            last.size += size
+        else:
+            self.unsent.append(RowsEntry(self.next_sequence, tuples, [packed], size))
+        self._hold(tuples, size)
+
+    def add_arrow(self, batch: bytes, tuples: int) -> None:
+        self.unsent.append(ArrowEntry(self.next_sequence, tuples, batch))
+        self._hold(tuples, len(batch))
+
+    def add_mark(self, value_us: int) -> None:
+        """A punctuation; directly after another it takes that one's place."""
+        if self.unsent and isinstance(self.unsent[-1], MarkEntry):
+            self.unsent.pop()
+        self.unsent.append(MarkEntry(value_us))
+
+    def _hold(self, tuples: int, size: int) -> None:
+        self.next_sequence += tuples
+        self.held_tuples += tuples
+        self.held_bytes += size
+
+    def take(self, credit: int) -> _Any | None:
+        """The next to write, now counted as sent; None if there is none or the credit does not reach.
+
+        An entry larger than the credit is split only if nothing is under way, because then no ACK is to
+        be waited for and the server means what it gives.
+        """
+        if not self.unsent:
+            return None
+        entry = self.unsent[0]
+        if not isinstance(entry, MarkEntry) and entry.tuples > credit:
+            if credit == 0 or self._under_way():
+                return None
+            entry = self._split(entry, credit)
+        self.sent.append(self.unsent.popleft())
+        self._forget_marks()
+        return entry
+
+    def _split(self, entry: Entry, credit: int) -> Entry:
+        """Put two entries where one was; the first fits the credit."""
+        first, rest = entry.split(credit)
+        self.held_bytes += first.size + rest.size - entry.size
+        self.unsent[0] = rest
+        self.unsent.appendleft(first)
+        return first
+
+    def _under_way(self) -> bool:
+        return any(not isinstance(entry, MarkEntry) for entry in self.sent)
+
+    def acknowledge(self, sequence: int) -> None:
+        """Every tuple below was dealt with."""
+        self.acked = max(self.acked, sequence)
+        while self.sent:
+            entry = self.sent[0]
+            if isinstance(entry, MarkEntry) or entry.sequence + entry.tuples > sequence:
+                break
+            self.sent.popleft()
+            self._release(entry)
+            self._forget_marks()
+
+    def _forget_marks(self) -> None:
+        """A punctuation with nothing unacknowledged before it needs no place any more, only its value."""
+        while self.sent and isinstance(mark := self.sent[0], MarkEntry):
+            self.sent.popleft()
+            self.mark_us = mark.value_us if self.mark_us is None else max(self.mark_us, mark.value_us)
+
+    def _release(self, entry: Entry) -> None:
+        self.held_tuples -= entry.tuples
+        self.held_bytes -= entry.size
+
+    def rewind(self, next_sequence: int) -> None:
+        """The connection is new: all that the server does not have is unsent again, in its old order."""
+        self.acknowledge(next_sequence)
+        while self.sent:
+            self.unsent.appendleft(self.sent.pop())
+
+    def unsent_entries(self) -> Iterator[Entry]:
+        """Entries with tuples that have not been written."""
+        return (entry for entry in self.unsent if not isinstance(entry, MarkEntry))

@@ -1,0 +1,77 @@
+"""Rows as a program has them, turned into what the wire has. Sans-I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgpack
+
+from millrace.protocol import MillraceError, Schema, parse_timestamp
+
+Row = Mapping[str, object] | Sequence[object]
+
+
+class RowPacker:
+    """Packs rows of one schema. Tuples and lists go straight to msgpack; mappings are put in the schema's order."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._names = schema.names
+        self._known = frozenset(schema.names)
+        self._packer = msgpack.Packer(default=_plain, autoreset=True, use_bin_type=True)
+
+    def pack(self, rows: Sequence[Row]) -> bytes:
+        """The rows one after the other, without the head of an array. ValueError or TypeError: nothing was packed."""
+        if isinstance(rows[0], Mapping):
+            rows = [self._in_order(row) for row in rows]
+        try:
+            packed: bytes = self._packer.pack(rows)
+        except BaseException:
+            self._packer.reset()
+            raise
+        return packed[_array_head_size(len(rows)) :]
+
+    def _in_order(self, row: Row) -> Sequence[object]:
+        if not isinstance(row, Mapping):
+            raise TypeError("rows of one send are all mappings or all sequences; this one has both")
+        if not row.keys() <= self._known:
+            strange = ", ".join(sorted(map(repr, row.keys() - self._known)))
+            raise ValueError(f"expected the fields {', '.join(self._names)}; got {strange} as well")
+        return [row.get(name) for name in self._names]
+
+
+def _array_head_size(items: int) -> int:
+    return 1 if items < 16 else 3 if items < 65_536 else 5
+
+
+def _plain(value: object) -> object:
+    """What msgpack does not know: times as microseconds, numpy's scalars as Python's."""
+    if isinstance(value, int):
+        raise ValueError(f"a row has an integer beyond 64 bits: {value!r:.60}")
+    if isinstance(value, datetime):
+        return parse_timestamp(value)
+    item: Any = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        return item()
+    raise TypeError(f"a row may hold None, bool, int, float, str, bytes and datetime; got {type(value).__name__}")
+
+
+def least_time(rows: Sequence[Row], schema: Schema, time: str) -> int | None:
+    """The least timestamp of the rows in their time field; rows that have none there, or nonsense, are passed over."""
+    at = schema.index(time)
+    least: int | None = None
+    for row in rows:
+        try:
+            value = parse_timestamp(row.get(time) if isinstance(row, Mapping) else row[at or 0])
+        except (MillraceError, LookupError):
+            continue
+        least = value if least is None else min(least, value)
+    return least
+
+
+def unpack_rows(packed: bytes) -> list[Sequence[object]]:
+    """What `RowPacker.pack` packed."""
+    unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=max(len(packed), 1))
+    unpacker.feed(packed)
+    return list(unpacker)

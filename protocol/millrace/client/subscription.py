@@ -1,0 +1,213 @@
+"""A subscription: frames in, rows out, no more of them in memory than the window."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millrace.client import arrow
+from millrace.client.errors import Ended, ServerError
+from millrace.client.waiting import Waiting
+from millrace.protocol import Schema
+from millrace.protocol.messages import (
+    Closed,
+    Credit,
+    Error,
+    Message,
+    Progress,
+    Result,
+    ResultArrow,
+    Rows,
+    Subscribe,
+    Subscribed,
+)
+
+if TYPE_CHECKING:
+    from millrace.client.aio import AsyncClient
+
+WINDOW = 65_536  # rows that may be under way or waiting to be read
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Rows that came together. Timestamps are integer microseconds."""
+
+    sequence: int  # the number of the first row
+    schema: Schema
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def dicts(self) -> list[dict[str, object]]:
+        """The rows by name."""
+        names = self.schema.names
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowBatch:
+    """Rows that came together as Arrow."""
+
+    sequence: int
+    schema: Schema
+    count: int
+    stream: bytes
+
+    def __len__(self) -> int:
+        return self.count
+
+    def table(self) -> Any:
+        """As a pyarrow Table."""
+        return arrow.from_stream(self.stream)
+
+    def dicts(self) -> list[dict[str, object]]:
+        """The rows by name."""
+        rows: list[dict[str, object]] = self.table().to_pylist()
+        return rows
+
+
+Batch = RowBatch | ArrowBatch
+
+
+class AsyncSubscription:
+    """One subscription. Made by `AsyncClient.subscribe`.
+
+    `async for row in subscription` gives rows as dicts; `subscription.batches()` gives them as they came, which is
+    faster. Credit is given back as rows are taken out. It ends with ServerError when the server ends it.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        query: str,
+        *,
+        from_sequence: int | None = None,
+        window: int = WINDOW,
+        progress: bool = False,
+        format: str = "rows",  # noqa: A002 - the protocol's word
+    ) -> None:
+        self.query = query
+        self.progress_us: int | None = None
+        self._client = client
+        self._from = from_sequence
+        self._window = window
+        self._progress = progress
+        self._format = format
+        self._schema: Schema | None = None
+        self._channel: int | None = None
+        # What came and was not read: batches and progress, in order. At most `window` rows.
+        self._inbox: deque[Batch | Progress] = deque()
+        self._waiting_rows = 0
+        self._owed = 0  # rows read whose credit was not given back
+        self._waiting = Waiting()
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of a row."""
+        assert self._schema is not None, "AsyncClient.subscribe gives a subscription once it stands"
+        return self._schema
+
+    @property
+    def next_sequence(self) -> int | None:
+        """The number of the first row not received yet: what to give as `from_sequence` to go on later."""
+        return self._from
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, object]]:
+        async for batch in self.batches():
+            for row in batch.dicts():
+                yield row
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Batches as they come. `progress_us` is what held when the batch was sent."""
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    async def close(self) -> None:
+        """Tell the server to stop. Twice is fine."""
+        self._give_up(Ended(f"this subscription of {self.query} is closed"))
+
+    async def __aenter__(self) -> AsyncSubscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def next_batch(self) -> Batch | None:
+        """The next batch, or None at an end that this program wished."""
+        while True:
+            try:
+                await self._waiting.until(lambda: bool(self._inbox))
+            except Ended:
+                return None
+            item = self._inbox.popleft()
+            if isinstance(item, Progress):
+                self.progress_us = item.value_us
+            else:
+                self._repay(len(item))
+                return item
+
+    def _repay(self, rows: int) -> None:
+        """Give credit back once it is half a window, so that rows flow while credit is under way."""
+        self._waiting_rows -= rows
+        self._owed += rows
+        if self._channel is not None and self._owed * 2 >= self._window:
+            self._client.say(Credit(self._channel, self._owed))
+            self._owed = 0
+
+    # What the client tells the subscription.
+
+    async def opened(self) -> None:
+        """Wait for the first SUBSCRIBED."""
+        await self._waiting.until(lambda: self._schema is not None)
+
+    def connect(self, channel: int) -> None:
+        """There is a connection: ask for the rows from where the last one broke off."""
+        self._owed = 0
+        credit = self._window - self._waiting_rows
+        self._client.say(Subscribe(channel, self.query, self._from, credit, self._progress, self._format))
+
+    def disconnect(self) -> None:
+        self._channel = None
+
+    def receive(self, message: Message) -> None:
+        """What the server said about this subscription."""
+        match message:
+            case Subscribed():
+                self._schema, self._channel = message.schema, message.channel
+                self._from = message.next_sequence
+            case Result():
+                self._put(RowBatch(message.sequence, self.schema, message.rows))
+            case ResultArrow():
+                self._put(ArrowBatch(message.sequence, self.schema, message.count, message.batch))
+            case Progress():
+                self._put_progress(message)
+            case Error():
+                self._give_up(ServerError(message))
+            case Closed():
+                self._give_up(ServerError.ended(message))
+            case _:
+                pass
+        self._waiting.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """There will be no further rows; those that came can still be read."""
+        self._channel = None
+        self._waiting.fail(error)
+
+    def _put(self, batch: Batch) -> None:
+        self._from = batch.sequence + len(batch)
+        self._waiting_rows += len(batch)
+        self._inbox.append(batch)
+
+    def _put_progress(self, progress: Progress) -> None:
+        """A later progress directly after an earlier one takes its place, so that it needs no credit."""
+        if self._inbox and isinstance(self._inbox[-1], Progress):
+            self._inbox.pop()
+        self._inbox.append(progress)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._client.forget(self)
+        self.fail(error)

@@ -1,0 +1,220 @@
+"""A server for the client's tests: the protocol's own rules over a real socket, and nothing behind them.
+
+It keeps what it was fed, per stream and producer, across connections, as a server does in its life. A test holds the
+strings: how much credit, which frames are refused, when the connection breaks.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace.protocol import FrameReader, Schema, Session, Side, decode
+from millrace.protocol.errors import PeerError, Refuse
+from millrace.protocol.messages import (
+    Ack,
+    Bye,
+    Close,
+    Closed,
+    Credit,
+    Data,
+    DataArrow,
+    Error,
+    Ets,
+    Limits,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Punctuation,
+    Result,
+    Subscribe,
+    Subscribed,
+    Welcome,
+)
+
+SCHEMA = Schema.of(ts="timestamp", k="bigint", name="text")
+
+
+@dataclass
+class Taken:
+    """What the server has of one feed: rows and punctuation in the order they came."""
+
+    rows: list[tuple] = field(default_factory=list)
+    log: list[Any] = field(default_factory=list)  # rows as tuples, punctuation as integers
+    frames: list[int] = field(default_factory=list)
+    next_sequence: int = 0
+
+
+class FakeServer:
+    """`async with FakeServer() as server:`; then `server.address`."""
+
+    def __init__(self, *, credit=1_000, limits=None, token=None, give_back=True, acknowledge=True, refuse=None):
+        self.credit = credit
+        self.limits = limits or Limits()
+        self.token = token
+        self.give_back = give_back  # credit for what was taken
+        self.acknowledge = acknowledge
+        self.refuse = refuse or (lambda rows: None)  # rows -> (code, row, expected, got) | None
+        self.feeds: dict[tuple[str, str], Taken] = {}
+        self.results: dict[str, list[tuple]] = {}
+        self.opens: list[Open] = []
+        self.subscribes: list[Subscribe] = []
+        self.answers: list[Ets] = []
+        self.connections: list[Connection] = []
+        self.connected = 0
+        self.silent = False
+        self.complaints: list[str] = []
+
+    @property
+    def last(self) -> "Connection":
+        return self.connections[-1]
+
+    def feed(self, stream="s") -> Taken:
+        [taken] = [taken for (name, _), taken in self.feeds.items() if name == stream]
+        return taken
+
+    async def __aenter__(self):
+        await self.listen()
+        return self
+
+    async def listen(self, port=0):
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+
+    async def stop_listening(self):
+        self._server.close()
+        for connection in list(self.connections):
+            connection.cut()
+        await self._server.wait_closed()
+
+    async def __aexit__(self, *_):
+        await self.stop_listening()
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, server):
+        self.server = server
+        self.session = Session(Side.SERVER, limits=server.limits, token=server.token)
+        self.frames = FrameReader(server.limits.frame_bytes)
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.server.connections.append(self)
+        self.server.connected += 1
+
+    def connection_lost(self, exc):
+        if self in self.server.connections:
+            self.server.connections.remove(self)
+
+    def cut(self):
+        self.transport.abort()
+
+    def say(self, message):
+        self.transport.write(self.session.say(message))
+
+    def data_received(self, data):
+        if self.server.silent:
+            return
+        self.frames.feed(data)
+        for body in self.frames.bodies():
+            message = decode(body)
+            try:
+                self.act(message)
+            except PeerError as error:
+                self.say(Error.of(error))
+                self.transport.close()
+            except Refuse as error:
+                self.say(Error.of(error, message.channel, getattr(message, "sequence", None)))
+
+    def act(self, message):
+        if isinstance(message, Data | DataArrow):
+            self.take(message)
+        elif self.session.receive(message):
+            getattr(self, type(message).__name__.lower())(message)
+
+    def hello(self, _):
+        self.say(Welcome(1, "fake", self.server.limits, 0))
+
+    def open(self, message: Open):
+        self.server.opens.append(message)
+        if not message.stream.startswith("s"):
+            self.say(Error("unknown_stream", f"no stream {message.stream}", message.channel))
+            return
+        taken = self.server.feeds.setdefault((message.stream, message.producer), Taken())
+        taken.next_sequence = max(taken.next_sequence, message.sequence or 0)
+        self.say(Opened(message.channel, taken.next_sequence, self.server.credit, SCHEMA, "external", "ts"))
+
+    def feed_of(self, number) -> Taken:
+        channel = self.session.channels[number]
+        return self.server.feeds[channel.name, channel.producer]
+
+    def take(self, message):
+        rows = message.rows if isinstance(message, Data) else unarrow(message.batch)
+        skip = self.session.take(message.channel, message.sequence, len(rows))
+        if skip == len(rows):
+            return
+        taken = self.feed_of(message.channel)
+        assert message.sequence + skip == taken.next_sequence
+        taken.next_sequence += len(rows) - skip
+        taken.frames.append(len(rows))
+        refusal = self.server.refuse(rows)
+        if refusal:
+            code, row, expected, got = refusal
+            self.say(Error(code, f"row {row}", message.channel, message.sequence, row, expected, got))
+        else:
+            taken.rows.extend(rows[skip:])
+            taken.log.extend(rows[skip:])
+        if self.server.acknowledge:
+            self.say(Ack(message.channel, taken.next_sequence))
+        if self.server.give_back:
+            self.say(Credit(message.channel, len(rows) - skip))
+
+    def punctuation(self, message: Punctuation):
+        self.feed_of(message.channel).log.append(message.value_us)
+
+    def ets(self, message: Ets):
+        self.server.answers.append(message)
+
+    def subscribe(self, message: Subscribe):
+        self.server.subscribes.append(message)
+        if message.query not in self.server.results:
+            self.say(Error("unknown_query", f"no query {message.query}", message.channel))
+            return
+        start = message.from_sequence or 0
+        self.say(Subscribed(message.channel, SCHEMA, start))
+        self.deliver(message.channel)
+
+    def deliver(self, number):
+        channel = self.session.channels[number]
+        rows = self.server.results[channel.name]
+        while channel.credit and channel.next_sequence < len(rows):
+            start = channel.next_sequence
+            self.say(Result(number, start, rows[start : start + min(channel.credit, 7)]))
+
+    def credit(self, message: Credit):
+        self.deliver(message.channel)
+
+    def close(self, message: Close):
+        self.say(Closed(message.channel))
+
+    def ping(self, message: Ping):
+        self.say(Pong(message.token))
+
+    def pong(self, _):
+        pass
+
+    def error(self, message):
+        self.server.complaints.append(message.code)
+        self.transport.close()
+
+    def bye(self, _: Bye):
+        self.transport.close()
+
+
+def unarrow(stream):
+    import pyarrow
+
+    table = pyarrow.ipc.open_stream(stream).read_all()
+    return [tuple(row.values()) for row in table.to_pylist()]

@@ -1,0 +1,618 @@
+"""AsyncClient and Client against a small server that speaks the protocol."""
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+
+import pyarrow
+import pytest
+
+from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, ServerError
+from millrace.protocol import MillraceError, PeerError, Refuse, Schema
+from millrace.protocol.messages import Closed, Credit, Error, EtsRequest, Limits, Progress
+from tests.client.fake_server import SCHEMA, FakeServer
+
+QUICK = Backoff(first=0.001, most=0.01, attempts=200)
+
+
+def rows_of(count, start=0):
+    return [(i, i * 10, f"n{i}") for i in range(start, start + count)]
+
+
+def run(coroutine):
+    async def bounded():
+        async with asyncio.timeout(20):
+            return await coroutine
+
+    return asyncio.run(bounded())
+
+
+def scenario(**options):
+    """A test that is given a server and a connected client."""
+
+    def decorate(test):
+        def wrapped():
+            async def play():
+                async with (
+                    FakeServer(**options) as server,
+                    AsyncClient(server.address, reconnect=QUICK) as client,
+                ):
+                    await test(server, client)
+
+            run(play())
+
+        wrapped.__name__ = test.__name__
+        wrapped.__doc__ = test.__doc__
+        return wrapped
+
+    return decorate
+
+
+@scenario()
+async def test_rows_arrive_in_order_and_are_acknowledged(server, client):
+    async with await client.open("s") as feed:
+        assert feed.schema == SCHEMA
+        await feed.send(rows_of(10))
+        await feed.send([{"ts": 10, "name": "x"}, {"k": 1, "ts": 11}])
+        await feed.send({"ts": 12})
+        await feed.flush()
+        assert feed.acknowledged == feed.next_sequence == 13
+        assert feed.held == 0
+    assert server.feed().rows == [*rows_of(10), (10, None, "x"), (11, 1, None), (12, None, None)]
+
+
+@scenario()
+async def test_small_sends_share_a_frame(server, client):
+    feed = await client.open("s")
+    for row in rows_of(50):
+        await feed.send([row])
+    await feed.flush()
+    assert server.feed().frames == [50]
+
+
+@scenario(credit=64, limits=Limits(frame_bytes=2_000))
+async def test_a_large_send_is_cut_to_credit_and_frame_limit(server, client):
+    feed = await client.open("s")
+    await feed.send([(i, i, "x" * 90) for i in range(1_000)])
+    await feed.flush()
+    assert [row[0] for row in server.feed().rows] == list(range(1_000))
+    assert max(server.feed().frames) <= 20
+    with pytest.raises(ValueError, match="does not fit a frame"):
+        await feed.send([(1, 1, "x" * 3_000)])
+
+
+@scenario(credit=100, give_back=False)
+async def test_send_waits_when_too_much_is_held_and_goes_on_with_credit(server, client):
+    feed = await client.open("s", held_tuples=300)
+    sending = asyncio.ensure_future(send_many(feed, 1_000))
+    while not server.feeds or len(server.feed().rows) < 100:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not sending.done()
+    assert feed.held <= 310
+    assert len(server.feed().rows) == 100
+    server.give_back = True
+    server.last.say(Credit(0, 100))
+    await sending
+    await feed.flush()
+    assert server.feed().rows == rows_of(1_000)
+
+
+async def send_many(feed, count):
+    for start in range(0, count, 10):
+        await feed.send(rows_of(10, start))
+
+
+@scenario(credit=100, give_back=False)
+async def test_a_frame_above_a_small_grant_is_split_rather_than_stuck(server, client):
+    feed = await client.open("s")
+    await feed.send(rows_of(150))
+    while len(server.feed().rows) < 100:
+        await asyncio.sleep(0)
+    for _ in range(25):
+        server.last.say(Credit(0, 2))
+    await feed.flush()
+    assert server.feed().rows == rows_of(150)
+
+
+@scenario(credit=300)
+async def test_arrow_batches(server, client):
+    feed = await client.open("s")
+    table = pyarrow.table({"ts": list(range(1_000)), "k": list(range(1_000)), "name": ["x"] * 1_000})
+    await feed.send_arrow(table)
+    await feed.send_arrow(table.slice(0, 3).to_batches()[0])
+    await feed.send(rows_of(2))
+    await feed.flush()
+    assert [row[0] for row in server.feed().rows] == [*range(1_000), 0, 1, 2, 0, 1]
+
+
+@scenario(credit=100, give_back=False)
+async def test_an_arrow_batch_above_a_small_grant_is_split(server, client):
+    feed = await client.open("s")
+    await feed.send(rows_of(60))
+    await feed.send_arrow(pyarrow.table({"ts": list(range(60)), "k": [1] * 60, "name": ["x"] * 60}))
+    while len(server.feed().rows) < 100:
+        await asyncio.sleep(0)
+    server.last.say(Credit(0, 20))
+    await feed.flush()
+    assert [row[0] for row in server.feed().rows] == [*range(60), *range(60)]
+
+
+@scenario()
+async def test_punctuation_keeps_its_place(server, client):
+    feed = await client.open("s")
+    await feed.send(rows_of(2))
+    await feed.punctuate(5)
+    await feed.send(rows_of(1, 7))
+    await feed.punctuate(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
+    await feed.punctuate("1970-01-01T00:00:02Z")
+    await feed.flush()
+    assert server.feed().log == [*rows_of(2), 5, *rows_of(1, 7), 2_000_000]
+
+
+@scenario()
+async def test_datetimes_become_microseconds(server, client):
+    feed = await client.open("s")
+    await feed.send([(datetime(2026, 1, 1, tzinfo=UTC), 1, "x")])
+    await feed.flush()
+    assert server.feed().rows == [(1_767_225_600_000_000, 1, "x")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"ts": 1, "kk": 2}], "'kk' as well"),
+        ([(1, 2**64, "x")], "64 bits"),
+        ([(1, object(), "x")], "got object"),
+        ([{"ts": 1}, (1, 2, "x")], "both"),
+    ],
+)
+def test_rows_that_cannot_be_packed_are_refused_whole_here(rows, words):
+    @scenario()
+    async def play(server, client):
+        feed = await client.open("s")
+        with pytest.raises((ValueError, TypeError), match=words):
+            await feed.send([*([rows[0]] if len(rows) > 1 else []), *rows])
+        await feed.send(rows_of(1))
+        await feed.flush()
+        assert server.feed().rows == rows_of(1)
+
+    play()
+
+
+@scenario(refuse=lambda rows: ("bad_row", 1, "an integer", "text") if rows[0][0] < 0 else None)
+async def test_refused_rows_are_told_and_other_frames_untouched(server, client):
+    feed = await client.open("s", frame_rows=2)
+    await feed.send([*rows_of(2), (-1, 1, "x"), (-1, 2, "x"), *rows_of(2, 2), (-1, 3, "x"), (-1, 4, "x")])
+    with pytest.raises(ServerError) as caught:
+        await feed.flush()
+    error = caught.value
+    assert (error.code, error.sequence, error.row) == ("bad_row", 2, 1)
+    assert (error.expected, error.got) == ("an integer", "text")
+    assert [other.sequence for other in error.others] == [6]
+    await feed.flush()
+    assert server.feed().rows == rows_of(4)
+
+
+@scenario()
+async def test_what_is_refused_at_open(server, client):
+    with pytest.raises(ServerError) as caught:
+        await client.open("unknown")
+    assert caught.value.code == "unknown_stream"
+    await client.open("s", producer="p")
+    with pytest.raises(Refuse) as second:
+        await client.open("s", producer="p")
+    assert second.value.code == "already_open"
+    with pytest.raises(ServerError) as caught:
+        await client.subscribe("unknown")
+    assert caught.value.code == "unknown_query"
+    schema = Schema.of(a="bigint")
+    await client.open("s2", schema=schema)
+    assert server.opens[-1].fingerprint == schema.fingerprint()
+
+
+@scenario()
+async def test_a_known_producer_goes_on_where_it_was(server, client):
+    async with await client.open("s", producer="p") as feed:
+        await feed.send(rows_of(5))
+    async with await client.open("s", producer="p") as feed:
+        assert feed.next_sequence == 5
+        await feed.send(rows_of(5, 5))
+    assert server.feed().rows == rows_of(10)
+
+
+# Connections that break.
+
+
+@pytest.mark.parametrize("acknowledge", [True, False])
+def test_a_broken_connection_loses_and_repeats_nothing(acknowledge):
+    @scenario(credit=100, acknowledge=acknowledge)
+    async def play(server, client):
+        feed = await client.open("s", frame_rows=10)
+        for start in range(0, 400, 20):
+            await feed.send(rows_of(20, start))
+            await feed.punctuate(start + 20)
+            if start % 80 == 60:
+                await asyncio.sleep(0.002)
+                server.last.cut()
+                await reconnected(server)
+        server.acknowledge = True
+        server.last.cut()
+        await feed.flush()
+        assert server.feed().rows == rows_of(400)
+        assert server.connected > 5
+        grammatical(server.feed().log)
+
+    play()
+
+
+async def reconnected(server):
+    seen = server.connected
+    while server.connected == seen:
+        await asyncio.sleep(0.001)
+
+
+def grammatical(log):
+    """No row lies below a punctuation that came before it."""
+    mark = -1
+    for item in log:
+        if isinstance(item, int):
+            mark = max(mark, item)
+        else:
+            assert item[0] >= mark
+    assert mark == 400
+
+
+@scenario()
+async def test_a_punctuation_with_nothing_after_it_survives_a_reconnect(server, client):
+    feed = await client.open("s")
+    await feed.send(rows_of(1))
+    await feed.punctuate(77)
+    await feed.flush()
+    server.last.cut()
+    await reconnected(server)
+    await feed.send(rows_of(1, 80))
+    await feed.flush()
+    assert server.feed().log == [*rows_of(1), 77, 77, *rows_of(1, 80)]
+
+
+def test_giving_up_is_connection_lost_everywhere():
+    async def play():
+        async with FakeServer() as server:
+            client = await AsyncClient.connect(server.address, reconnect=Backoff(first=0.001, attempts=2))
+            server.results["q"] = rows_of(3)
+            subscription = await client.subscribe("q")
+            feed = await client.open("s")
+            await feed.send(rows_of(1))
+            await feed.flush()
+            await server.stop_listening()
+            with pytest.raises(ConnectionLost, match="given up"):
+                while True:
+                    await feed.send(rows_of(1))
+                    await feed.flush()
+            with pytest.raises(ConnectionLost):
+                await client.open("s")
+            with pytest.raises(ConnectionLost):
+                async for _ in subscription:
+                    pass
+            with pytest.raises(ConnectionLost):
+                await feed.close()
+            with pytest.raises(ConnectionLost):
+                await client.close()
+            await client.close()
+
+    run(play())
+
+
+def test_no_server_and_no_reconnect():
+    async def play():
+        async with FakeServer() as server:
+            address = server.address
+            client = await AsyncClient.connect(address, reconnect=None)
+            feed = await client.open("s")
+            server.last.cut()
+            with pytest.raises(ConnectionLost):
+                await feed._waiting.until(lambda: False)
+            with pytest.raises(ConnectionLost):
+                await client.close()
+        with pytest.raises(ConnectionLost, match="is the server running"):
+            await AsyncClient.connect(address)
+
+    run(play())
+
+
+def test_a_wrong_token_is_told_and_not_tried_again():
+    async def play():
+        async with FakeServer(token="secret") as server:
+            for token in (None, "wrong"):
+                with pytest.raises(ServerError) as caught:
+                    await AsyncClient.connect(server.address, token=token)
+                assert caught.value.code == "unauthorised"
+            async with AsyncClient(server.address, token="secret") as client:
+                assert client.server == "fake"
+            assert server.connected == 3
+
+    run(play())
+
+
+def test_garbage_from_the_server_is_a_peer_error_and_the_end():
+    @scenario()
+    async def play(server, client):
+        feed = await client.open("s")
+        await feed.send(rows_of(1))
+        await feed.flush()
+        server.last.transport.write(b"\x00\x00\x00\x03\xc1\xc1\xc1")
+        with pytest.raises(PeerError):
+            await feed._waiting.until(lambda: False)
+        with pytest.raises(PeerError):
+            await client.open("s")
+        assert server.connected == 1
+        assert server.complaints == ["bad_message"]
+
+    with pytest.raises(PeerError):
+        play()
+
+
+def test_a_server_that_says_nothing_is_given_up():
+    async def play():
+        async with FakeServer() as server:
+            server.silent = True
+            with pytest.raises(ConnectionLost, match="HELLO"):
+                await AsyncClient.connect(server.address, heartbeat=0.01)
+            server.silent = False
+            async with AsyncClient(server.address, heartbeat=0.01, reconnect=QUICK) as client:
+                feed = await client.open("s")
+                server.silent = True
+                seen = server.connected
+                while server.connected == seen:
+                    await asyncio.sleep(0.001)
+                server.silent = False
+                await feed.send(rows_of(3))
+                await feed.flush()
+                assert server.feed().rows == rows_of(3)
+
+    run(play())
+
+
+def test_idle_connections_are_kept_by_pings():
+    async def play():
+        async with FakeServer() as server, AsyncClient(server.address, heartbeat=0.005) as client:
+            await asyncio.sleep(0.05)
+            assert server.connected == 1
+            assert client.writable
+
+    run(play())
+
+
+@scenario()
+async def test_the_server_ends_a_feed(server, client):
+    feed = await client.open("s")
+    server.last.say(Closed(0, "dropped", "stream s was dropped"))
+    with pytest.raises(ServerError, match="was dropped") as caught:
+        await feed._waiting.until(lambda: False)
+    assert caught.value.code == "dropped"
+    with pytest.raises(ServerError):
+        await feed.send(rows_of(1))
+
+
+@scenario()
+async def test_a_closed_feed_takes_no_more(server, client):
+    feed = await client.open("s")
+    await feed.close()
+    await feed.close()
+    with pytest.raises(Ended):
+        await feed.send(rows_of(1))
+    with pytest.raises(Ended):
+        await feed.punctuate(1)
+
+
+@scenario(give_back=False, acknowledge=False, credit=1)
+async def test_leaving_by_an_exception_does_not_wait(server, client):
+    with pytest.raises(KeyError):
+        async with await client.open("s") as feed:
+            await feed.send(rows_of(100))
+            raise KeyError
+
+
+# Timestamps on demand.
+
+
+async def answered(server, count):
+    while len(server.answers) < count:
+        await asyncio.sleep(0)
+    return server.answers[-1].value_us
+
+
+@scenario(credit=10, give_back=False)
+async def test_an_answer_never_exceeds_the_oldest_unsent_row(server, client):
+    feed = await client.open("s", answer=lambda need: need + 1_000)
+    server.last.say(EtsRequest(0, 0, 50))
+    assert await answered(server, 1) == 1_050
+    await feed.send([(2_000 + i, 1, "x") for i in range(15)])
+    while len(server.feed().rows) < 10:
+        await asyncio.sleep(0)
+    server.last.say(EtsRequest(0, 1, 5_000))
+    assert await answered(server, 2) == 2_010
+    await feed.send_arrow(pyarrow.table({"ts": [1_500], "k": [1], "name": ["x"]}))
+    server.last.say(EtsRequest(0, 2, 5_000))
+    assert await answered(server, 3) == 1_500
+    server.last.say(Credit(0, 100))
+    await feed.flush()
+    server.last.say(EtsRequest(0, 3, 5_000))
+    assert await answered(server, 4) == 6_000
+
+
+@scenario()
+async def test_clock_none_and_no_answer(server, client):
+    clock = await client.open("s", answer="clock")
+    await client.open("s2", answer=lambda need: None)
+    await client.open("s3")
+    assert [opened.answers for opened in server.opens] == [True, True, False]
+    server.last.say(EtsRequest(0, 0, 50))
+    assert abs(await answered(server, 1) - datetime.now(UTC).timestamp() * 1e6) < 60e6
+    server.last.say(EtsRequest(1, 0, 50))
+    assert await answered(server, 2) is None
+    await clock.close()
+
+
+@scenario()
+async def test_an_answer_function_that_raises_ends_the_feed_with_its_exception(server, client):
+    def answer(need):
+        raise KeyError("mine")
+
+    feed = await client.open("s", answer=answer)
+    server.last.say(EtsRequest(0, 0, 50))
+    with pytest.raises(KeyError):
+        await feed._waiting.until(lambda: False)
+
+
+# Subscriptions.
+
+
+@scenario()
+async def test_a_subscription_gives_rows_as_dicts_and_batches(server, client):
+    server.results["q"] = rows_of(20)
+    async with await client.subscribe("q", from_sequence=5) as subscription:
+        got = []
+        async for row in subscription:
+            got.append(row)
+            if len(got) == 9:
+                break
+    assert got == [dict(zip(SCHEMA.names, row, strict=True)) for row in rows_of(9, 5)]
+    subscription = await client.subscribe("q")
+    batch = await subscription.next_batch()
+    assert (batch.sequence, list(batch.rows), batch.schema) == (0, rows_of(7), SCHEMA)
+    await subscription.close()
+    assert [row async for row in subscription] == batches_left(rows_of(13, 7))
+
+
+def batches_left(rows):
+    return [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
+
+
+@scenario()
+async def test_a_slow_reader_bounds_what_waits(server, client):
+    server.results["q"] = rows_of(1_000)
+    subscription = await client.subscribe("q", window=20)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert subscription._waiting_rows == 20
+    got = []
+    async for batch in subscription.batches():
+        got.extend(batch.rows)
+        assert subscription._waiting_rows <= 20
+        if len(got) == 1_000:
+            break
+    assert got == rows_of(1_000)
+
+
+@scenario()
+async def test_a_subscription_goes_on_after_a_break(server, client):
+    server.results["q"] = rows_of(500)
+    subscription = await client.subscribe("q", window=30)
+    got = []
+    cuts = [70, 210, 350]
+    async for batch in subscription.batches():
+        got.extend(batch.rows)
+        if cuts and len(got) >= cuts[0] and server.connections:
+            server.last.cut()
+            del cuts[0]
+        if len(got) == 500:
+            break
+    assert got == rows_of(500)
+    assert server.connected == 4
+
+
+@scenario()
+async def test_progress_comes_in_its_place(server, client):
+    server.results["q"] = rows_of(2)
+    subscription = await client.subscribe("q", progress=True)
+    assert server.subscribes[0].progress
+    server.last.say(Progress(0, 10))
+    server.last.say(Progress(0, 20))
+    server.results["q"] += rows_of(1, 2)
+    server.last.deliver(0)
+    server.last.say(Closed(0, "dropped", "gone"))
+    seen = []
+    with pytest.raises(ServerError, match="gone"):
+        async for batch in subscription.batches():
+            seen.append((len(batch), subscription.progress_us))
+    assert seen == [(2, None), (1, 20)]
+
+
+@scenario()
+async def test_not_retained_after_a_break_is_told(server, client):
+    server.results["q"] = rows_of(3)
+    subscription = await client.subscribe("q")
+    del server.results["q"]
+    server.last.cut()
+    with pytest.raises(ServerError) as caught:
+        async for _ in subscription:
+            pass
+    assert caught.value.code == "unknown_query"
+
+
+@scenario()
+async def test_an_error_without_a_channel_ends_the_client(server, client):
+    feed = await client.open("s")
+    server.last.say(Error("unexpected_message", "no"))
+    with pytest.raises(ServerError):
+        await feed.flush()
+        await feed._waiting.until(lambda: False)
+    with pytest.raises(ServerError):
+        await client.close()
+
+
+# For programs without an event loop.
+
+
+@pytest.fixture
+def threaded_server():
+    """A fake server in a loop of its own thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = FakeServer()
+    asyncio.run_coroutine_threadsafe(server.listen(), loop).result(10)
+    yield server
+    asyncio.run_coroutine_threadsafe(server.stop_listening(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_the_synchronous_client_feeds_and_reads(threaded_server):
+    server = threaded_server
+    server.results["q"] = rows_of(12)
+    with Client(server.address, reconnect=QUICK) as client:
+        with client.open("s") as feed:
+            for start in range(0, 100, 10):
+                feed.send(rows_of(10, start))
+            feed.punctuate(100)
+            feed.flush(timeout=10)
+            assert feed.acknowledged == 100
+        with client.subscribe("q") as subscription:
+            batches = subscription.batches(timeout=10)
+            assert sum(len(next(batches)) for _ in range(2)) == 12
+            with pytest.raises(TimeoutError):
+                next(subscription.batches(timeout=0.01))
+            server.results["q"] += rows_of(1, 12)
+    assert server.feed().log == [*rows_of(100), 100]
+    client.close()
+    with pytest.raises(MillraceError):
+        client.open("s")
+
+
+def test_the_synchronous_client_says_why_it_cannot_connect(threaded_server):
+    threaded_server.token = "x"
+    before = threading.active_count()
+    with pytest.raises(ServerError):
+        Client(threaded_server.address)
+    assert threading.active_count() == before
+
+
+def test_the_synchronous_client_raises_what_the_program_raised(threaded_server):
+    with pytest.raises(KeyError), Client(threaded_server.address) as client:
+        client.open("s")
+        raise KeyError
