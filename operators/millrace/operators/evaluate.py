@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
 from millrace.operators.batch import DTYPES, FILLERS, NO_TIME, Batch, Bools, Values
 from millrace.operators.expression import TIME, Call, Case, Cast, Column, Constant, Expression
 from millrace.operators.functions import LIBRARY, Library

@@ -1,0 +1,36 @@
+"""SQL: text to statements (`parse`), statements to plans and definitions (`plan`). Nothing here runs anything."""
+
+from millrace.sql.errors import SqlError
+from millrace.sql.explain import equality, explain, show
+from millrace.sql.parser import parse
+from millrace.sql.planned import (
+    Catalog,
+    CreateQuery,
+    CreateSink,
+    CreateStream,
+    DropStatement,
+    Explain,
+    Planned,
+    SinkDefinition,
+)
+from millrace.sql.planner import plan, plan_all
+from millrace.sql.syntax import Statement
+
+__all__ = [
+    "Catalog",
+    "CreateQuery",
+    "CreateSink",
+    "CreateStream",
+    "DropStatement",
+    "Explain",
+    "Planned",
+    "SinkDefinition",
+    "SqlError",
+    "Statement",
+    "equality",
+    "explain",
+    "parse",
+    "plan",
+    "plan_all",
+    "show",
+]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from millrace.operators.batch import Batch, Bools, Values
 from millrace.operators.functions.faults import Fault
 from millrace.operators.functions.library import Function, Make, strict

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 from millrace.operators.batch import Values
 from millrace.operators.functions.faults import Fault, RowFault
 from millrace.operators.functions.library import Make, each_row, no_faults, strict

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 from millrace.operators.batch import FILLERS, Batch, Bools, Values
 from millrace.operators.functions.library import NEVER, Function, Make
 from millrace.operators.functions.vectors import Operand, Run, Vector, both, first_fault, scalar

@@ -7,11 +7,12 @@ of the same table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from millrace.operators.batch import Batch, Bools, Values
 from millrace.operators.functions.faults import Fault, RowFault
 from millrace.operators.functions.vectors import (
@@ -34,8 +35,9 @@ Nullability = Callable[[Sequence[bool]], bool]
 
 NEVER: Nullability = lambda _: False  # noqa: E731
 ALWAYS: Nullability = lambda _: True  # noqa: E731
-# Conversions that happen without being asked for, and what each costs when several rows of the table would do.
-IMPLICIT: dict[tuple[Type, Type], int] = {(Type.BIGINT, Type.DOUBLE): 1}
+# The types that an argument may be read as, with what each reading costs: a bigint may become a double, a literal such as
+# '10 s' an interval, NULL anything. Signatures are chosen by the least sum.
+Readings = Mapping[Type, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +100,22 @@ class Library:
     def names(self) -> Sequence[str]:
         return list(self._by_name)
 
-    def resolve(self, name: str, given: Sequence[frozenset[Type]]) -> Function | None:
-        """The signature that takes these arguments with the fewest conversions; the earlier row on a tie.
-
-        An argument comes as the types it may be read as: a column as its own alone, a literal such as `'10 s'` as text,
-        interval and others, NULL as any.
-        """
+    def resolve(self, name: str, given: Sequence[Readings]) -> Function | None:
+        """The signature that takes these arguments with the fewest conversions; the earlier row on a tie."""
         best: tuple[int, Function] | None = None
         for function in self.named(name):
-            wanted = function.expected(len(given))
-            if wanted is None:
-                continue
-            cost = _cost(wanted, given)
+            cost = self.cost(function, given)
             if cost is not None and (best is None or cost < best[0]):
                 best = cost, function
         return best[1] if best else None
 
-
-def _cost(wanted: Sequence[Type], given: Sequence[frozenset[Type]]) -> int | None:
-    total = 0
-    for want, have in zip(wanted, given, strict=True):
-        if want in have:
-            continue
-        costs = [IMPLICIT[(type, want)] for type in have if (type, want) in IMPLICIT]
-        if not costs:
+    @staticmethod
+    def cost(function: Function, given: Sequence[Readings]) -> int | None:
+        """What the conversions of these arguments cost, or None if it does not take them."""
+        wanted = function.expected(len(given))
+        if wanted is None or any(want not in have for want, have in zip(wanted, given, strict=True)):
             return None
-        total += min(costs)
-    return total
+        return sum(have[want] for want, have in zip(wanted, given, strict=True))
 
 
 # -- ways to make a row of the table -----------------------------------------------------------------------------------

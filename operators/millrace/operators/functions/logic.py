@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from millrace.operators.batch import FILLERS, Batch, Bools
 from millrace.operators.functions.comparison import COMPARISONS, compared
 from millrace.operators.functions.library import ALWAYS, NEVER, Function, Make

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Values
 from millrace.operators.functions.faults import Fault, RowFault
 from millrace.protocol import Type

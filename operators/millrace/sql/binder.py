@@ -1,0 +1,422 @@
+"""Giving names and types a meaning: from parsed expressions to typed ones.
+
+Types are decided here once and for all; what is left to convert is written into the expression as a cast. Every error
+says what was expected and what came, and points at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+from millrace.operators import expression as e
+from millrace.operators.functions import LIBRARY, Library
+from millrace.operators.functions.casts import CASTS
+from millrace.operators.functions.library import Readings
+from millrace.operators.intervals import parse_interval
+from millrace.protocol import MAX_INT64, MIN_INT64, Field, MillraceError, Schema, Type
+from millrace.protocol.timestamps import parse_timestamp
+from millrace.sql import syntax as s
+from millrace.sql.errors import SqlError, did_you_mean
+
+TYPE_NAMES: Final[dict[str, Type]] = {
+    **dict.fromkeys(("boolean", "bool"), Type.BOOLEAN),
+    **dict.fromkeys(("bigint", "int", "integer", "int8", "int4", "smallint"), Type.BIGINT),
+    **dict.fromkeys(("double", "double precision", "float", "float8", "real"), Type.DOUBLE),
+    **dict.fromkeys(("text", "varchar", "string", "char"), Type.TEXT),
+    **dict.fromkeys(("bytes", "bytea", "blob"), Type.BYTES),
+    **dict.fromkeys(("timestamp", "timestamptz"), Type.TIMESTAMP),
+    "interval": Type.INTERVAL,
+}
+# The name of a row's own time where no column has it.
+TIME_NAME: Final = "ts"
+AGGREGATES: Final = frozenset(
+    [
+        "count",
+        "sum",
+        "avg",
+        "min",
+        "max",
+        "stddev",
+        "first",
+        "last",
+        "approx_quantile",
+        "arg_min",
+        "arg_max",
+        "row_number",
+    ]
+)
+_ANY_TYPE: Final[Readings] = dict.fromkeys(Type, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Rows that a query can read: where they come from and what they look like.
+
+    node        the operator that gives them
+    alias       how expressions may qualify their columns
+    time_known  whether every row has a time (those of a latent stream do not)
+    time_name   the field that is the time, if there is one; else the time is the implicit column `ts`
+    ordered     whether they come in order of time for sure
+    """
+
+    node: str
+    schema: Schema
+    alias: str | None
+    time_known: bool
+    time_name: str | None
+    ordered: bool
+
+    def column(self, name: str) -> e.Column | None:
+        """A field, else the implicit time."""
+        position = self.schema.index(name)
+        if position is not None:
+            field = self.schema.fields[position]
+            return e.Column(field.type, field.nullable, position, field.name)
+        if name == TIME_NAME and self.time_name is None:
+            return e.Column(Type.TIMESTAMP, not self.time_known, e.TIME, TIME_NAME)
+        return None
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return self.schema.names + (() if self.time_name else (TIME_NAME,))
+
+
+class Binder:
+    """Binds the expressions of one SELECT."""
+
+    def __init__(self, sql: str, relation: Relation | None, library: Library = LIBRARY) -> None:
+        self._sql = sql
+        self._relation = relation
+        self._library = library
+
+    def error(self, node: s.Node, message: str) -> SqlError:
+        return SqlError(self._sql, node.span.start, message)
+
+    # -- entry -----------------------------------------------------------------------------------------------------
+
+    def bind(self, node: s.Expr) -> e.Expression:
+        """The typed expression of a parsed one."""
+        match node:
+            case s.Constant():
+                return self._constant(node)
+            case s.ColumnRef():
+                return self._column(node)
+            case s.FunctionCall():
+                return self._function(node)
+            case s.IntervalLiteral():
+                return self._literal(node, Type.INTERVAL, lambda: parse_interval(node.text, node.unit))
+            case s.TimestampLiteral():
+                return self._literal(node, Type.TIMESTAMP, lambda: parse_timestamp(node.text))
+            case s.CastExpr():
+                return self._cast(node)
+            case s.CaseExpr():
+                return self._case(node)
+            case s.Between():
+                return self._between(node)
+            case s.InList():
+                return self._in(node)
+            case s.Like():
+                return self._like(node)
+            case s.QueryExpr():
+                raise self.error(node, _QUERY_EXPRESSIONS[node.form])
+        raise AssertionError(node)
+
+    def bind_boolean(self, node: s.Expr, where: str) -> e.Expression:
+        """An expression that must be a condition."""
+        bound = self.bind(node)
+        if Type.BOOLEAN not in readings(node, bound):
+            raise self.error(node, f"{where}: expected boolean, got {bound.type}")
+        return self._convert(node, bound, Type.BOOLEAN)
+
+    def as_type(self, node: s.Expr, bound: e.Expression, type: Type) -> e.Expression:
+        return self._convert(node, bound, type)
+
+    # -- leaves ----------------------------------------------------------------------------------------------------
+
+    def _constant(self, node: s.Constant) -> e.Constant:
+        value = node.value
+        if value is None:
+            return e.Constant(Type.TEXT, True, None)
+        if isinstance(value, bool):
+            return e.Constant(Type.BOOLEAN, False, value)
+        if isinstance(value, int):
+            if not MIN_INT64 <= value <= MAX_INT64:
+                raise self.error(node, f"expected a number within 64 bits, got {value}; write {value}.0 for a double")
+            return e.Constant(Type.BIGINT, False, value)
+        if isinstance(value, float):
+            if value in (float("inf"), float("-inf")):
+                raise self.error(node, "this number is beyond what a double can hold")
+            return e.Constant(Type.DOUBLE, False, value)
+        return e.Constant(Type.TEXT, False, value)
+
+    def _literal(self, node: s.Expr, type: Type, read: Callable[[], int]) -> e.Constant:
+        try:
+            return e.Constant(type, False, read())
+        except MillraceError as error:
+            raise self.error(node, error.text) from None
+
+    def _column(self, node: s.ColumnRef) -> e.Column:
+        relation = self._relation
+        name = node.name.text
+        if relation is None:
+            raise self.error(node, f"there is no column {name} here: nothing is read FROM")
+        if node.table is not None and node.table.text != relation.alias:
+            known = [relation.alias] if relation.alias else []
+            hint = did_you_mean(node.table.text, known) or (f"; the table here is {known[0]}" if known else "")
+            raise self.error(node.table, f"there is no table {node.table.text} in FROM{hint}")
+        column = relation.column(name)
+        if column is None:
+            hint = did_you_mean(name, relation.column_names) or f"; there are {', '.join(relation.column_names)}"
+            raise self.error(node.name, f"there is no column {name}{_of(relation)}{hint}")
+        return column
+
+    # -- functions -------------------------------------------------------------------------------------------------
+
+    def _function(self, node: s.FunctionCall) -> e.Expression:
+        name = node.name.text
+        if not node.operator:
+            self._refuse_aggregate(node)
+        if name in ("extract", "date_part") and len(node.arguments) == 2:
+            return self._extract(node)
+        bound = [self.bind(argument) for argument in node.arguments]
+        if name == "||" or name == "concat":
+            bound = self._texts(node, bound)
+        return self._call(node, name, node.arguments, bound)
+
+    def _refuse_aggregate(self, node: s.FunctionCall) -> None:
+        name = node.name.text
+        if name in AGGREGATES or node.filter is not None or node.over is not None:
+            raise self.error(node, f"aggregates such as {name} are not available yet")
+        if node.star or node.distinct:
+            raise self.error(node, f"{name} is no aggregate: it takes neither * nor DISTINCT")
+        if not self._library.named(name) and name not in ("extract", "date_part"):
+            names = [known for known in self._library.names if known[0].isalpha() and " " not in known]
+            raise self.error(node.name, f"there is no function {name}{did_you_mean(name, [*names, *AGGREGATES])}")
+
+    def _call(
+        self, node: s.Expr, name: str, arguments: Sequence[s.Expr], bound: Sequence[e.Expression]
+    ) -> e.Expression:
+        given = [readings(argument, value) for argument, value in zip(arguments, bound, strict=True)]
+        function = self._library.resolve(name, given)
+        if function is None:
+            raise self._mismatch(node, name, arguments, bound, given)
+        wanted = function.expected(len(bound))
+        assert wanted is not None
+        converted = tuple(
+            self._convert(argument, value, type) for argument, value, type in zip(arguments, bound, wanted, strict=True)
+        )
+        nullable = function.nullable([value.nullable for value in converted])
+        return e.Call(function.result, nullable, function.key, converted)
+
+    def _mismatch(
+        self,
+        node: s.Expr,
+        name: str,
+        arguments: Sequence[s.Expr],
+        bound: Sequence[e.Expression],
+        given: Sequence[Readings],
+    ) -> SqlError:
+        """Which argument is wrong if all others fit a signature, else all that there is."""
+        signatures = self._library.named(name)
+        counts = sorted({len(row.arguments) for row in signatures})
+        fitting = [row for row in signatures if row.expected(len(given)) is not None]
+        if not fitting:
+            many = " or ".join(map(str, counts)) + (" or more" if any(row.variadic for row in signatures) else "")
+            return self.error(node, f"{name}: expected {many} arguments, got {len(given)}")
+        for position in reversed(range(len(given))):
+            types: list[Type] = []
+            for row in fitting:
+                wanted = row.expected(len(given)) or ()
+                others = [have for at, have in enumerate(given) if at != position]
+                if all(want in have for want, have in zip(_without(wanted, position), others, strict=True)):
+                    types.append(wanted[position])
+            if types:
+                expected = _alternatives(dict.fromkeys(types))
+                return self.error(
+                    arguments[position], f"{_called(name)}: expected {expected}, got {bound[position].type}"
+                )
+        got = ", ".join(str(value.type) for value in bound)
+        some = "; ".join(row.key for row in fitting[:6])
+        return self.error(node, f"{_called(name)} does not take ({got}); there is {some}")
+
+    def _texts(self, node: s.FunctionCall, bound: Sequence[e.Expression]) -> list[e.Expression]:
+        """`||` beside a text, and concat, take any type by its text."""
+        if node.name.text == "||" and all(value.type is not Type.TEXT for value in bound):
+            return list(bound)
+        return [
+            value
+            if value.type in (Type.TEXT, Type.BYTES) and node.name.text == "||"
+            else self._to_text(argument, value)
+            for argument, value in zip(node.arguments, bound, strict=True)
+        ]
+
+    def _to_text(self, node: s.Expr, bound: e.Expression) -> e.Expression:
+        if bound.type is Type.TEXT:
+            return bound
+        return e.Cast(Type.TEXT, bound.nullable, bound)
+
+    def _extract(self, node: s.FunctionCall) -> e.Expression:
+        field, value = node.arguments
+        if not (isinstance(field, s.Constant) and isinstance(field.value, str)):
+            raise self.error(field, "expected the name of a field such as 'hour'")
+        known = [name.removeprefix("extract ") for name in self._library.names if name.startswith("extract ")]
+        word = field.value.lower()
+        if word not in known:
+            raise self.error(
+                field,
+                f"there is no field {word} to extract{did_you_mean(word, known) or '; there are ' + ', '.join(known)}",
+            )
+        return self._call(node, f"extract {word}", [value], [self.bind(value)])
+
+    # -- forms with a syntax of their own --------------------------------------------------------------------------
+
+    def _cast(self, node: s.CastExpr) -> e.Expression:
+        type = self.type_named(node.type)
+        bound = self.bind(node.argument)
+        if isinstance(bound, e.Constant) and bound.value is None:
+            return e.Constant(type, True, None)
+        if bound.type is type:
+            return bound
+        if (bound.type, type) not in CASTS:
+            known = _alternatives(to for source, to in CASTS if source is bound.type and to is not source)
+            raise self.error(node, f"there is no cast from {bound.type} to {type}; it can become {known}")
+        return e.Cast(type, bound.nullable, bound)
+
+    def type_named(self, node: s.TypeName) -> Type:
+        type = TYPE_NAMES.get(node.text)
+        if type is None:
+            known = ", ".join(str(one) for one in Type)
+            raise self.error(
+                node, f"there is no type {node.text}{did_you_mean(node.text, TYPE_NAMES) or f'; there are {known}'}"
+            )
+        return type
+
+    def _case(self, node: s.CaseExpr) -> e.Expression:
+        tests = [self._test(node.subject, test) for test, _ in node.branches]
+        otherwise = node.otherwise or s.Constant(node.span, None)
+        values = [value for _, value in node.branches] + [otherwise]
+        converted = self.unified(values, [self.bind(value) for value in values], "the branches of CASE")
+        branches = tuple(zip(tests, converted[:-1], strict=True))
+        return e.Case(converted[0].type, any(value.nullable for value in converted), branches, converted[-1])
+
+    def _test(self, subject: s.Expr | None, test: s.Expr) -> e.Expression:
+        if subject is None:
+            return self.bind_boolean(test, "CASE WHEN")
+        return self._call(test, "=", [subject, test], [self.bind(subject), self.bind(test)])
+
+    def unified(self, nodes: Sequence[s.Expr], bound: Sequence[e.Expression], what: str) -> list[e.Expression]:
+        """The expressions as one type: the one that all can be read as for the least."""
+        given = [readings(node, value) for node, value in zip(nodes, bound, strict=True)]
+        costs = {type: sum(have[type] for have in given) for type in Type if all(type in have for have in given)}
+        if not costs:
+            first = bound[0].type
+            for node, value, have in zip(nodes, bound, given, strict=True):
+                if first not in have:
+                    raise self.error(node, f"{what} must have one type: expected {first}, got {value.type}")
+            raise self.error(nodes[0], f"{what} must have one type")
+        # Nothing but NULLs can be read as anything: then it is a text.
+        type = Type.TEXT if len(costs) == len(Type) else min(costs, key=lambda one: costs[one])
+        return [self._convert(node, value, type) for node, value in zip(nodes, bound, strict=True)]
+
+    def _between(self, node: s.Between) -> e.Expression:
+        value, low, high = self.bind(node.value), self.bind(node.low), self.bind(node.high)
+        above = self._call(node.low, ">=", [node.value, node.low], [value, low])
+        below = self._call(node.high, "<=", [node.value, node.high], [value, high])
+        return self._negated(self._logic("and", above, below), node.negated)
+
+    def _in(self, node: s.InList) -> e.Expression:
+        value = self.bind(node.value)
+        members = [self.bind(member) for member in node.members]
+        if all(isinstance(member, e.Constant) for member in members):
+            nodes = [node.value, *node.members]
+            bound = self._call(node, "in", nodes, [value, *members])
+        else:
+            equal = [
+                self._call(at, "=", [node.value, at], [value, member])
+                for at, member in zip(node.members, members, strict=True)
+            ]
+            bound = reduce(lambda left, right: self._logic("or", left, right), equal)
+        return self._negated(bound, node.negated)
+
+    def _like(self, node: s.Like) -> e.Expression:
+        nodes = [node.value, node.pattern] + ([node.escape] if node.escape else [])
+        bound = self._call(node, "ilike" if node.fold else "like", nodes, [self.bind(one) for one in nodes])
+        return self._negated(bound, node.negated)
+
+    def _logic(self, word: str, left: e.Expression, right: e.Expression) -> e.Expression:
+        function = self._library.named(word)[0]
+        return e.Call(Type.BOOLEAN, left.nullable or right.nullable, function.key, (left, right))
+
+    def _negated(self, bound: e.Expression, negated: bool) -> e.Expression:
+        if not negated:
+            return bound
+        return e.Call(Type.BOOLEAN, bound.nullable, self._library.named("not")[0].key, (bound,))
+
+    # -- conversions -----------------------------------------------------------------------------------------------
+
+    def _convert(self, node: s.Expr, bound: e.Expression, type: Type) -> e.Expression:
+        """The expression as a type that it can be read as."""
+        if isinstance(bound, e.Constant) and bound.value is None:
+            return e.Constant(type, True, None)
+        if bound.type is type:
+            return bound
+        if isinstance(bound, e.Constant):
+            return e.Constant(type, False, _READ_LITERAL[type](bound.value))
+        return e.Cast(type, bound.nullable, bound)
+
+
+_READ_LITERAL: Final[dict[Type, Callable[[Any], Any]]] = {
+    Type.TIMESTAMP: parse_timestamp,
+    Type.INTERVAL: parse_interval,
+    Type.DOUBLE: float,
+}
+
+
+def readings(node: s.Expr, bound: e.Expression) -> Readings:
+    """What an argument may be read as: a bigint also as double, a literal text as the time that it says, NULL as anything."""
+    if isinstance(bound, e.Constant) and bound.value is None:
+        return _ANY_TYPE if isinstance(node, s.Constant) else {bound.type: 0}
+    if bound.type is Type.BIGINT:
+        return {Type.BIGINT: 0, Type.DOUBLE: 1}
+    if isinstance(node, s.Constant) and isinstance(node.value, str):
+        return {Type.TEXT: 0, **{type: 2 for type in (Type.TIMESTAMP, Type.INTERVAL) if _reads(node.value, type)}}
+    return {bound.type: 0}
+
+
+def _reads(text: str, type: Type) -> bool:
+    try:
+        _READ_LITERAL[type](text)
+    except MillraceError:
+        return False
+    return True
+
+
+def fields_of(names: Sequence[str], columns: Sequence[e.Expression]) -> Schema:
+    return Schema(tuple(Field(name, column.type, column.nullable) for name, column in zip(names, columns, strict=True)))
+
+
+def _without(types: Sequence[Type], position: int) -> list[Type]:
+    return [type for at, type in enumerate(types) if at != position]
+
+
+def _alternatives(types: Iterable[Type]) -> str:
+    words = [str(type) for type in types]
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _called(name: str) -> str:
+    return name.upper() if name[0].isalpha() and name in ("and", "or", "not", "in", "like", "ilike") else name
+
+
+def _of(relation: Relation) -> str:
+    return f" in {relation.alias}" if relation.alias else ""
+
+
+_QUERY_EXPRESSIONS = {
+    "exists": "EXISTS asks for all rows of a query, and a stream never has them all; write a JOIN instead",
+    "in": "IN (SELECT ...) asks for all rows of a query, and a stream never has them all; write a JOIN instead",
+    "scalar": "a query cannot stand for one value: a stream has no last row; write a JOIN instead",
+}

@@ -1,0 +1,48 @@
+"""An error in SQL: what is wrong, where, and what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from millrace.protocol import Refuse
+
+
+class SqlError(Refuse):
+    """A statement that cannot be read or cannot run. The text shows the line with a caret under the place.
+
+    line, column   counted from 1
+    source         the line it stands in
+    message        the sentence alone
+    """
+
+    code = "sql"
+
+    def __init__(self, sql: str, at: int, message: str) -> None:
+        at = max(0, min(at, len(sql)))
+        begin = sql.rfind("\n", 0, at) + 1
+        end = sql.find("\n", at)
+        self.message = message
+        self.line = sql.count("\n", 0, at) + 1
+        self.column = at - begin + 1
+        self.source = sql[begin : end if end >= 0 else len(sql)].rstrip()
+        super().__init__(f"line {self.line}, column {self.column}: {message}\n{self.pointer}")
+
+    @property
+    def pointer(self) -> str:
+        """The line and, under it, the caret. A long line is cut around the place; a tab stays one."""
+        before = self.source[: self.column - 1]
+        cut = max(0, len(before) - 80)
+        shown, before = self.source[cut : cut + 120], before[cut:]
+        blank = "".join("\t" if letter == "\t" else " " for letter in before)
+        return f"  {shown}\n  {blank}^"
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """`; did you mean x?`, or nothing if no known name is near."""
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.6)
+    if not near:
+        folded = {name.lower(): name for name in names}
+        near = [folded[wrong.lower()]] if wrong.lower() in folded else []
+    return f"; did you mean {near[0]}?" if near else ""

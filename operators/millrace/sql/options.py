@@ -1,0 +1,161 @@
+"""The options of WITH: which there are, what they may be, and what they become.
+
+One row per option, so that docs, suggestions and errors come from one place. An option that belongs to something that does
+not run yet is known here all the same and refused with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.operators.intervals import parse_interval
+from millrace.protocol import Refuse
+from millrace.sql import syntax as s
+from millrace.sql.errors import SqlError, did_you_mean
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class OptionKind:
+    """`becomes` is the attribute of the definition; `read` turns the value into what is stored there."""
+
+    name: str
+    becomes: str
+    read: Callable[[Value], Any]
+    meaning: str
+
+
+class _Wrong(Exception):  # noqa: N818 - carries a sentence to the place that knows the position
+    """The value is not one the option takes; the text says which are."""
+
+
+def choice(*values: str) -> Callable[[Value], str]:
+    def read(value: Value) -> str:
+        if isinstance(value, str) and value.lower() in values:
+            return value.lower()
+        listed = ", ".join(map(repr, values[:-1])) + f" or {values[-1]!r}"
+        raise _Wrong(f"expected {listed}, got {_shown(value)}{did_you_mean(str(value), values)}")
+
+    return read
+
+
+def interval(least_us: int = 0) -> Callable[[Value], int]:
+    def read(value: Value) -> int:
+        if not isinstance(value, str):
+            raise _Wrong(f"expected a time in quotes such as '10 seconds', got {_shown(value)}")
+        try:
+            us = parse_interval(value)
+        except Refuse as error:
+            raise _Wrong(error.text) from None
+        if us < least_us:
+            raise _Wrong(f"expected {'a time above 0' if least_us else 'no negative time'}, got {_shown(value)}")
+        return us
+
+    return read
+
+
+def switch(value: Value) -> bool:
+    words = {"on": True, "true": True, "off": False, "false": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise _Wrong(f"expected true or false, got {_shown(value)}")
+
+
+def count(value: Value) -> int:
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+        return number
+    raise _Wrong(f"expected a whole number above 0, got {_shown(value)}")
+
+
+def text(value: Value) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise _Wrong(f"expected a text in quotes, got {_shown(value)}")
+
+
+def names(value: Value) -> tuple[str, ...]:
+    """One or several columns: 'symbol' or 'symbol, venue'."""
+    parts = tuple(part.strip() for part in text(value).split(","))
+    if not all(parts):
+        raise _Wrong(f"expected column names with commas between them, got {_shown(value)}")
+    return parts
+
+
+def later(what: str) -> Callable[[Value], Any]:
+    def read(value: Value) -> Any:
+        raise _Wrong(f"{what} not available yet; leave this option out")
+
+    return read
+
+
+def _shown(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+STREAM_OPTIONS: Sequence[OptionKind] = (
+    OptionKind("timestamps", "timestamps", choice("external", "internal", "latent"), "where a tuple's time comes from"),
+    OptionKind("time", "time", text, "the field that carries the time of an external stream"),
+    OptionKind("disorder", "disorder_us", interval(), "how far a feed may be behind its newest tuple"),
+    OptionKind("max_skew", "max_skew_us", interval(), "how far the feeds' clocks may be apart from the server's"),
+    OptionKind("ets", "ets", choice("none", "periodic", "on-demand"), "when the stream makes timestamps by itself"),
+    OptionKind("ets_interval", "ets_interval_us", interval(1), "how often, if periodic"),
+    OptionKind("ets_retry", "ets_retry_us", interval(1), "when to ask a feed again"),
+    OptionKind("progress", "progress", choice("tuples", "punctuation"), "whether tuples move the mark"),
+    OptionKind("grace", "grace_us", interval(), "how long a feed that left may come back and go on"),
+    OptionKind("update_key", "update_key", names, "the columns that identify what a row updates"),
+    OptionKind("queue", "queue", choice("append", "fifo", "inplace", "linecutting"), "the queue of LATEST edges"),
+    OptionKind("history", "history", switch, "whether the stream is archived"),
+    OptionKind("extra", "extra", choice("refuse", "ignore"), "what happens to keys that are no columns"),
+    OptionKind("lull", "lull_us", interval(1), "a promise: data time is never further behind the clock"),
+)
+
+QUERY_OPTIONS: Sequence[OptionKind] = (
+    OptionKind("order", "order", choice("arrival", "event"), "the order of the rows"),
+    OptionKind("fuse", "fuse", switch, "whether neighbouring operators may run as one"),
+    OptionKind("emit", "emit", choice("latest", "every"), "what an update stream emits"),
+    OptionKind("max_state", "max_state", count, "how many tuples the query may remember"),
+    OptionKind("on_max_state", "on_max_state", later("state limits with an action are"), "what happens at that limit"),
+    OptionKind("join", "join", later("joins are"), "the discipline of ordered joins"),
+    OptionKind("alpha", "alpha", later("joins are"), "the bound of adaptive joins"),
+    OptionKind("flush", "flush", later("windows are"), "how the results of a window are spread"),
+    OptionKind("max_delay", "max_delay", later("windows are"), "how late a spread result may be"),
+    OptionKind("partial", "partial", later("windows are"), "whether windows that began before the query are emitted"),
+)
+
+SINK_OPTIONS: Sequence[OptionKind] = (
+    OptionKind("type", "type", choice("file", "stdout"), "where the rows go"),
+    OptionKind("path", "path", text, "the file"),
+    OptionKind("format", "format", choice("jsonl", "csv", "parquet", "arrow"), "how rows are written"),
+    OptionKind("on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect"), "what happens when it falls behind"),
+    OptionKind("slow_limit", "slow_limit", count, "by how many tuples it may fall behind"),
+    OptionKind("freshness", "freshness", later("freshness contracts are"), "how old a row may be"),
+)
+
+
+def read_options(
+    sql: str, given: Sequence[s.Option], known: Sequence[OptionKind], of_what: str
+) -> tuple[dict[str, Any], Mapping[str, s.Option]]:
+    """The values by attribute, and the options by name for errors found later."""
+    rows = {row.name: row for row in known}
+    values: dict[str, Any] = {}
+    seen: dict[str, s.Option] = {}
+    for option in given:
+        name = option.name.text
+        row = rows.get(name)
+        if row is None:
+            hint = did_you_mean(name, rows) or f"; there are {', '.join(rows)}"
+            raise SqlError(sql, option.name.span.start, f"{of_what} has no option {name}{hint}")
+        if name in seen:
+            raise SqlError(sql, option.name.span.start, f"the option {name} is given twice")
+        seen[name] = option
+        try:
+            values[row.becomes] = row.read(option.value)
+        except _Wrong as wrong:
+            raise SqlError(sql, option.value_span.start, f"{name}: {wrong}") from None
+    return values, seen

@@ -1,0 +1,110 @@
+"""What statements come to: definitions to create, things to drop, plans to show. Nothing is done here.
+
+A catalog is a value: `with_` gives the one in which a planned statement has been carried out, so that a file of statements
+is planned as a whole, each on top of those before it, and only then applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
+
+from millrace.engine.plan import QueryPlan, StreamDefinition
+
+SinkType = Literal["file", "stdout"]
+OnSlow = Literal["wait", "drop_oldest", "disconnect"]
+Format = Literal["jsonl", "csv", "parquet", "arrow"]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkDefinition:
+    """Where a query's rows go beside its subscribers.
+
+    `on_slow` says what happens when it falls behind by `slow_limit` tuples: hold the query, forget the oldest, or end the sink.
+    """
+
+    name: str
+    query: str
+    type: SinkType
+    path: str | None = None
+    format: Format = "jsonl"
+    on_slow: OnSlow = "wait"
+    slow_limit: int = 65_536
+    sql: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStream:
+    stream: StreamDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQuery:
+    """A new query, or with `replaces` a new definition for one that exists."""
+
+    plan: QueryPlan
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSink:
+    sink: SinkDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class DropStatement:
+    kind: Literal["stream", "query", "sink"]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    plan: QueryPlan
+    text: str
+
+
+Planned = CreateStream | CreateQuery | CreateSink | DropStatement | Explain | QueryPlan
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What exists, by name."""
+
+    streams: Mapping[str, StreamDefinition] = field(default_factory=dict)
+    queries: Mapping[str, QueryPlan] = field(default_factory=dict)
+    sinks: Mapping[str, SinkDefinition] = field(default_factory=dict)
+
+    def with_(self, planned: Planned) -> Catalog:
+        """The catalog after this."""
+        match planned:
+            case CreateStream(stream):
+                return replace(self, streams=_set(self.streams, stream.name, stream))
+            case CreateQuery(plan):
+                return replace(self, queries=_set(self.queries, plan.name, plan))
+            case QueryPlan():
+                return replace(self, queries=_set(self.queries, planned.name, planned))
+            case CreateSink(sink):
+                return replace(self, sinks=_set(self.sinks, sink.name, sink))
+            case DropStatement("stream", name):
+                return replace(self, streams=_unset(self.streams, name))
+            case DropStatement("query", name):
+                return replace(self, queries=_unset(self.queries, name))
+            case DropStatement(_, name):
+                return replace(self, sinks=_unset(self.sinks, name))
+            case Explain():
+                return self
+
+    def kind_of(self, name: str) -> str | None:
+        """Whether a stream or a query has this name: the two share theirs, because FROM names either."""
+        return "stream" if name in self.streams else "query" if name in self.queries else None
+
+
+def _set(items: Mapping[str, _Value], name: str, value: _Value) -> dict[str, _Value]:
+    return {**items, name: value}
+
+
+def _unset(items: Mapping[str, _Value], name: str) -> dict[str, _Value]:
+    return {key: value for key, value in items.items() if key != name}

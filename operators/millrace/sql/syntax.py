@@ -1,0 +1,377 @@
+"""The parsed form of SQL: what was written and where, before any name has a meaning. Plain frozen data.
+
+Every node has a span, the offsets in the text at which it begins and ends, because every error points at its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+
+class Span(NamedTuple):
+    """Offsets into the text of all statements."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Node):
+    """An identifier: folded to lower case, or as it stood between quotes."""
+
+    text: str
+
+
+# -- expressions -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Expr(Node):
+    """Anything with a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Expr):
+    """A number, a text, a truth value or NULL (None). A text may still become a timestamp or an interval."""
+
+    value: int | float | str | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalLiteral(Expr):
+    text: str
+    unit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampLiteral(Expr):
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRef(Expr):
+    table: Name | None
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class TypeName(Node):
+    """A type as written; what it means is the binder's to say."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrderItem(Node):
+    expression: Expr
+    descending: bool
+    nulls_first: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Over(Node):
+    partition: tuple[Expr, ...]
+    order: tuple[OrderItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall(Expr):
+    """A function by name, or an operator by its sign. `star` is count(*)."""
+
+    name: Name
+    arguments: tuple[Expr, ...]
+    star: bool = False
+    distinct: bool = False
+    filter: Expr | None = None
+    over: Over | None = None
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Between(Expr):
+    value: Expr
+    low: Expr
+    high: Expr
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InList(Expr):
+    value: Expr
+    members: tuple[Expr, ...]
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Like(Expr):
+    value: Expr
+    pattern: Expr
+    escape: Expr | None
+    negated: bool
+    fold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CaseExpr(Expr):
+    subject: Expr | None
+    branches: tuple[tuple[Expr, Expr], ...]
+    otherwise: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class CastExpr(Expr):
+    argument: Expr
+    type: TypeName
+
+
+@dataclass(frozen=True, slots=True)
+class QueryExpr(Expr):
+    """A query where a value stands: EXISTS, IN or a scalar subquery. None of them runs on a stream."""
+
+    form: Literal["exists", "in", "scalar"]
+    query: QueryBody
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalText(Node):
+    text: str
+    unit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeWindow(Node):
+    """`[RANGE r SLIDE s]`; no range means UNBOUNDED."""
+
+    range: IntervalText | None
+    slide: IntervalText | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowsWindow(Node):
+    rows: int
+    slide: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Latest(Node):
+    """LATEST [LAZY | EAGER] [USING policy]: the edge to this table is an update queue."""
+
+    commit: Literal["lazy", "eager"] | None
+    using: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shed(Node):
+    bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource(Node):
+    """What rows come from, before its modifiers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTable(TableSource):
+    """A stream, a query, a CTE; `part` is what stands behind a dot, as in `packets.late`."""
+
+    name: Name
+    part: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFunction(TableSource):
+    """TUMBLE, HOP or SESSION."""
+
+    name: Name
+    arguments: tuple[Expr, ...]
+    partition: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subquery(TableSource):
+    query: QueryBody
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Node):
+    """Anything in FROM."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePrimary(Table):
+    source: TableSource
+    alias: Name | None
+    window: RangeWindow | RowsWindow | None
+    latest: Latest | None
+    shed: Shed | None
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Table):
+    left: Table
+    right: TablePrimary
+    kind: Literal["inner", "left", "right", "full", "cross"]
+    condition: Expr | None
+    latest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Followed(Table):
+    """left FOLLOWED BY [NO] right."""
+
+    left: Table
+    right: TablePrimary
+    absent: bool
+    mode: Literal["recent", "chronicle"]
+    within: IntervalText | None
+    condition: Expr | None
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Node):
+    """An expression of the SELECT list."""
+
+    expression: Expr
+    alias: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class Star(Node):
+    """`*`, or `t.*`."""
+
+    table: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Node):
+    items: tuple[Item | Star, ...]
+    tables: tuple[Table, ...]
+    where: Expr | None
+    group_by: tuple[Expr, ...]
+    having: Expr | None
+    qualify: Expr | None
+    distinct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Arm(Node):
+    """UNION ALL and what follows it; `operator` is as written, in capitals."""
+
+    operator: str
+    term: Select | QueryBody
+
+
+@dataclass(frozen=True, slots=True)
+class Cte(Node):
+    name: Name
+    query: QueryBody
+
+
+@dataclass(frozen=True, slots=True)
+class Clause(Node):
+    """A clause that is refused: its place is all that matters."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBody(Node):
+    ctes: tuple[Cte, ...]
+    recursive: bool
+    first: Select | QueryBody
+    arms: tuple[Arm, ...]
+    order_by: Clause | None
+    limit: Clause | None
+
+
+# -- statements --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Node):
+    """`name = value` of WITH; `word` says that the value stood without quotes."""
+
+    name: Name
+    value: str | int | float | bool
+    value_span: Span
+    word: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDef(Node):
+    name: Name
+    type: TypeName
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStreamStatement(Node):
+    name: Name
+    fields: tuple[FieldDef, ...]
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueryStatement(Node):
+    name: Name
+    replace: bool
+    options: tuple[Option, ...]
+    query: QueryBody
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSinkStatement(Node):
+    name: Name
+    query: Name
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropStatementNode(Node):
+    kind: Literal["stream", "query", "sink"]
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainStatement(Node):
+    query: QueryBody
+
+
+@dataclass(frozen=True, slots=True)
+class SelectStatement(Node):
+    query: QueryBody
+
+
+Body = (
+    CreateStreamStatement
+    | CreateQueryStatement
+    | CreateSinkStatement
+    | DropStatementNode
+    | ExplainStatement
+    | SelectStatement
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement and the whole text it stands in, so that an error can show its line."""
+
+    text: str
+    body: Body
+
+    @property
+    def sql(self) -> str:
+        """The statement's own words."""
+        return self.text[self.body.span.start : self.body.span.end]

@@ -1,0 +1,81 @@
+"""Syntax errors in plain words: what stood there, what could have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
+
+from millrace.sql.errors import SqlError, did_you_mean
+
+_SIGNS = {
+    "LPAR": "'('", "RPAR": "')'", "COMMA": "','", "DOT": "'.'", "SEMICOLON": "';'", "LSQB": "'['", "RSQB": "']'",
+    "EQUAL": "'='", "STAR": "'*'", "STRING": "a text in quotes", "NUMBER": "a number", "$END": "the end",
+}  # fmt: skip
+_NAMES = {"IDENTIFIER", "QUOTED"}
+# These go on with an expression; to name each would bury the word that matters.
+_OPERATORS = {
+    "AND", "OR", "IS", "IN", "BETWEEN", "LIKE", "ILIKE", "NOT", "COMPARISON", "EQUAL", "PLUS", "MINUS", "STAR", "SLASH",
+    "PERCENT", "CONCAT", "__ANON_0",
+}  # fmt: skip
+# What an expression can begin with, beside a name.
+_BEGINNINGS = {"NUMBER", "STRING", "CASE", "CAST", "NULL", "TRUE", "FALSE", "INTERVAL", "TIMESTAMP", "EXISTS"}
+_SHOWN = 8
+
+
+def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
+    """A parser's complaint as a sentence."""
+    if isinstance(error, UnexpectedToken):
+        if error.token.type == "$END":
+            return SqlError(text, len(text.rstrip()), f"expected {_expected(error.accepts)} here, got the end")
+        at = error.token.start_pos or 0
+        if text.startswith("/*", at):
+            return SqlError(text, at, "this comment is never closed: expected */")
+        return SqlError(text, at, _sentence(str(error.token), error.accepts or ()))
+    if isinstance(error, UnexpectedEOF):
+        return SqlError(text, len(text), "the statement ends too early")
+    at = error.pos_in_stream or 0
+    if isinstance(error, UnexpectedCharacters):
+        letter = text[at : at + 1]
+        if letter in "'\"":
+            return SqlError(text, at, f"this quote is never closed: expected another {letter}")
+        return SqlError(text, at, f"expected {_expected(error.allowed or ())}, got {_word_at(text, at)}")
+    return SqlError(text, at, "this is no SQL that Millrace knows")
+
+
+def _sentence(got: str, accepts: Iterable[str]) -> str:
+    accepts = set(accepts)
+    words = [word.strip("_") for word in accepts if word not in _SIGNS and word not in _NAMES]
+    return f"expected {_expected(accepts)}, got {got}{did_you_mean(got.upper(), words)}"
+
+
+def _expected(accepts: Iterable[str]) -> str:
+    """The terminals as a person would list them, an expression's parts under one word."""
+    accepts = set(accepts)
+    shown: list[str] = []
+    if accepts >= _NAMES:
+        if accepts >= _BEGINNINGS:
+            shown.append("an expression")
+            accepts -= _BEGINNINGS | {"MINUS", "PLUS", "LPAR", "NOT", "POSITION", "SUBSTRING", "TRIM", "EXTRACT"}
+        else:
+            shown.append("a name")
+            accepts = {terminal for terminal in accepts if terminal in _SIGNS or terminal.startswith("_")}
+        accepts -= _NAMES
+        accepts = {terminal for terminal in accepts if terminal in _SIGNS or terminal.startswith("_")}
+    if accepts >= {"PLUS", "AND"} or accepts >= {"PLUS", "STAR"}:
+        shown.append("an operator")
+        accepts -= _OPERATORS
+    words = sorted({_spell(terminal) for terminal in accepts if not terminal.startswith("__")})
+    shown = words[: _SHOWN - len(shown)] + shown
+    return " or ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0] if shown else "nothing more"
+
+
+def _spell(terminal: str) -> str:
+    return _SIGNS.get(terminal, terminal.strip("_"))
+
+
+def _word_at(text: str, at: int) -> str:
+    end = at
+    while end < len(text) and (text[end].isalnum() or text[end] == "_"):
+        end += 1
+    return text[at : max(end, at + 1)] or "the end"
