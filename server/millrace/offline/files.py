@@ -64,16 +64,24 @@ def _nothing(amount: int) -> None:
     """Nobody watches how far the reading has come."""
 
 
-def read_batches(path: str, stream: StreamDefinition, advanced: Advanced = _nothing) -> Iterator[Batch]:
+def read_batches(
+    path: str,
+    stream: StreamDefinition,
+    advanced: Advanced = _nothing,
+    format: str | None = None,  # noqa: A002 - the option's name
+) -> Iterator[Batch]:
     """The rows of a file as batches of the stream's schema, in the file's order.
 
-    `advanced` is told how many of the file's bytes each step has read.
+    `advanced` is told how many of the file's bytes each step has read; `format` goes before the path's ending.
     """
-    reader = _READERS[ending(path, "an input")]
+    if format is not None and format not in ENDINGS:
+        raise Refuse(f"a format is one of {', '.join(ENDINGS)}, not {format!r}", code="bad_path")
+    reader = _READERS[format or ending(path, "an input")]
     source = Source(stream)
     try:
         if path == STANDARD:
-            yield from reader(sys.stdin.buffer, path, source, advanced)
+            # Unbuffered, so that what a pipe brings is passed on when it comes.
+            yield from reader(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer), path, source, advanced)
         else:
             with Path(path).open("rb") as file:
                 yield from reader(file, path, source, advanced)

@@ -7,10 +7,9 @@ transport. A peer that does not read is not read either once its answers pile up
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -71,7 +70,7 @@ class Connection(asyncio.Protocol):
         self.hall = hall
         self.peer = "?"
         self.writable = True
-        self.heard_at = time.monotonic()
+        self.heard_at = asyncio.get_running_loop().time()
         self._transport: asyncio.Transport | None = None
         self._dialect: Dialect | None = None
         self._ending = False
@@ -92,7 +91,7 @@ class Connection(asyncio.Protocol):
         self.hall.connections[self] = None
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = time.monotonic()
+        self.heard_at = asyncio.get_running_loop().time()
         if self._ending:
             return
         if self._dialect is None:
@@ -155,5 +154,10 @@ class Connection(asyncio.Protocol):
             self._dialect.farewell(reason)
         self.close()
 
-    def describe(self) -> dict[str, Any]:
-        return {"peer": self.peer, "dialect": type(self._dialect).__name__ if self._dialect else None}
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def idle_since(self, now: float) -> float:
+        """For how long the peer has said nothing."""
+        return now - self.heard_at

@@ -6,7 +6,7 @@ The next sequence numbers outlive connections, so that a producer that reconnect
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -53,6 +53,7 @@ class Feeds:
         self._runner = runner
         self._streams: dict[str, _Stream] = {}
         self._owners: dict[tuple[str, str], OwnedFeed] = {}
+        self.punctuations: Counter[str] = Counter()
         self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     # -- streams -----------------------------------------------------------------------------------
@@ -115,9 +116,11 @@ class Feeds:
             self._runner.submit(Arrived(stream, producer, batch))
 
     def punctuated(self, stream: str, producer: str, value_us: int) -> None:
+        self.punctuations["client"] += 1
         self._runner.submit(Punctuated(stream, producer, value_us))
 
     def answered(self, stream: str, producer: str, request: int, value_us: int) -> None:
+        self.punctuations["ets"] += 1
         self._runner.submit(Answered(stream, producer, request, value_us))
 
     def count(self, stream: str, *, received: int = 0, rejected: int = 0) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -36,10 +36,15 @@ from millrace.engine.events import (
     WakeAt,
     WatchProgress,
 )
+from millrace.operators.batch import Batch
 from millrace.protocol import Schema
 from millrace.server.sink import Outlet
 
 log = structlog.get_logger()
+
+
+# How often the end of the server looks whether sinks and subscribers are done.
+DRAIN_POLL_SECONDS: Final = 0.01
 
 
 class Steps(Protocol):
@@ -83,7 +88,7 @@ class Runner:
         self.outlets: dict[str, Outlet] = {}
         self.steps = 0
         self.late: dict[str, int] = {}
-        self.on_latency: Callable[[str, int, Deliver], None] = _ignore
+        self.on_delivery: Callable[[str, int, Batch], None] = _ignore
         self._clock = clock
         self._budget = budget
         self._retain = retain
@@ -107,6 +112,9 @@ class Runner:
             Rejected: self._rejected,
             RowsFailed: self._rows_failed,
         }
+
+    def now_us(self) -> int:
+        return self._clock()
 
     # -- in ----------------------------------------------------------------------------------------
 
@@ -191,6 +199,12 @@ class Runner:
         while self._events or self._more:
             await self._idle.wait()
 
+    async def wait_delivered(self) -> None:
+        """Until no sink and no subscriber holds rows any more."""
+        # A poll, because it runs once, at the end, and every consumer drains in a way of its own.
+        while any(consumer.held for outlet in self.outlets.values() for consumer in outlet.consumers):  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+
     def step(self) -> None:
         """One step, and its orders."""
         now_us = self._clock()
@@ -222,7 +236,7 @@ class Runner:
     def _deliver(self, order: Deliver) -> None:
         outlet = self.outlets.get(order.query)
         if outlet is not None and len(order.batch):
-            self.on_latency(order.query, self._clock(), order)
+            self.on_delivery(order.query, self._clock(), order.batch)
             outlet.deliver(order.sequence, order.batch)
 
     def _progressed(self, order: Progressed) -> None:
@@ -264,10 +278,9 @@ class Runner:
 
 
 class Stopwatch:
-    """Times executions by the wall clock. Readings go back to the engine as events; totals stay for the metrics."""
+    """Times executions by the wall clock. Readings go back to the engine as events."""
 
     def __init__(self) -> None:
-        self.busy_ns: dict[str, int] = {}
         self._began = 0
         self._readings: dict[str, tuple[int, int]] = {}
 
@@ -282,8 +295,6 @@ class Stopwatch:
     def take(self) -> list[Event]:
         """What executions have cost since the last call."""
         readings, self._readings = self._readings, {}
-        for operator, (_, spent) in readings.items():
-            self.busy_ns[operator] = self.busy_ns.get(operator, 0) + spent
         return [Measured(operator, tuples, spent / 1_000) for operator, (tuples, spent) in readings.items()]
 
 

@@ -11,8 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
 
 import structlog
 
@@ -21,6 +21,9 @@ from millrace.protocol import Refuse, Schema
 from millrace.server.writers import Writer
 
 log = structlog.get_logger()
+
+# The label under which the metrics count all subscribers of a query.
+SUBSCRIPTIONS: Final = "subscriptions"
 
 OnSlow = Literal["wait", "drop_oldest", "disconnect"]
 
@@ -33,6 +36,16 @@ class Slow:
     limit: int = 100_000
 
 
+@dataclass(slots=True)
+class Counts:
+    """What has become of the rows of one sink, or of all subscriptions together."""
+
+    delivered: int = 0
+    dropped: int = 0
+    held: int = 0
+    lag_us: int = 0
+
+
 class Consumer:
     """Takes rows at its own pace.
 
@@ -40,8 +53,9 @@ class Consumer:
     by what the engine delivers in one step at most, because the query is paused at the next.
     """
 
-    def __init__(self, name: str, slow: Slow) -> None:
+    def __init__(self, name: str, slow: Slow, label: str) -> None:
         self.name = name
+        self.label = label
         self.slow = slow
         self.held = 0
         self.delivered = 0
@@ -92,6 +106,10 @@ class Consumer:
             batch = batch.slice(0, most)
         return sequence, batch
 
+    def lag_us(self, now_us: int) -> int:
+        """The age of the oldest row that waits here."""
+        return max(now_us - int(self._queue[0][1].arrival[0]), 0) if self._queue else 0
+
     def passed_on(self, tuples: int) -> None:
         """So many of the tuples taken have left."""
         self.held -= tuples
@@ -129,6 +147,7 @@ class Outlet:
         self.next_sequence = 0
         self.consumers: list[Consumer] = []
         self.waiting = False
+        self._gone = Counts()
         self._retain = retain
         self._retained: deque[tuple[int, Batch]] = deque()
         self._retained_tuples = 0
@@ -158,7 +177,20 @@ class Outlet:
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+            self._gone.delivered += consumer.delivered
+            self._gone.dropped += consumer.dropped
             self._look_for_slow_ones()
+
+    def counts(self, now_us: int) -> dict[str, Counts]:
+        """By sink; subscriptions, which come and go, are counted together under `subscriptions`."""
+        found = {SUBSCRIPTIONS: replace(self._gone)}
+        for consumer in self.consumers:
+            at = found.setdefault(consumer.label, Counts())
+            at.delivered += consumer.delivered
+            at.dropped += consumer.dropped
+            at.held += consumer.held
+            at.lag_us = max(at.lag_us, consumer.lag_us(now_us))
+        return found
 
     @property
     def oldest_retained(self) -> int:
@@ -227,7 +259,7 @@ class Subscription(Consumer):
     """A subscriber on a connection: rows leave as far as its credit goes and its socket takes them."""
 
     def __init__(self, name: str, slow: Slow, sender: Sender) -> None:
-        super().__init__(name, slow)
+        super().__init__(name, slow, SUBSCRIPTIONS)
         self._sender = sender
         self._progress: int | None = None
 
@@ -251,7 +283,7 @@ class WriterSink(Consumer):
     """Rows to a writer (a file, the standard output) in a thread of its own, as many at a time as have gathered."""
 
     def __init__(self, name: str, slow: Slow, writer: Writer) -> None:
-        super().__init__(name, slow)
+        super().__init__(name, slow, name)
         self.failed: str | None = None
         self._writer = writer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
@@ -286,8 +318,10 @@ class WriterSink(Consumer):
         self.pump()
 
     def ended(self, code: str, text: str) -> None:
-        self.failed = text
-        log.warning("a sink was cut off", sink=self.name, code=code, reason=text)
+        """Cut off if too slow; if the query has ended, whoever ended it closes the file."""
+        if code == "too_slow":
+            self.failed = text
+            log.warning("a sink was cut off", sink=self.name, reason=text)
 
     async def close(self) -> None:
         """Write what is held, then finish the file."""

@@ -1,0 +1,224 @@
+"""The commands that look at a server and change it, each one request to its API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from millrace.cli import show
+from millrace.cli.link import Link, segment
+from millrace.cli.options import linked
+from millrace.protocol.errors import MillraceError
+
+Name = Annotated[str, typer.Argument()]
+
+# What `list` prints of each kind of thing: heads and where the value is.
+COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "stream": ("name", "timestamps", "tuples", "late", "rejected", "connections", "component"),
+    "query": ("name", "state", "order", "rows", "subscribers", "component"),
+    "sink": ("name", "query", "type", "state", "delivered", "held", "dropped"),
+    "component": ("name", "strategy", "weight", "steps", "queued", "ready"),
+    "operator": ("name", "kind", "component", "input_tuples", "output_tuples", "executions", "blocked"),
+}
+PLURALS: Final = {
+    "stream": "streams",
+    "query": "queries",
+    "sink": "sinks",
+    "component": "components",
+    "operator": "operators",
+}
+HELP: Final = {
+    "stream": "The streams that clients feed.",
+    "query": "The queries that run.",
+    "sink": "Where rows go by themselves: files and the standard output.",
+    "component": "Connected operators with one scheduler.",
+    "operator": "The nodes of the query graph.",
+}
+
+
+def groups() -> dict[str, typer.Typer]:
+    """`stream`, `query`, `sink`, `component`, `operator`: each with list and show."""
+    made = {kind: _group(kind) for kind in COLUMNS}
+    made["query"].command("drop")(linked(_drop("query")))
+    made["query"].command("pause")(linked(query_pause))
+    made["query"].command("resume")(linked(query_resume))
+    made["stream"].command("drop")(linked(_drop("stream")))
+    made["sink"].command("drop")(linked(_drop("sink")))
+    made["component"].command("table")(linked(component_table))
+    made["strategy"] = typer.Typer(help="Which operator runs next.", no_args_is_help=True)
+    made["strategy"].command("show")(linked(strategy_show))
+    made["strategy"].command("set")(linked(strategy_set))
+    made["break"] = typer.Typer(help="Virtual break points in the query graph.", no_args_is_help=True)
+    made["break"].command("set")(linked(break_set))
+    made["break"].command("unset")(linked(break_unset))
+    return made
+
+
+def _group(kind: str) -> typer.Typer:
+    group = typer.Typer(help=HELP[kind], no_args_is_help=True)
+    group.command("list", help=f"List all {PLURALS[kind]}.")(linked(_lister(kind)))
+    group.command("show", help=f"Show one {kind}, whole.")(linked(_shower(kind)))
+    return group
+
+
+def _lister(kind: str) -> Callable[..., None]:
+    def list_all(link: Link) -> None:
+        items = link.get(PLURALS[kind])
+        if link.as_json:
+            show.as_json(items)
+        else:
+            columns = COLUMNS[kind]
+            show.table(
+                [name.replace("_", " ") for name in columns], [[item.get(at) for at in columns] for item in items]
+            )
+
+    return list_all
+
+
+def _shower(kind: str) -> Callable[..., None]:
+    def show_one(link: Link, name: Name) -> None:
+        _print(link, link.get(f"{PLURALS[kind]}/{segment(name)}"))
+
+    return show_one
+
+
+def _drop(kind: str) -> Callable[..., None]:
+    def drop(link: Link, name: Name) -> None:
+        done = link.delete(f"{PLURALS[kind]}/{segment(name)}")
+        _done(link, done, f"dropped {kind} {name}")
+
+    drop.__doc__ = f"Drop a {kind}."
+    return drop
+
+
+def _print(link: Link, item: Mapping[str, Any]) -> None:
+    if link.as_json:
+        show.as_json(item)
+    else:
+        show.details(item)
+
+
+def _done(link: Link, answer: object, text: str) -> None:
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.tell(text)
+
+
+# -- SQL ---------------------------------------------------------------------------------------------------------------
+
+
+def apply(
+    link: Link,
+    file: Annotated[Path, typer.Argument(help="A file of statements.")],
+    plan: Annotated[bool, typer.Option("--plan", help="Plan and check everything, apply nothing.")] = False,
+) -> None:
+    """Apply all statements of a file, or none of them."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MillraceError(f"{file}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from None
+    _run_sql(link, text, plan)
+
+
+def sql(link: Link, statement: Annotated[str, typer.Argument(help="One or more statements.")]) -> None:
+    """Execute a statement."""
+    _run_sql(link, statement, False)
+
+
+def _run_sql(link: Link, text: str, dry_run: bool) -> None:
+    answer = link.post("sql", {"sql": text, "dry_run": dry_run})
+    if link.as_json:
+        show.as_json(answer)
+        return
+    for statement in answer["statements"]:
+        for warning in statement.get("warnings", ()):
+            show.tell(f"warning: {warning}")
+        if "text" in statement:
+            show.out(statement["text"])
+        else:
+            words = statement["kind"].replace("_", " ")
+            show.tell(f"{'would ' if dry_run else ''}{words} {statement['name']}")
+
+
+def explain(link: Link, query: Name) -> None:
+    """Show the plan of a running query."""
+    answer = link.get(f"queries/{segment(query)}/explain")
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.out(answer["text"])
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+
+def query_pause(link: Link, name: Name) -> None:
+    """Pause a query: it takes nothing, and counts what it skips, until it is resumed."""
+    _done(link, link.post(f"queries/{segment(name)}/pause"), f"paused query {name}")
+
+
+def query_resume(link: Link, name: Name) -> None:
+    """Resume a paused query at the then current end."""
+    answer = link.post(f"queries/{segment(name)}/resume")
+    _done(link, answer, f"resumed query {name}; it skipped {answer.get('skipped', 0)} tuples")
+
+
+# -- scheduling --------------------------------------------------------------------------------------------------------
+
+
+def component_table(link: Link, name: Name) -> None:
+    """Print a component's state table as the papers do: state, pred, succ, transition."""
+    answer = link.get(f"components/{segment(name)}/table")
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.table(("state", "pred", "succ", "transition"), table_lines(answer["rows"]))
+
+
+def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line per row; further predecessors and successors (a union's, a fork's) stand on lines of their own."""
+    return [line for row in rows for line in _row_lines(row)]
+
+
+def _row_lines(row: Mapping[str, Any]) -> Iterator[list[str]]:
+    state, transition = row["state"], row["transition"]
+    for pred, succ in zip_longest(row["pred"] or ["-"], row["succ"] or ["-"], fillvalue=""):
+        yield [state, pred, succ, transition]
+        state = transition = ""
+
+
+def strategy_show(link: Link, component: Name) -> None:
+    """Show the strategy of a component and of its operators."""
+    answer = link.get(f"components/{segment(component)}/strategy")
+    if link.as_json:
+        show.as_json(answer)
+        return
+    show.out(f"{component}: {answer['strategy']}")
+    show.table(("operator", "strategy"), list(answer["operators"].items()))
+
+
+def strategy_set(
+    link: Link,
+    component: Name,
+    strategy: Annotated[str, typer.Argument(help="dfs, bfs or rr, also with (k).")],
+    operator: Annotated[str | None, typer.Option(help="Re-map this operator alone.")] = None,
+) -> None:
+    """Set the strategy of a component, or of one of its operators, while it runs."""
+    body = {"strategy": strategy, "operator": operator}
+    answer = link.put(f"components/{segment(component)}/strategy", body)
+    _done(link, answer, f"{operator or component} now runs {answer['strategy']}")
+
+
+def break_set(link: Link, operator: Name) -> None:
+    """Set a break point at an operator's output."""
+    _done(link, link.put(f"operators/{segment(operator)}/break"), f"set a break point at {operator}")
+
+
+def break_unset(link: Link, operator: Name) -> None:
+    """Unset a break point."""
+    _done(link, link.delete(f"operators/{segment(operator)}/break"), f"unset the break point at {operator}")

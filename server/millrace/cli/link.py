@@ -1,0 +1,119 @@
+"""The command line's way to a server: its HTTP API, and nothing else.
+
+Rule: whatever goes wrong on the way is a MillraceError that says what to try next.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from millrace.protocol.errors import MillraceError
+
+# A server that has not answered by then is stuck: every route answers within a few engine steps.
+TIMEOUT_SECONDS: Final = 60.0
+
+
+class ServerError(MillraceError):
+    """The server said no: its problem's code and text."""
+
+    code = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where the server is, how to be trusted by it, and how to print what it says."""
+
+    admin: str
+    server: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    as_json: bool = False
+
+    def get(self, path: str) -> Any:
+        return self._ask("GET", path)
+
+    def post(self, path: str, body: object = None) -> Any:
+        return self._ask("POST", path, body)
+
+    def put(self, path: str, body: object = None) -> Any:
+        return self._ask("PUT", path, body)
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path)
+
+    @property
+    def token(self) -> str | None:
+        if self.token_file is None:
+            return os.environ.get("MILLRACE_TOKEN")
+        try:
+            return self.token_file.read_text(encoding="utf-8").partition("\n")[0].strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise MillraceError(f"token file {self.token_file}: {getattr(error, 'strerror', None) or error}") from None
+
+    def tls(self) -> ssl.SSLContext:
+        """Trusts the given certificate authority, or the system's."""
+        try:
+            return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
+        except (OSError, ssl.SSLError) as error:
+            raise MillraceError(f"CA file {self.ca_file}: {getattr(error, 'strerror', None) or error}") from None
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        connection = self._connect()
+        headers = {"accept": "application/json", "content-type": "application/json"}
+        if token := self.token:
+            headers["authorization"] = f"Bearer {token}"
+        try:
+            connection.request(method, f"/api/v1/{path}", json.dumps(body) if body is not None else None, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+        except ssl.SSLCertVerificationError as error:
+            raise MillraceError(
+                f"the server at {self.admin} is not trusted ({error.verify_message}): give its CA with --ca-file"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise MillraceError(
+                f"no Millrace server answers at {self.admin} ({_reason(error)}): "
+                "start one with `millrace serve`, or say where it is with --admin HOST:PORT"
+            ) from None
+        finally:
+            connection.close()
+        return _checked(answer.status, content)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        address = self.admin if "://" in self.admin else f"{'https' if self.ca_file else 'http'}://{self.admin}"
+        try:
+            parts = urlsplit(address)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if parts.scheme not in ("http", "https") or not host:
+            raise MillraceError(f"--admin: expected HOST:PORT or a URL, such as 127.0.0.1:7421, got {self.admin!r}")
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, port or 7421, timeout=TIMEOUT_SECONDS, context=self.tls())
+        return http.client.HTTPConnection(host, port or 7421, timeout=TIMEOUT_SECONDS)
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def _checked(status: int, content: bytes) -> Any:
+    try:
+        said = json.loads(content)
+    except ValueError:
+        raise MillraceError(f"expected JSON from the server, got status {status} and {content[:60]!r}") from None
+    if status >= 400:
+        raise ServerError(said.get("detail", f"status {status}"), code=said.get("code", "server"))
+    return said
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()

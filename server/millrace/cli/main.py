@@ -1,0 +1,100 @@
+"""The `millrace` command: where its verbs are registered, and where errors become one line and an exit code.
+
+Rule: starting must be fast, so a command imports what it needs when it runs. Exit codes: 0 done, 1 failed, 2 wrong
+usage, 78 wrong configuration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from millrace.cli import admin, serving, show
+from millrace.cli.options import linked
+from millrace.cli.streaming import feed, tail
+from millrace.protocol.errors import MillraceError
+
+EXIT_FAILED: Final = 1
+EXIT_CONFIGURATION: Final = 78  # sysexits' EX_CONFIG
+
+# Commands whose modules are imported only when they are asked for: (module, function).
+LAZY: Final = {"run": ("millrace.cli.run", "run")}
+
+
+class Commands(TyperGroup):
+    """The commands, with those of LAZY loaded at need."""
+
+    # The contexts and commands are click's or typer's own, by version: neither is ours to name.
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *LAZY]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in LAZY:
+            return super().get_command(ctx, cmd_name)
+        module, function = LAZY[cmd_name]
+        alone = typer.Typer(add_completion=False)
+        alone.command(cmd_name)(getattr(importlib.import_module(module), function))
+        return typer.main.get_command(alone)
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="millrace",
+    help="Millrace, a stream server: continuous SQL queries over timestamped tuples.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve")(serving.serve)
+app.command("apply")(linked(admin.apply))
+app.command("sql")(linked(admin.sql))
+app.command("feed")(linked(feed))
+app.command("tail")(linked(tail))
+app.command("explain")(linked(admin.explain))
+for _name, _group in admin.groups().items():
+    app.add_typer(_group, name=_name)
+app.add_typer(serving.config, name="config")
+
+
+@app.command("version")
+def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print the version."""
+    import importlib.metadata
+
+    try:
+        number = importlib.metadata.version("millrace")
+    except importlib.metadata.PackageNotFoundError:
+        number = "unknown"
+    if as_json:
+        show.as_json({"version": number})
+    else:
+        show.out(f"millrace {number}")
+
+
+def main() -> None:
+    """The entry point: every error a person can meet is one clear line."""
+    try:
+        app()
+    except MillraceError as error:
+        _complain(error)
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`): that is no failure, and Python must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _complain(error: MillraceError) -> Any:
+    for line in getattr(error, "problems", None) or [error.text]:
+        show.tell(f"millrace: {line}")
+    sys.exit(EXIT_CONFIGURATION if error.code == "configuration" else EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()

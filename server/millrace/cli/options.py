@@ -1,0 +1,71 @@
+"""Options that many commands share, written once.
+
+`linked` gives a command that takes a Link the options that make one; typer sees them in its signature.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from millrace.cli.link import Link
+
+DEFAULT_ADMIN: Final = "127.0.0.1:7421"
+
+_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "admin": (
+        Annotated[
+            str,
+            typer.Option(envvar="MILLRACE_ADMIN", metavar="HOST:PORT", help="Where the server's HTTP API is."),
+        ],
+        DEFAULT_ADMIN,
+    ),
+    "server": (
+        Annotated[
+            str | None,
+            typer.Option(
+                envvar="MILLRACE_SERVER", metavar="HOST:PORT", help="Its TCP port; the API tells it otherwise."
+            ),
+        ],
+        None,
+    ),
+    "token_file": (
+        Annotated[
+            Path | None,
+            typer.Option(envvar="MILLRACE_TOKEN_FILE", help="File with the server's token (or set MILLRACE_TOKEN)."),
+        ],
+        None,
+    ),
+    "ca_file": (
+        Annotated[
+            Path | None,
+            typer.Option(envvar="MILLRACE_CA_FILE", help="Certificate authority to trust; makes the API's URL https."),
+        ],
+        None,
+    ),
+    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON.")], False),
+}
+
+
+def linked(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of a Link in place of its first parameter."""
+
+    @functools.wraps(command)
+    def with_link(**given: Any) -> None:
+        link = Link(**{name: given.pop(name) for name in _OPTIONS})
+        command(link, **given)
+
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in _OPTIONS.items()
+    ]
+    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    with_link.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    with_link.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
+    return with_link

@@ -1,0 +1,61 @@
+"""`millrace serve` and `millrace config check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from millrace.cli import show
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", envvar="MILLRACE_CONFIG", help="A TOML file; see docs/configuration.md.")
+]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Folder for what must outlive the server.")]
+ListenOption = Annotated[
+    str | None, typer.Option("--listen", metavar="HOST:PORT", help="The TCP port. [127.0.0.1:7420]")
+]
+AdminOption = Annotated[
+    str | None, typer.Option("--admin", metavar="HOST:PORT", help="The HTTP port. [127.0.0.1:7421]")
+]
+
+config = typer.Typer(help="The server's configuration.", no_args_is_help=True)
+
+
+def serve(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    admin: AdminOption = None,
+) -> None:
+    """Run the server until SIGTERM or Ctrl-C."""
+    from millrace.server.config import load
+    from millrace.server.daemon import main
+
+    main(load(config, _flags(data_dir, listen, admin)))
+
+
+@config.command("check")
+def check(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    admin: AdminOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the effective configuration, or a line for each problem (exit code 78)."""
+    from millrace.server.config import load, to_toml
+    from millrace.server.daemon import check_certificates
+
+    settings = load(config, _flags(data_dir, listen, admin))
+    check_certificates(settings)
+    if as_json:
+        show.as_json(settings.model_dump(mode="json"))
+    else:
+        show.out(to_toml(settings).rstrip())
+
+
+def _flags(data_dir: Path | None, listen: str | None, admin: str | None) -> Mapping[str, Mapping[str, Any]]:
+    return {"server": {"data_dir": data_dir, "listen": listen, "admin": admin}}

@@ -1,0 +1,65 @@
+"""How the command line prints: data on stdout, talk on stderr, and JSON where it was asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def out(text: str) -> None:
+    """A line of data."""
+    sys.stdout.write(text + "\n")
+
+
+def flush() -> None:
+    """Let whoever reads our output have what was written."""
+    sys.stdout.flush()
+
+
+def tell(text: str) -> None:
+    """A line for the person at the terminal."""
+    sys.stderr.write(text + "\n")
+
+
+def as_json(value: object) -> None:
+    out(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as their content; nothing is cut, because names are there to be copied."""
+    lines = [list(heads), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    for line in lines:
+        out("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def details(item: Mapping[str, Any]) -> None:
+    """One thing, a line per property; lists of properties are indented below their name."""
+    width = max((len(name) for name in item), default=0)
+    for name, value in item.items():
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            out(f"{name}:")
+            for part in value:
+                out("  " + ", ".join(f"{key} {_cell(inner)}" for key, inner in part.items()))
+        else:
+            out(f"{name.ljust(width)}  {_cell(value)}")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_field(item) if isinstance(item, list) else _cell(item) for item in value) or "-"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_cell(inner)}" for key, inner in value.items()) or "-"
+    return str(value)
+
+
+def _field(item: Sequence[object]) -> str:
+    """A field of a schema: [name, type, nullable]."""
+    name, kind, nullable = item
+    return f"{name} {kind}" + ("" if nullable else " not null")

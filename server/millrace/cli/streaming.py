@@ -1,0 +1,150 @@
+"""`millrace feed` and `millrace tail`: the client on the TCP port, whose address the API tells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from millrace.cli import show
+from millrace.cli.link import Link, segment
+from millrace.protocol.errors import MillraceError
+
+if TYPE_CHECKING:
+    from millrace.client import Client
+    from millrace.engine.plan import StreamDefinition
+    from millrace.operators.batch import Batch
+    from millrace.protocol import Schema
+
+# With --rate, rows leave in portions of this many seconds.
+PORTION_SECONDS: Final = 0.05
+
+
+def feed(
+    link: Link,
+    stream: Annotated[str, typer.Argument()],
+    file: Annotated[str, typer.Argument(help="A file, or - for the standard input.")] = "-",
+    format: Annotated[  # noqa: A002 - the option's name
+        str | None, typer.Option(help="jsonl, csv, parquet or arrow; by the file's ending if not given.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Rows per second at most.")] = None,
+) -> None:
+    """Feed a stream from a file or the standard input."""
+    from millrace.offline.files import read_batches
+
+    definition = _definition(link.get(f"streams/{segment(stream)}"))
+    started = time.monotonic()
+    with connected(link) as client, client.open(stream, schema=definition.schema) as opened, _bar(file) as advanced:
+        for batch in _paced(read_batches(file, definition, advanced, format), rate):
+            opened.send(batch.rows())
+        opened.flush()
+        fed = opened.acknowledged
+    seconds = time.monotonic() - started
+    if link.as_json:
+        show.as_json({"stream": stream, "tuples": fed, "seconds": round(seconds, 3)})
+    else:
+        show.tell(f"fed {fed} tuples to {stream} in {seconds:.1f} s")
+
+
+def tail(
+    link: Link,
+    query: Annotated[str, typer.Argument()],
+    from_sequence: Annotated[int | None, typer.Option("--from", min=0, help="The first row's sequence number.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.")] = None,
+) -> None:
+    """Print a query's rows as they come, a JSON object per line; with --json each with its query and number."""
+    import json
+
+    left = limit
+    with connected(link) as client, client.subscribe(query, from_sequence=from_sequence) as subscription:
+        show.tell(f"reading {query} from row {subscription.next_sequence}; Ctrl-C ends it")
+        try:
+            for batch in subscription.batches():
+                rows = batch.dicts()[:left]
+                for number, row in enumerate(rows, batch.sequence):
+                    readable = _readable(row, subscription.schema)
+                    said = {"query": query, "seq": number, "row": readable} if link.as_json else readable
+                    show.out(json.dumps(said, ensure_ascii=False))
+                show.flush()
+                left = None if left is None else left - len(rows)
+                if left == 0:
+                    break
+        except KeyboardInterrupt:
+            return
+
+
+@contextmanager
+def connected(link: Link) -> Iterator[Client]:
+    """A client on the server's TCP port; one attempt, because a person is there to try again."""
+    from millrace.client import Client
+
+    server = link.get("server")
+    address = link.server or server["listen"]
+    tls: Any = link.tls() if server["listen_tls"] else None
+    try:
+        client = Client(address, token=link.token, tls=tls, name="millrace cli", reconnect=None)
+    except ValueError as error:
+        raise MillraceError(f"--server: {error}") from None
+    with client:
+        yield client
+
+
+def _definition(stream: dict[str, Any]) -> StreamDefinition:
+    from millrace.engine.plan import StreamDefinition
+    from millrace.protocol import Schema
+
+    schema = Schema.from_data(stream["fields"])
+    return StreamDefinition(stream["name"], schema, timestamps=stream["timestamps"], time=stream["time"])
+
+
+def _paced(batches: Iterator[Batch], rate: float | None) -> Iterator[Batch]:
+    """The rows at this rate at most."""
+    if rate is None:
+        yield from batches
+        return
+    portion = max(int(rate * PORTION_SECONDS), 1)
+    due = time.monotonic()
+    for batch in batches:
+        for start in range(0, len(batch), portion):
+            part = batch.slice(start, min(start + portion, len(batch)))
+            time.sleep(max(due - time.monotonic(), 0))
+            due = max(due, time.monotonic() - 1) + len(part) / rate
+            yield part
+
+
+@contextmanager
+def _bar(file: str) -> Iterator[Any]:
+    """A progress bar on stderr, in bytes read; nothing where stderr is no terminal."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield lambda read: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    total = Path(file).stat().st_size if Path(file).is_file() else None
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(file, total=total)
+        yield lambda read: progress.advance(task, read)
+
+
+def _readable(row: dict[str, object], schema: Schema) -> dict[str, object]:
+    """Timestamps in ISO 8601, bytes in base64: as `millrace run` prints them."""
+    from base64 import b64encode
+
+    from millrace.protocol import Type, format_timestamp
+
+    made = dict(row)
+    for field in schema:
+        value = row[field.name]
+        if isinstance(value, int) and field.type is Type.TIMESTAMP:
+            made[field.name] = format_timestamp(value)
+        elif isinstance(value, bytes):
+            made[field.name] = b64encode(value).decode()
+    return made

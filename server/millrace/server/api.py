@@ -1,0 +1,296 @@
+"""The admin API: HTTP on a port of its own, and the only thing the command line speaks.
+
+Rule: whatever changes the server goes through the catalog, and so through the engine's door; what is shown is read from
+the engine's views between two steps. Everything that is refused answers with a problem (RFC 9457) that has the code.
+No route waits for anything but the engine's next steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import FastAPI, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from millrace.protocol import MillraceError, Refuse
+from millrace.protocol.session import same_token
+from millrace.server.console import page
+from millrace.server.metrics import version
+from millrace.server.names import nearest
+from millrace.sql.errors import SqlError
+
+if TYPE_CHECKING:
+    from millrace.server.daemon import Daemon
+
+PROBLEM: Final = "application/problem+json"
+METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+# What a load balancer may ask without a token.
+OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
+
+# The HTTP status of each code that is not simply a conflict with what is there.
+STATUSES: Final[Mapping[str, int]] = {
+    "sql": 400,
+    "unauthorised": 401,
+    "shutting_down": 503,
+    "unknown_stream": 404,
+    "unknown_query": 404,
+    "unknown_sink": 404,
+    "unknown_component": 404,
+    "unknown_operator": 404,
+}
+
+
+class SqlRequest(BaseModel):
+    """Statements to plan, and to apply unless it is a dry run."""
+
+    model_config = ConfigDict(extra="forbid")
+    sql: str = Field(description="One or more statements, separated by semicolons.", max_length=1_000_000)
+    dry_run: bool = Field(default=False, description="Plan and check everything, apply nothing.")
+
+
+class StrategyRequest(BaseModel):
+    """A strategy for a component, or for one of its operators."""
+
+    model_config = ConfigDict(extra="forbid")
+    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    operator: str | None = Field(default=None, description="Re-map this operator's row alone.", max_length=1_000)
+
+
+class WeightRequest(BaseModel):
+    """A component's share of the processor."""
+
+    model_config = ConfigDict(extra="forbid")
+    weight: int = Field(ge=1, le=1_000_000)
+
+
+Name = Annotated[str, Path(max_length=1_000)]
+
+
+def build(daemon: Daemon) -> FastAPI:
+    """The application over one daemon."""
+    app = FastAPI(
+        title="Millrace",
+        version=version(),
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    _add_guards(app, daemon)
+    _add_pages(app, daemon)
+    _add_sql(app, daemon)
+    _add_streams(app, daemon)
+    _add_queries(app, daemon)
+    _add_sinks(app, daemon)
+    _add_components(app, daemon)
+    _add_operators(app, daemon)
+    return app
+
+
+# -- problems and tokens -----------------------------------------------------------------------------------------------
+
+
+def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSONResponse:
+    """An RFC 9457 problem; `code` is the word that programs look at."""
+    body = {"type": f"urn:millrace:{code}", "title": title, "status": status, "detail": detail, "code": code, **more}
+    return JSONResponse(body, status, media_type=PROBLEM)
+
+
+def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, MillraceError)
+    more = {"line": error.line, "column": error.column} if isinstance(error, SqlError) else {}
+    status = STATUSES.get(error.code, 409 if isinstance(error, Refuse) else 400)
+    return problem(status, error.code, _title(status), error.text, **more)
+
+
+def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return problem(422, "invalid_request", _title(422), f"{where}: {first['msg']}")
+
+
+def _no_route(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return problem(error.status_code, "http", _title(error.status_code), str(error.detail))
+
+
+def _title(status: int) -> str:
+    return {
+        400: "The statement cannot be used",
+        401: "A token is required",
+        404: "There is no such thing",
+        405: "This cannot be done here",
+        409: "This cannot be done now",
+        422: "The request is not well formed",
+        503: "The server is ending",
+    }.get(status, "The request failed")
+
+
+def _add_guards(app: FastAPI, daemon: Daemon) -> None:
+    app.add_exception_handler(MillraceError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _no_route)
+
+    @app.middleware("http")
+    async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        token = daemon.admin_token
+        if token is not None and request.url.path not in OPEN_PATHS:
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not same_token(token, given):
+                text = "send the server's token: Authorization: Bearer ..."
+                answer = problem(401, "unauthorised", _title(401), text)
+                answer.headers["www-authenticate"] = "Bearer"
+                return answer
+        return await proceed(request)
+
+
+# -- routes ------------------------------------------------------------------------------------------------------------
+
+
+def _add_pages(app: FastAPI, daemon: Daemon) -> None:
+    @app.get("/-/healthy", response_class=PlainTextResponse, summary="Whether the process answers")
+    async def healthy() -> str:
+        return "healthy\n"
+
+    @app.get("/-/ready", response_class=PlainTextResponse, summary="Whether feeds and queries are served")
+    async def ready() -> Response:
+        return PlainTextResponse(f"{daemon.state}\n", 200 if daemon.state == "ready" else 503)
+
+    @app.get("/metrics", summary="Metrics for Prometheus")
+    async def metrics() -> Response:
+        return Response(daemon.metrics.text(), media_type=METRICS)
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def console() -> str:
+        return page(daemon)
+
+    @app.get("/api/v1/server", summary="The server: version, addresses, clock")
+    async def server() -> dict[str, Any]:
+        return daemon.describe()
+
+
+def _add_sql(app: FastAPI, daemon: Daemon) -> None:
+    @app.post("/api/v1/sql", summary="Plan statements and apply them as a whole")
+    async def sql(request: SqlRequest) -> dict[str, Any]:
+        statements = await daemon.catalog.execute(request.sql, dry_run=request.dry_run)
+        return {"dry_run": request.dry_run, "statements": statements}
+
+
+def _add_streams(app: FastAPI, daemon: Daemon) -> None:
+    @app.get("/api/v1/streams", summary="All streams")
+    async def streams() -> list[dict[str, Any]]:
+        return daemon.streams()
+
+    @app.get("/api/v1/streams/{name}", summary="One stream")
+    async def stream(name: Name) -> dict[str, Any]:
+        return find(daemon.streams(), name, "stream")
+
+    @app.delete("/api/v1/streams/{name}", summary="Drop a stream that no query reads")
+    async def drop_stream(name: Name) -> dict[str, Any]:
+        return await daemon.catalog.drop("stream", name)
+
+
+def _add_queries(app: FastAPI, daemon: Daemon) -> None:
+    @app.get("/api/v1/queries", summary="All queries")
+    async def queries() -> list[dict[str, Any]]:
+        return daemon.queries()
+
+    @app.get("/api/v1/queries/{name}", summary="One query")
+    async def query(name: Name) -> dict[str, Any]:
+        return find(daemon.queries(), name, "query")
+
+    @app.delete("/api/v1/queries/{name}", summary="Drop a query that no other reads, with its sinks")
+    async def drop_query(name: Name) -> dict[str, Any]:
+        return await daemon.catalog.drop("query", name)
+
+    @app.get("/api/v1/queries/{name}/explain", summary="The plan of a query")
+    async def explain(name: Name) -> dict[str, Any]:
+        return daemon.catalog.explain(name)
+
+    @app.post("/api/v1/queries/{name}/pause", summary="Pause a query; it skips what arrives meanwhile")
+    async def pause(name: Name) -> dict[str, Any]:
+        return await daemon.catalog.pause(name)
+
+    @app.post("/api/v1/queries/{name}/resume", summary="Resume a query at the then current end")
+    async def resume(name: Name) -> dict[str, Any]:
+        return await daemon.catalog.resume(name)
+
+
+def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
+    @app.get("/api/v1/sinks", summary="All sinks")
+    async def sinks() -> list[dict[str, Any]]:
+        return daemon.catalog.sinks()
+
+    @app.get("/api/v1/sinks/{name}", summary="One sink")
+    async def sink(name: Name) -> dict[str, Any]:
+        return find(daemon.catalog.sinks(), name, "sink")
+
+    @app.delete("/api/v1/sinks/{name}", summary="Finish a sink's file and drop it")
+    async def drop_sink(name: Name) -> dict[str, Any]:
+        return await daemon.catalog.drop("sink", name)
+
+
+def _add_components(app: FastAPI, daemon: Daemon) -> None:
+    def component_named(name: str) -> dict[str, Any]:
+        return find(daemon.engine.components(), name, "component")
+
+    @app.get("/api/v1/components", summary="All components")
+    async def components() -> list[dict[str, Any]]:
+        return daemon.engine.components()
+
+    @app.get("/api/v1/components/{name}", summary="One component")
+    async def component(name: Name) -> dict[str, Any]:
+        return component_named(name)
+
+    @app.get("/api/v1/components/{name}/table", summary="The state table of a component's scheduler")
+    async def table(name: Name) -> dict[str, Any]:
+        component_named(name)
+        return daemon.engine.table(name)
+
+    @app.get("/api/v1/components/{name}/strategy", summary="The strategy of a component and of its operators")
+    async def strategy(name: Name) -> dict[str, Any]:
+        found = component_named(name)
+        return {"component": name, "strategy": found["strategy"], "operators": found["strategies"]}
+
+    @app.put("/api/v1/components/{name}/strategy", summary="Set the strategy of a component or of one operator")
+    async def set_strategy(name: Name, request: StrategyRequest) -> dict[str, Any]:
+        component_named(name)
+        return await daemon.catalog.set_strategy(name, request.strategy, request.operator)
+
+    @app.put("/api/v1/components/{name}/weight", summary="Set a component's share of the processor")
+    async def set_weight(name: Name, request: WeightRequest) -> dict[str, Any]:
+        component_named(name)
+        return await daemon.catalog.set_weight(name, request.weight)
+
+
+def _add_operators(app: FastAPI, daemon: Daemon) -> None:
+    @app.get("/api/v1/operators", summary="All operators with their counters")
+    async def operators() -> list[dict[str, Any]]:
+        return daemon.engine.operators()
+
+    @app.get("/api/v1/operators/{name}", summary="One operator")
+    async def operator(name: Name) -> dict[str, Any]:
+        return find(daemon.engine.operators(), name, "operator")
+
+    @app.put("/api/v1/operators/{name}/break", summary="Set a break point at an operator's output")
+    async def set_break(name: Name) -> dict[str, Any]:
+        find(daemon.engine.operators(), name, "operator")
+        return await daemon.catalog.set_break(name, True)
+
+    @app.delete("/api/v1/operators/{name}/break", summary="Unset a break point")
+    async def unset_break(name: Name) -> dict[str, Any]:
+        find(daemon.engine.operators(), name, "operator")
+        return await daemon.catalog.set_break(name, False)
+
+
+def find(items: Sequence[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
+    """The item of this name, or a refusal with the nearest one."""
+    for item in items:
+        if item["name"] == name:
+            return item
+    known = [item["name"] for item in items]
+    raise Refuse(f"there is no {kind} {name}{nearest(name, known)}", code=f"unknown_{kind}")

@@ -1,0 +1,377 @@
+"""What exists, by statements: planned as a whole, applied as a whole or not at all, kept if there is a folder.
+
+Rule: one change at a time. Statements are planned on top of each other first; then all their commands go to the engine
+in one step; if it refuses one, those that it had obeyed are taken back. Sinks are made before the step, because a file
+that cannot be written must refuse the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from millrace.engine.events import (
+    AddQuery,
+    AddStream,
+    CommandBody,
+    DropQuery,
+    DropStream,
+    PauseQuery,
+    ResumeQuery,
+    SetBreak,
+    SetStrategy,
+    SetWeight,
+)
+from millrace.engine.plan import QueryPlan
+from millrace.protocol import Refuse
+from millrace.server.feeds import Feeds
+from millrace.server.metrics import Metrics
+from millrace.server.names import nearest
+from millrace.server.runner import Runner
+from millrace.server.sink import Slow, WriterSink
+from millrace.server.store import Store
+from millrace.server.writers import StdoutWriter, Writer, open_file
+from millrace.sql import (
+    Catalog as Known,
+)
+from millrace.sql import (
+    CreateQuery,
+    CreateSink,
+    CreateStream,
+    DropStatement,
+    Explain,
+    Planned,
+    SinkDefinition,
+    explain,
+    parse,
+    plan_all,
+)
+
+log = structlog.get_logger()
+
+# The codes that a refused name has, by kind.
+UNKNOWN: Final = {"stream": "unknown_stream", "query": "unknown_query", "sink": "unknown_sink"}
+
+
+@dataclass(slots=True)
+class _Made:
+    """A sink that writes."""
+
+    definition: SinkDefinition
+    consumer: WriterSink
+
+
+class Catalog:
+    """Streams, queries and sinks of one server."""
+
+    def __init__(
+        self, runner: Runner, feeds: Feeds, metrics: Metrics, slow: Slow, *, strategy: str, folder: Path | None
+    ) -> None:
+        self.known = Known()
+        self._runner = runner
+        self._feeds = feeds
+        self._metrics = metrics
+        self._slow = slow
+        self._strategy = strategy
+        self._sinks: dict[str, _Made] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._store = None if folder is None else Store(folder / "catalog.sqlite")
+
+    # -- statements --------------------------------------------------------------------------------
+
+    async def execute(self, sql: str, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Plan all statements, then apply all of them or none; what each came to."""
+        async with self._one_at_a_time:
+            steps, after = self._plan(sql)
+            if not dry_run:
+                await self._apply(steps)
+                self.known = after
+                self._keep()
+            return [_describe(step) for step in steps]
+
+    def _plan(self, sql: str) -> tuple[list[Planned], Known]:
+        planned, after = plan_all(parse(sql), self.known)
+        for step in planned:
+            if isinstance(step, QueryPlan):
+                raise Refuse(
+                    "a SELECT alone has nowhere to send its rows here: write CREATE QUERY name AS SELECT ..., "
+                    "then read it with `millrace tail name`",
+                    code="sql",
+                )
+        return planned, after
+
+    async def _apply(self, steps: list[Planned]) -> None:
+        writers = self._open_writers(steps)
+        commands = [(step, command) for step in steps for command in self._commands(step)]
+        futures = [self._runner.command(command) for _, command in commands]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        refused = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
+        if refused is not None:
+            obeyed = [command for (_, command), outcome in zip(commands, outcomes, strict=True)
+                      if not isinstance(outcome, BaseException)]  # fmt: skip
+            await self._take_back(obeyed)
+            for writer in writers.values():
+                writer.close()
+            self._count(steps, "refused")
+            raise refused
+        for step in steps:
+            await self._done(step, writers)
+        self._count(steps, "done")
+
+    def _open_writers(self, steps: list[Planned]) -> dict[str, Writer]:
+        """The writers of new sinks; a refusal closes those that were open already."""
+        schemas = {name: query.schema for name, query in self.known.queries.items()}
+        writers: dict[str, Writer] = {}
+        for step in steps:
+            if isinstance(step, CreateQuery):
+                self._check_sinks_fit(step)
+                schemas[step.plan.name] = step.plan.schema
+            elif isinstance(step, CreateSink):
+                try:
+                    writers[step.sink.name] = _writer(step.sink, schemas[step.sink.query])
+                except Refuse:
+                    for writer in writers.values():
+                        writer.close()
+                    raise
+        return writers
+
+    def _check_sinks_fit(self, step: CreateQuery) -> None:
+        """A replaced query's files go on: they cannot if its rows look different."""
+        name = step.plan.name
+        if step.replaces and step.plan.schema != self.known.queries[name].schema:
+            writing = [sink for sink, made in self._sinks.items() if made.definition.query == name]
+            if writing:
+                raise Refuse(
+                    f"query {name} would have other columns than {', '.join(writing)} writes: drop that sink first",
+                    code="in_use",
+                )
+
+    def _commands(self, step: Planned) -> list[CommandBody]:
+        match step:
+            case CreateStream(stream):
+                return [AddStream(stream)]
+            case CreateQuery(query, replaces):
+                drop: list[CommandBody] = [DropQuery(query.name)] if replaces else []
+                return [*drop, AddQuery(query, self._strategy)]
+            case DropStatement("stream", name):
+                return [DropStream(name)]
+            case DropStatement("query", name):
+                return [DropQuery(name)]
+            case _:
+                return []
+
+    async def _take_back(self, obeyed: list[CommandBody]) -> None:
+        """Undo commands in the opposite order. A dropped query comes back without its state: there is no other copy."""
+        for command in reversed(obeyed):
+            match command:
+                case AddStream(stream):
+                    await self._runner.command(DropStream(stream.name))
+                case AddQuery(query, _):
+                    await self._runner.command(DropQuery(query.name))
+                case DropStream(name):
+                    await self._runner.command(AddStream(self.known.streams[name]))
+                case DropQuery(name):
+                    await self._runner.command(AddQuery(self.known.queries[name], self._strategy))
+                case _:
+                    pass
+
+    async def _done(self, step: Planned, writers: dict[str, Writer]) -> None:
+        """The engine has obeyed: let the sockets and the files know."""
+        match step:
+            case CreateStream(stream):
+                self._feeds.add_stream(stream)
+            case CreateQuery(query, replaces):
+                if replaces:
+                    self._runner.remove_outlet(query.name)
+                outlet = self._runner.add_outlet(query.name, query.schema)
+                for made in self._sinks.values():
+                    if made.definition.query == query.name:
+                        outlet.add(made.consumer)
+            case CreateSink(sink):
+                self._add_sink(sink, writers[sink.name])
+            case DropStatement("stream", name):
+                self._feeds.drop_stream(name)
+            case DropStatement("query", name):
+                await self._end_sinks(name)
+                self._runner.remove_outlet(name)
+                self._metrics.forget_query(name)
+            case DropStatement("sink", name):
+                await self._end_sink(name)
+            case _:
+                pass
+
+    def _count(self, steps: list[Planned], result: str) -> None:
+        for step in steps:
+            kind = _kind(step)
+            if kind != "explain":
+                self._metrics.reconfigured(kind, result)
+
+    # -- sinks -------------------------------------------------------------------------------------
+
+    def _add_sink(self, definition: SinkDefinition, writer: Writer) -> None:
+        slow = Slow(definition.on_slow, definition.slow_limit)
+        consumer = WriterSink(definition.name, slow, writer)
+        self._sinks[definition.name] = _Made(definition, consumer)
+        self._runner.outlets[definition.query].add(consumer)
+
+    async def _end_sink(self, name: str) -> None:
+        made = self._sinks.pop(name)
+        outlet = self._runner.outlets.get(made.definition.query)
+        if outlet is not None:
+            outlet.remove(made.consumer)
+        await made.consumer.close()
+
+    async def _end_sinks(self, query: str) -> None:
+        for name in [name for name, made in self._sinks.items() if made.definition.query == query]:
+            await self._end_sink(name)
+
+    def sinks(self) -> list[dict[str, Any]]:
+        now_us = self._runner.now_us()
+        return [
+            {
+                "name": name,
+                "query": made.definition.query,
+                "type": made.definition.type,
+                "path": made.definition.path,
+                "format": made.definition.format,
+                "state": "running" if made.consumer.failed is None else "failed",
+                "reason": made.consumer.failed,
+                "on_slow": made.definition.on_slow,
+                "slow_limit": made.definition.slow_limit,
+                "delivered": made.consumer.delivered,
+                "held": made.consumer.held,
+                "dropped": made.consumer.dropped,
+                "lag_us": made.consumer.lag_us(now_us),
+                "sql": made.definition.sql,
+            }
+            for name, made in self._sinks.items()
+        ]
+
+    # -- single changes ----------------------------------------------------------------------------
+
+    async def drop(self, kind: str, name: str) -> dict[str, Any]:
+        """What DROP says, by the API."""
+        known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
+        if name not in known:
+            raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
+        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"')
+        return {kind: name, "dropped": True}
+
+    def explain(self, name: str) -> dict[str, Any]:
+        query = self.known.queries.get(name)
+        if query is None:
+            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
+        return {"query": name, "text": explain(query, self.known), "sql": query.sql}
+
+    async def pause(self, name: str) -> dict[str, Any]:
+        if self._runner.forget_hold(name):
+            return {"query": name, "paused": "paused by an admin, and a slow consumer before"}
+        return await self._change("pause", lambda: self._runner.command(PauseQuery(name)))
+
+    async def resume(self, name: str) -> dict[str, Any]:
+        return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)))
+
+    async def set_strategy(self, component: str, strategy: str, operator: str | None) -> dict[str, Any]:
+        command = SetStrategy(component, strategy, operator)
+        return await self._change("strategy", lambda: self._runner.command(command))
+
+    async def set_break(self, operator: str, on: bool) -> dict[str, Any]:
+        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)))
+
+    async def set_weight(self, component: str, weight: int) -> dict[str, Any]:
+        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)))
+
+    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+        async with self._one_at_a_time:
+            try:
+                answer: dict[str, Any] = await ask()
+            except Refuse:
+                self._metrics.reconfigured(kind, "refused")
+                raise
+            self._metrics.reconfigured(kind, "done")
+            return answer
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Apply the statements that an earlier run left."""
+        if self._store is None:
+            return
+        statements = self._store.read()
+        for statement in statements:
+            async with self._one_at_a_time:
+                steps, after = self._plan(statement)
+                await self._apply(steps)
+                self.known = after
+        if statements:
+            log.info("restored from the catalog", statements=len(statements))
+
+    def _keep(self) -> None:
+        if self._store is not None:
+            self._store.write(
+                [
+                    *(stream.sql for stream in self.known.streams.values()),
+                    *(query.sql for query in _readers_last(self.known.queries)),
+                    *(sink.sql for sink in self.known.sinks.values()),
+                ]
+            )
+
+    async def close(self) -> None:
+        """Finish every file."""
+        for name in tuple(self._sinks):
+            await self._end_sink(name)
+        if self._store is not None:
+            self._store.close()
+
+
+def _writer(definition: SinkDefinition, schema: Any) -> Writer:
+    if definition.type == "stdout":
+        return StdoutWriter()
+    assert definition.path is not None, "the SQL room refuses a file sink without a path"
+    return open_file(Path(definition.path), schema, definition.format)
+
+
+def _readers_last(queries: Mapping[str, QueryPlan]) -> Iterator[QueryPlan]:
+    """The queries, each after those that it reads (a replaced one may read a younger one)."""
+    waiting, there = dict(queries), set[str]()
+    while waiting:
+        name = next(name for name, query in waiting.items() if there.issuperset(query.reads_queries))
+        there.add(name)
+        yield waiting.pop(name)
+
+
+def _kind(step: Planned) -> str:
+    match step:
+        case CreateStream():
+            return "create_stream"
+        case CreateQuery():
+            return "create_query"
+        case CreateSink():
+            return "create_sink"
+        case DropStatement(kind, _):
+            return f"drop_{kind}"
+        case _:
+            return "explain"
+
+
+def _describe(step: Planned) -> dict[str, Any]:
+    """What a statement came to, for whoever sent it."""
+    kind = _kind(step)
+    match step:
+        case CreateStream(stream):
+            return {"kind": kind, "name": stream.name, "fields": stream.schema.to_data()}
+        case CreateQuery(query, replaces):
+            return {"kind": kind, "name": query.name, "fields": query.schema.to_data(), "replaces": replaces}
+        case CreateSink(sink):
+            return {"kind": kind, "name": sink.name, "query": sink.query}
+        case DropStatement(_, name):
+            return {"kind": kind, "name": name}
+        case Explain(_, text):
+            return {"kind": kind, "name": "", "text": text}
+        case _:
+            raise AssertionError(f"a bare SELECT is refused before it comes here, got {step!r:.80}")

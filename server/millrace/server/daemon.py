@@ -1,0 +1,355 @@
+"""The daemon: one event loop with the engine's driver, the TCP port, the HTTP port, and an orderly end.
+
+Rule: everything that can be wrong at the start is found before the daemon says that it is ready, and costs one clear
+line and an exit code: 78 for the configuration, 1 for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import structlog
+import uvicorn
+
+from millrace.engine.engine import Engine
+from millrace.protocol import Limits, MillraceError
+from millrace.server.api import build
+from millrace.server.catalog import Catalog
+from millrace.server.config import (
+    Address,
+    ConfigError,
+    Security,
+    Settings,
+    admin_security,
+    listen_security,
+    read_token,
+)
+from millrace.server.connection import Connection, Hall
+from millrace.server.feeds import Feeds
+from millrace.server.frames import FrameDialect
+from millrace.server.lines import LineDialect
+from millrace.server.metrics import Metrics, version
+from millrace.server.runner import Runner, Stopwatch
+from millrace.server.sink import Slow
+
+log = structlog.get_logger()
+
+# Connections that wait to be accepted: what Linux allows by default.
+BACKLOG: Final = 4096
+# How often idle connections are looked for, as a share of `idle_seconds`.
+SWEEP_SHARE: Final = 4
+
+
+class StartError(MillraceError):
+    """The daemon cannot start although its configuration is fine."""
+
+    code = "start"
+
+
+class Daemon:
+    """A running server. `start`, then `wait_ended`; `stop` begins the orderly end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.state = "starting"
+        self.stopwatch = Stopwatch()
+        self.engine = Engine(
+            stopwatch=self.stopwatch, credit=settings.engine.credit, most_queued=settings.engine.most_queued
+        )
+        limits = settings.limits
+        self.runner = Runner(self.engine, self.stopwatch, budget=settings.engine.budget, retain=limits.retained_tuples)
+        self.feeds = Feeds(self.runner)
+        self.metrics = Metrics(self.engine, self.runner, self.feeds)
+        self.runner.on_delivery = self.metrics.delivered
+        slow = Slow(limits.on_slow, limits.slow_limit)
+        self.catalog = Catalog(
+            self.runner,
+            self.feeds,
+            self.metrics,
+            slow,
+            strategy=settings.engine.strategy,
+            folder=settings.server.data_dir,
+        )
+        self.admin_token = _token(admin_security(settings.server))
+        self.hall = Hall(
+            runner=self.runner,
+            feeds=self.feeds,
+            limits=Limits(frame_bytes=limits.frame_bytes),
+            slow=slow,
+            write_buffer=limits.write_buffer_bytes,
+            token=_token(listen_security(settings.server)),
+            server=f"millrace {version()}",
+            most_connections=limits.connections,
+            frames=FrameDialect,
+            json_lines=LineDialect,
+            connections={},
+        )
+        self.listen = settings.server.listen
+        self.admin = settings.server.admin
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._server: asyncio.Server | None = None
+        self._http: _Http | None = None
+        self._failure: BaseException | None = None
+
+    # -- views -------------------------------------------------------------------------------------
+
+    def streams(self) -> list[dict[str, Any]]:
+        """The engine's streams, with what was counted at the sockets."""
+        received = self.feeds.received()
+        return [
+            {
+                **stream,
+                "connections": received[stream["name"]].connections,
+                "bytes": received[stream["name"]].bytes,
+                "rejected": received[stream["name"]].rejected,
+            }
+            for stream in self.engine.streams()
+            if stream["name"] in received
+        ]
+
+    def queries(self) -> list[dict[str, Any]]:
+        """The engine's queries, with who reads them."""
+        outlets = self.runner.outlets
+        return [
+            {
+                **query,
+                "next_sequence": outlets[query["name"]].next_sequence,
+                "oldest_sequence": outlets[query["name"]].oldest_retained,
+                "subscribers": len(outlets[query["name"]].consumers),
+            }
+            for query in self.engine.queries()
+            if query["name"] in outlets
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "version": version(),
+            "state": self.state,
+            "listen": str(self.listen),
+            "listen_tls": listen_security(self.settings.server).certificate is not None,
+            "admin": str(self.admin),
+            "now_us": self.runner.now_us(),
+            "steps": self.runner.steps,
+            "connections": len(self.hall.connections),
+            "data_dir": None if self.settings.server.data_dir is None else str(self.settings.server.data_dir),
+        }
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open both ports and be ready; whatever is in the way is a MillraceError."""
+        server = self.settings.server
+        tcp, http = _bind("server.listen", server.listen), _bind("server.admin", server.admin)
+        self.listen, self.admin = _bound(tcp), _bound(http)
+        self._watch(asyncio.create_task(self.runner.run(), name="engine"))
+        await self.catalog.load()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self.hall), sock=tcp, ssl=_tls(listen_security(server)), backlog=BACKLOG
+        )
+        self._http = _Http(build(self), admin_security(server))
+        self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
+        if self.settings.limits.idle_seconds:
+            self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
+        self._write_addresses()
+        self.state = "ready"
+        log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
+        if server.data_dir is None:
+            log.info("no data_dir: streams and queries are forgotten when the server ends")
+
+    async def wait_ended(self) -> None:
+        """Until `stop` is called or something fails; then drain, and end."""
+        await self._stopping.wait()
+        await self._end()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Begin the orderly end."""
+        self._stopping.set()
+
+    async def _end(self) -> None:
+        """Stop accepting, finish what is queued within the bound, flush the sinks, say goodbye."""
+        self.state = "draining"
+        seconds = self.settings.server.drain_seconds
+        log.info("draining", at_most_seconds=seconds)
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self.hall.connections):
+            connection.hold_reading("draining")
+        try:
+            async with asyncio.timeout(seconds):
+                if self._failure is None:
+                    await self.runner.wait_drained()
+                await self.runner.wait_delivered()
+        except TimeoutError:
+            log.warning("the time for draining is over; rows that were still queued are lost")
+        for connection in tuple(self.hall.connections):
+            connection.farewell("the server is ending")
+        await self.catalog.close()
+        await self._end_tasks()
+        log.info("ended")
+
+    async def _end_tasks(self) -> None:
+        if self._http is not None:
+            self._http.should_exit = True
+        for task in self._tasks:
+            if task.get_name() != "http":
+                task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in tuple(self.hall.connections):
+            connection.abort()
+
+    def _watch(self, task: asyncio.Task[Any]) -> None:
+        """A task whose failure ends the daemon: a mistake of our own, told in full."""
+        self._tasks.append(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the server made a mistake and ends", task=task.get_name(), exc_info=error)
+            self._failure = StartError("the server made a mistake of its own; its log has the story", code="internal")
+            self.stop()
+
+    async def _sweep(self, idle_seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(idle_seconds / SWEEP_SHARE)
+            for connection in tuple(self.hall.connections):
+                if connection.idle_since(loop.time()) > idle_seconds:
+                    connection.farewell(f"nothing was said for {idle_seconds} seconds")
+
+    def _write_addresses(self) -> None:
+        folder = self.settings.server.data_dir
+        if folder is not None:
+            text = json.dumps({"listen": str(self.listen), "admin": str(self.admin)})
+            (folder / "addresses.json").write_text(text + "\n", encoding="utf-8")
+
+
+class _Http(uvicorn.Server):
+    """uvicorn inside our loop; signals are the daemon's."""
+
+    def __init__(self, app: Any, guard: Security) -> None:
+        self.tls = guard.certificate is not None
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=2,
+                ssl_certfile=guard.certificate,
+                ssl_keyfile=guard.key,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _token(guard: Security) -> str | None:
+    return None if guard.token_file is None else read_token(guard.token_file)
+
+
+def _tls(guard: Security) -> ssl.SSLContext | None:
+    if guard.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(guard.certificate, guard.key)
+    return context
+
+
+def check_certificates(settings: Settings) -> None:
+    """ConfigError if a certificate and its key cannot be loaded together."""
+    for guard in (listen_security(settings.server), admin_security(settings.server)):
+        try:
+            _tls(guard)
+        except (ssl.SSLError, OSError) as error:
+            text = f"certificate {guard.certificate} with key {guard.key}: {error}"
+            raise ConfigError([text]) from None
+
+
+def _bind(setting: str, address: Address) -> socket.socket:
+    try:
+        family, _, _, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        hint = "; is another server running?" if "in use" in reason else ""
+        raise StartError(f"{setting}: cannot listen on {address}: {reason}{hint}") from None
+    return bound
+
+
+def _bound(bound: socket.socket) -> Address:
+    host, port = bound.getsockname()[:2]
+    return Address(host, port)
+
+
+def configure_logging(settings: Settings) -> None:
+    """Log lines to stderr, for people or for programs."""
+    renderer: Any = structlog.processors.JSONRenderer()
+    if settings.log.format == "console":
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log.level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+async def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT."""
+    daemon = Daemon(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop)
+    await daemon.start()
+    await daemon.wait_ended()
+
+
+def main(settings: Settings) -> None:
+    """Run the daemon on uvloop; MillraceError says why it could not."""
+    import uvloop
+
+    configure_logging(settings)
+    check_certificates(settings)
+    _make_folder(settings)
+    uvloop.run(serve(settings))
+
+
+def _make_folder(settings: Settings) -> None:
+    folder = settings.server.data_dir
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            [f"server.data_dir: cannot make {folder}: {(error.strerror or str(error)).lower()}"]
+        ) from None

@@ -1,0 +1,266 @@
+"""What Prometheus reads, gathered from the engine's views when it asks.
+
+Rule: names, labels and units are a contract (`docs/metrics.md` lists them, a test compares); nothing is labelled by a
+value that comes from data. Every metric is there from the first scrape, with zeros.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from millrace.operators.batch import Batch
+from millrace.server.feeds import Feeds
+from millrace.server.runner import Runner
+
+# Bounds of the latency histogram: a quarter of a millisecond, where a tuple at a time ends up, to a minute.
+BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+                    2_500_000, 5_000_000, 10_000_000, 60_000_000)  # fmt: skip
+
+# What an admin can change; each is counted with its result from the first scrape on.
+RECONFIGURATIONS: Final = (
+    "create_stream", "create_query", "create_sink", "drop_stream", "drop_query", "drop_sink",
+    "pause", "resume", "strategy", "break", "weight",
+)  # fmt: skip
+RESULTS: Final = ("done", "refused")
+CAUSES: Final = ("client", "ets")
+
+
+class Views(Protocol):
+    """What the engine shows between two steps."""
+
+    def components(self) -> list[dict[str, Any]]: ...
+
+    def operators(self) -> list[dict[str, Any]]: ...
+
+
+@dataclass(slots=True)
+class Latency:
+    """Delivery minus the arrival of the newest tuple in the row, counted by bounds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_US) + 1))
+    total_us: int = 0
+
+    def observe(self, now_us: int, batch: Batch) -> None:
+        arrival = batch.arrival
+        if arrival.strides == (0,) or len(arrival) == 1:
+            # Rows that came in one frame: one look-up for all of them.
+            late_us = now_us - int(arrival[0])
+            self.counts[bisect_left(BOUNDS_US, late_us)] += len(arrival)
+            self.total_us += late_us * len(arrival)
+            return
+        waited = now_us - arrival
+        found = np.bincount(np.searchsorted(BOUNDS_US, waited), minlength=len(self.counts)).tolist()
+        self.counts = [before + more for before, more in zip(self.counts, found, strict=True)]
+        self.total_us += int(waited.sum())
+
+
+class Metrics:
+    """A collector over one server."""
+
+    def __init__(self, engine: Views, runner: Runner, feeds: Feeds) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._feeds = feeds
+        self._latency: dict[str, Latency] = {}
+        self._reconfigurations: Counter[tuple[str, str]] = Counter()
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+
+    # -- told while the server runs ----------------------------------------------------------------
+
+    def delivered(self, query: str, now_us: int, batch: Batch) -> None:
+        self._latency.setdefault(query, Latency()).observe(now_us, batch)
+
+    def reconfigured(self, kind: str, result: str) -> None:
+        self._reconfigurations[kind, result] += 1
+
+    def forget_query(self, query: str) -> None:
+        self._latency.pop(query, None)
+
+    # -- asked -------------------------------------------------------------------------------------
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("build_info", "The running version.", ("version",), [((version(),), 1)])
+        yield from self._sources()
+        yield from self._operators()
+        yield from self._components()
+        yield from self._sinks()
+        yield self._latencies()
+        yield _counter(
+            "punctuation",
+            "Punctuations taken in, by cause.",
+            ("cause",),
+            [((cause,), self._feeds.punctuations[cause]) for cause in CAUSES],
+        )
+        yield _counter(
+            "reconfigurations",
+            "Changes asked for by admins.",
+            ("kind", "result"),
+            [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
+        )
+        yield _counter("steps", "Steps of the engine.", (), [((), self._runner.steps)])
+
+    def _sources(self) -> Iterator[Metric]:
+        received = self._feeds.received()
+        late = self._runner.late
+        label = ("stream",)
+
+        yield _gauge(
+            "source_connections", "Feeds open now.", label, [((name,), at.connections) for name, at in received.items()]
+        )
+        for metric, text, values in (
+            ("source_tuples", "Tuples taken in, late ones too.", {name: at.tuples for name, at in received.items()}),
+            ("source_bytes", "Bytes of frames and lines taken in.", {name: at.bytes for name, at in received.items()}),
+            (
+                "source_rejected",
+                "Tuples refused because they did not fit.",
+                {n: at.rejected for n, at in received.items()},
+            ),
+            ("source_late_tuples", "Tuples below their stream's mark.", {name: late.get(name, 0) for name in received}),
+        ):
+            yield _counter(metric, text, label, [((name,), value) for name, value in values.items()])
+
+    def _operators(self) -> Iterator[Metric]:
+        operators = self._engine.operators()
+        labels = ("component", "operator")
+        for metric, text, key in (
+            ("operator_input_tuples", "Tuples taken.", "input_tuples"),
+            ("operator_output_tuples", "Tuples given.", "output_tuples"),
+            ("operator_executions", "Executions.", "executions"),
+            ("operator_errors", "Rows dropped because they could not be computed.", "errors"),
+        ):
+            yield _counter(metric, text, labels, [(_labels(at), at[key]) for at in operators])
+        yield _counter(
+            "operator_busy_seconds", "Time spent executing.", labels,
+            [(_labels(at), at["busy_us"] / 1e6) for at in operators],
+        )  # fmt: skip
+        for metric, text, key in (
+            ("operator_state_tuples", "Tuples remembered beyond those that wait.", "state_tuples"),
+            ("operator_state_bytes", "Bytes of remembered state.", "state_bytes"),
+        ):
+            yield _gauge(metric, text, labels, [(_labels(at), at[key]) for at in operators])
+        yield from self._inputs(operators)
+        yield _gauge(
+            "operator_low_watermark_seconds",
+            "No tuple still to come from the operator is below this time (seconds since the epoch).",
+            labels,
+            [(_labels(at), at["low_water_us"] / 1e6) for at in operators if at["low_water_us"] is not None],
+        )
+
+    def _inputs(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
+        labels = ("component", "operator", "input")
+        inputs = [((*_labels(at), name), given) for at in operators for name, given in _named_inputs(at["inputs"])]
+        yield _gauge(
+            "operator_queue_tuples", "Tuples waiting.", labels, [(at, given["queue_tuples"]) for at, given in inputs]
+        )
+        yield _counter(
+            "operator_idle_wait_seconds",
+            "Time for which the input held tuples of other inputs back.",
+            labels,
+            [(at, given["idle_wait_us"] / 1e6) for at, given in inputs],
+        )
+
+    def _components(self) -> Iterator[Metric]:
+        components = self._engine.components()
+        yield _counter(
+            "component_steps", "Executions by the component's scheduler.", ("component",),
+            [((at["name"],), at["steps"]) for at in components],
+        )  # fmt: skip
+        yield _gauge(
+            "component_strategy_info", "The component's strategy.", ("component", "strategy"),
+            [((at["name"], at["strategy"]), 1) for at in components],
+        )  # fmt: skip
+        yield _gauge(
+            "component_ready", "Whether the component has work.", ("component",),
+            [((at["name"],), int(at["ready"])) for at in components],
+        )  # fmt: skip
+
+    def _sinks(self) -> Iterator[Metric]:
+        labels = ("query", "sink")
+        now_us = self._runner.now_us()
+        counts = [((query, sink), at) for query, outlet in self._runner.outlets.items()
+                  for sink, at in outlet.counts(now_us).items()]  # fmt: skip
+        yield _counter(
+            "sink_delivered_tuples", "Rows passed on.", labels, [(name, at.delivered) for name, at in counts]
+        )
+        yield _counter(
+            "sink_dropped_tuples", "Rows dropped for slow or failed sinks.", labels,
+            [(name, at.dropped) for name, at in counts],
+        )  # fmt: skip
+        yield _gauge(
+            "sink_unacked_tuples", "Rows held, not passed on yet.", labels, [(name, at.held) for name, at in counts]
+        )
+        yield _gauge(
+            "sink_lag_seconds", "Age of the oldest row held.", labels, [(name, at.lag_us / 1e6) for name, at in counts]
+        )
+
+    def _latencies(self) -> Metric:
+        family = HistogramMetricFamily(
+            "millrace_query_latency_seconds",
+            "Delivery minus the arrival of the newest tuple in the row.",
+            labels=("query",),
+        )
+        for query in self._runner.outlets:
+            latency = self._latency.setdefault(query, Latency())
+            family.add_metric((query,), list(_buckets(latency)), latency.total_us / 1e6)
+        return family
+
+
+def version() -> str:
+    """The installed version."""
+    try:
+        return importlib.metadata.version("millrace")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _buckets(latency: Latency) -> Iterator[tuple[str, float]]:
+    total = 0
+    bounds = [*(str(bound / 1e6) for bound in BOUNDS_US), "+Inf"]
+    for bound, count in zip(bounds, latency.counts, strict=True):
+        total += count
+        yield bound, total
+
+
+def _labels(operator: Mapping[str, Any]) -> tuple[str, str]:
+    return operator["component"], operator["name"]
+
+
+def _named_inputs(inputs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each input with the name of the operator it reads; a second input from the same one has its number added."""
+    seen: Counter[str] = Counter()
+    for given in inputs:
+        name = given["from"]
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name}#{seen[name]}", given
+
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
+    return _filled(GaugeMetricFamily(f"millrace_{name}", text, labels=labels), samples)
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
+    return _filled(CounterMetricFamily(f"millrace_{name}", text, labels=labels), samples)
+
+
+def _filled(family: Any, samples: Samples) -> Metric:
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    made: Metric = family
+    return made
