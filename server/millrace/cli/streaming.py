@@ -61,7 +61,8 @@ def tail(
 
     left = limit
     with connected(link) as client, client.subscribe(query, from_sequence=from_sequence) as subscription:
-        show.tell(f"reading {query} from row {subscription.next_sequence}; Ctrl-C ends it")
+        first = subscription.next_sequence if from_sequence is None else from_sequence
+        show.tell(f"reading {query} from row {first}; Ctrl-C ends it")
         try:
             for batch in subscription.batches():
                 rows = batch.dicts()[:left]

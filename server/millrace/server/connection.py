@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import structlog
 
@@ -79,8 +79,8 @@ class Connection(asyncio.Protocol):
     # -- asyncio's calls ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports keep asyncio's interface without being its subclasses.
+        self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else "?"
         transport.set_write_buffer_limits(high=self.hall.write_buffer)

@@ -52,7 +52,7 @@ class LineDialect(Dialect):
             UnsubscribeLine: self._unsubscribe,
             Token: self._token,
         }
-        self._number = 0
+        self._number = self._length = 0
 
     # -- the connection's calls --------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class LineDialect(Dialect):
     def _hear_lines(self) -> None:
         try:
             for number, line in self._reader.lines():
-                self._number = number
+                self._number, self._length = number, len(line)
                 self._hear(line)
         except PeerError as error:
             self._take_all()
@@ -119,7 +119,7 @@ class LineDialect(Dialect):
     # -- feeds -------------------------------------------------------------------------------------
 
     def _tuple(self, said: TupleLine) -> None:
-        self._feed(said.stream, said.feed).gather(self._number, said.values)
+        self._feed(said.stream, said.feed).gather(self._number, said.values, self._length)
 
     def _punctuation(self, said: PunctuationLine) -> None:
         feed = self._feed(said.stream, said.feed)
@@ -190,7 +190,8 @@ class _LineFeed:
         self._numbers: list[int] = []
         self._feeds.open(stream, self.producer, self)
 
-    def gather(self, line: int, values: Mapping[str, Any]) -> None:
+    def gather(self, line: int, values: Mapping[str, Any], length: int) -> None:
+        self._feeds.count(self.stream, received=length)
         self._gathered.append(values)
         self._numbers.append(line)
 
