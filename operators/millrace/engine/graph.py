@@ -189,7 +189,7 @@ class Graph:
         return f"{base}.fork{number}"
 
     def _divide(self, operators: Sequence[Operator]) -> None:
-        """Find the connected sets: merged ones go on as the one with the oldest stream, parts of a split one inherit."""
+        """Find the connected sets: merged ones go on as the one with the oldest stream, parts of a split inherit."""
         leader: dict[Operator, Operator] = {operator: operator for operator in operators}
 
         def find(operator: Operator) -> Operator:

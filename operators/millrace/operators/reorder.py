@@ -1,9 +1,9 @@
 """Tuples that wait for their time, kept so that the least can be taken first.
 
-Patience sorting: a batch joins the oldest run whose last tuple is not above its first, or begins a new one. An input
-in order is one run and costs nothing; disorder costs a run per level of it. The ends of the runs fall from the oldest
-run to the newest, so a stable sort over the runs in order of their age keeps tuples of equal time in order of
-arrival.
+Patience sorting: a tuple joins the oldest run whose last one is not above it, or begins a new run. An input in order
+is one run and costs nothing; disorder costs a run per level of it. The ends of the runs fall from the oldest to the
+newest run and only ever rise, so of two tuples of equal time the later can never be in an older run: a stable sort over
+the runs in order of their age keeps the order of arrival.
 """
 
 from __future__ import annotations
@@ -75,12 +75,15 @@ class Reorder:
         ts = batch.ts
         if len(ts) > 1 and (ts[1:] < ts[:-1]).any():
             batch = batch.take(np.argsort(ts, kind="stable"))
-        head_us = int(batch.ts[0])
+        stop = len(ts)
         for run in self.runs:
-            if run.last_us <= head_us:
-                run.append(batch)
+            start = 0 if run.last_us <= batch.ts[0] else int(np.searchsorted(batch.ts, run.last_us, "left"))
+            if start < stop:
+                run.append(batch if stop - start == len(ts) else batch.slice(start, stop))
+                stop = start
+            if not stop:
                 return
-        self.runs.append(Run(batch))
+        self.runs.append(Run(batch.slice(0, stop)))
 
     def head_us(self) -> int | None:
         """The least time that waits."""

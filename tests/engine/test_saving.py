@@ -1,0 +1,65 @@
+"""The engine's state as bytes: a restored engine goes on exactly where the saved one was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from millrace.engine import saving
+from millrace.engine.engine import Engine
+from millrace.engine.events import FeedOpened, PauseQuery, SetBreak, SetStrategy, WatchProgress
+from millrace.protocol import Refuse
+from tests.engine.graphs import Bench, arrive, external, figure_4, give_tv, path, plan, union
+
+
+def busy_bench() -> Bench:
+    bench = Bench("a", "b", external("x", disorder_us=3))
+    bench.query(figure_4(ordered=True))
+    bench.query(path("p", 3, "a"), "bfs(2)")
+    bench.query(path("q", 2, "a"))
+    bench.query(plan("w", ("U", union(), ["p.Q3", "q.Q2"])))
+    bench.do(SetBreak("p.Q1", on=True))
+    bench.do(SetStrategy("a", "rr(2)", "q.Q1"))
+    bench.do(WatchProgress("u"))
+    bench.do(PauseQuery("q"))
+    bench.step(FeedOpened("a", "main"), arrive("a", *range(11)), executions=5)
+    bench.step(give_tv("x", 5, 3, 9))
+    return bench
+
+
+def test_saving_and_restoring_is_the_identity() -> None:
+    bench = busy_bench()
+    saved = bench.engine.save()
+    assert Engine.restore(saved).save() == saved
+
+
+def test_a_restored_engine_gives_the_same_effects_to_the_byte() -> None:
+    bench = busy_bench()
+    other = Engine.restore(bench.engine.save(), trace=True)
+    for turn in range(12):
+        events = [arrive("ab"[turn % 2], turn, turn + 1), give_tv("x", turn)] if turn % 3 else []
+        mine = bench.engine.step(1_000 + turn, events, budget=7)
+        theirs = other.step(1_000 + turn, events, budget=7)
+        assert mine == theirs
+        assert bench.engine.save() == other.save()
+
+
+def test_a_state_of_another_version_is_refused() -> None:
+    saved = saving.unpack(Bench("a").engine.save())
+    saved["version"] = 99
+    with pytest.raises(Refuse, match="version 99"):
+        Engine.restore(saving.pack(saved))
+
+
+def test_what_is_not_a_definition_is_not_saved() -> None:
+    with pytest.raises(TypeError, match="cannot save a"):
+        saving.pack(object())
+
+
+def test_arrays_tuples_and_texts_come_back_as_they_were() -> None:
+    value = [(1, "two", b"3"), np.array([1.5, 2.5]), np.array(["a", None], object), {"k": None}]
+    first, numbers, texts, mapping = saving.unpack(saving.pack(value))
+    assert first == (1, "two", b"3")
+    assert numbers.tolist() == [1.5, 2.5]
+    assert texts.tolist() == ["a", None]
+    assert mapping == {"k": None}

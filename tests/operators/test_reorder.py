@@ -1,0 +1,88 @@
+"""Waiting tuples: the least first, equal times in order of arrival, whatever the disorder and the cuts."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.reorder import Reorder, merge_by_time
+from millrace.protocol import Schema
+
+V = Schema.of(v="bigint")
+
+Log = list[list[int]]
+logs = st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=6), max_size=12)
+
+
+def put(reorder: Reorder, times: list[int], first: int) -> None:
+    reorder.put(Batch.from_rows(V, [(first + at,) for at in range(len(times))], times))
+
+
+def taken(found: Batch | None) -> list[tuple[int, int]]:
+    return [] if found is None else [(int(time), row[0]) for time, row in zip(found.ts, found.rows(), strict=True)]
+
+
+@given(logs)
+def test_all_at_once_it_is_a_stable_sort(log: Log) -> None:
+    reorder = Reorder()
+    flat: list[tuple[int, int]] = []
+    for times in log:
+        put(reorder, times, len(flat))
+        flat += [(time, len(flat) + at) for at, time in enumerate(times)]
+    assert reorder.count == len(flat)
+    assert taken(merge_by_time([reorder], END_OF_TIME, 10**6)) == sorted(flat, key=lambda pair: pair[0])
+    assert reorder.count == 0
+    assert reorder.head_us() is None
+
+
+@given(logs, st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=12))
+def test_takes_between_puts_give_the_least_that_wait(log: Log, takes: list[tuple[int, int]]) -> None:
+    """Against a plain list that is sorted anew for every take."""
+    reorder = Reorder()
+    waiting: list[tuple[int, int]] = []
+    number = 0
+    for times, (through, limit) in zip(log, takes, strict=False):
+        put(reorder, times, number)
+        waiting += [(time, number + at) for at, time in enumerate(times)]
+        number += len(times)
+        waiting.sort()
+        ready = [pair for pair in waiting if pair[0] <= through][:limit]
+        assert taken(merge_by_time([reorder], through, limit)) == ready
+        waiting = [pair for pair in waiting if pair not in ready]
+        assert reorder.head_us() == (waiting[0][0] if waiting else None)
+        assert reorder.count == len(waiting)
+
+
+@given(st.lists(logs, min_size=1, max_size=4), st.integers(0, 20), st.integers(1, 12))
+def test_equal_times_of_several_inputs_come_in_their_order(inputs: list[Log], through: int, limit: int) -> None:
+    reorders = []
+    flat: list[tuple[int, int, int]] = []
+    for which, log in enumerate(inputs):
+        reorder = Reorder()
+        number = 0
+        for times in log:
+            put(reorder, times, 1000 * which + number)
+            flat += [(time, which, 1000 * which + number + at) for at, time in enumerate(times)]
+            number += len(times)
+        reorders.append(reorder)
+    ready = sorted(triple for triple in flat if triple[0] <= through)
+    got: list[tuple[int, int]] = []
+    while part := taken(merge_by_time(reorders, through, limit)):
+        assert len(part) <= limit
+        got += part
+    assert got == [(time, value) for time, _, value in ready]
+
+
+@given(logs)
+def test_what_waits_is_saved_and_restored(log: Log) -> None:
+    reorder = Reorder()
+    number = 0
+    for times in log:
+        put(reorder, times, number)
+        number += len(times)
+    merge_by_time([reorder], 10, 3)
+    other = Reorder()
+    other.restore(reorder.save())
+    assert other.count == reorder.count
+    assert taken(merge_by_time([other], END_OF_TIME, 10**6)) == taken(merge_by_time([reorder], END_OF_TIME, 10**6))
