@@ -1,0 +1,122 @@
+"""`millrace run`: the flags, checked and handed on to the offline room."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from fractions import Fraction
+from typing import Annotated
+
+import typer
+
+from millrace.offline.run import Options, Run, tell_failures
+from millrace.offline.script import load
+from millrace.protocol import Refuse
+
+
+class Order(str, Enum):
+    ARRIVAL = "arrival"
+    EVENT = "event"
+
+
+class Times(str, Enum):
+    US = "us"
+    ISO = "iso"
+
+
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE.sql", help="Statements: streams, queries, sinks; - for stdin.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="STREAM=FILE", help="Rows of a stream: .jsonl, .csv, .parquet, .arrow or -."),
+    ] = None,
+    events: Annotated[
+        str | None, typer.Option("--events", metavar="FILE", help="Events in order of arrival, as JSON lines.")
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option("--output", metavar="QUERY=FILE", help="Where a query's rows go, by the file's ending, or -."),
+    ] = None,
+    late: Annotated[
+        list[str] | None,
+        typer.Option("--late", metavar="STREAM=FILE", help="Where a stream's late tuples go, as JSON lines."),
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", metavar="S", help="dfs, bfs or rr, each also with (k), as in dfs(1).")
+    ] = None,
+    order: Annotated[Order | None, typer.Option("--order", help="The order of every query's rows.")] = None,
+    close: Annotated[
+        bool, typer.Option("--close/--no-close", help="Whether the streams end with the input.")
+    ] = True,
+    times: Annotated[Times, typer.Option("--time", help="How timestamps are written.")] = Times.ISO,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE.json", help="What the run measured, by the virtual clock.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option("--trace", metavar="FILE", help="A line per execution of an operator.")
+    ] = None,
+    cost: Annotated[
+        str | None,
+        typer.Option("--cost", metavar="US", help="Virtual microseconds per tuple and execution of an operator."),
+    ] = None,
+    in_time_order: Annotated[
+        bool, typer.Option("--sorted", help="Read each input in order of time, so that nothing is late.")
+    ] = False,
+) -> None:
+    """Run a file of SQL over files, by a virtual clock."""
+    if events is not None and inputs:
+        raise typer.BadParameter("give --input or --events, not both", param_hint="--events")
+    if events is not None and in_time_order:
+        raise typer.BadParameter("events are in order of arrival: --sorted belongs to --input", param_hint="--sorted")
+    options = Options(
+        inputs=_pairs("--input", inputs, "STREAM=FILE"),
+        events=events,
+        outputs=_pairs("--output", outputs, "QUERY=FILE"),
+        late=_pairs("--late", late, "STREAM=FILE"),
+        strategy=_strategy(strategy),
+        close=close,
+        iso=times is Times.ISO,
+        report=report,
+        trace=trace,
+        cost=_cost(cost),
+        sorted=in_time_order,
+    )
+    script = load(file, None if order is None else order.value)
+    for text in script.shown:
+        print(text, file=sys.stderr)
+    made = Run(script, options, sys.stdout.buffer)
+    made.run()
+    tell_failures(made.failed_rows)
+
+
+def _pairs(flag: str, given: list[str] | None, form: str) -> list[tuple[str, str]]:
+    pairs = []
+    for text in given or ():
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise typer.BadParameter(f"expected {form}, got {text!r}", param_hint=flag)
+        pairs.append((name, path))
+    return pairs
+
+
+def _strategy(text: str | None) -> str | None:
+    from millrace.engine.table import Strategy
+
+    if text is None:
+        return None
+    try:
+        return str(Strategy.parse(text))
+    except Refuse as refused:
+        raise typer.BadParameter(refused.text, param_hint="--strategy") from None
+
+
+def _cost(text: str | None) -> Fraction | None:
+    if text is None:
+        return None
+    try:
+        cost = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise typer.BadParameter(f"expected microseconds per tuple, got {text!r}", param_hint="--cost") from None
+    if cost < 0:
+        raise typer.BadParameter(f"work cannot take less than no time, got {text}", param_hint="--cost")
+    return cost

@@ -1,0 +1,173 @@
+"""The lines of `--events`: what happened, in order of arrival, as events of the engine grouped by their time.
+
+One JSON object per line: `at` (default: the line's before; a tuple's own time if that is later), and one of
+`stream` with `tuple`, `punctuation` or `close`, or `tick` alone. The clock never goes back: an `at` below it means the clock's time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.engine.events import Arrived, Event, FeedClosed, Punctuated
+from millrace.engine.plan import StreamDefinition
+from millrace.offline.driver import Instant
+from millrace.offline.files import STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
+from millrace.operators.batch import BEGINNING
+from millrace.protocol import Refuse, RowError, TimestampError, parse_timestamp
+from millrace.server.source import Source
+
+FEED: Final = "main"
+
+KEYS: Final = ("at", "stream", "feed", "tuple", "punctuation", "close", "tick")
+ONE_OF: Final = ("tuple", "punctuation", "close", "tick")
+
+
+def read_events(path: str, streams: Mapping[str, StreamDefinition], advanced: Advanced) -> Iterator[Instant]:
+    """The instants of a file of events."""
+    reader = _Events(path, streams)
+    try:
+        if path == STANDARD:
+            yield from reader.read(lines_of(sys.stdin.buffer, path, advanced))
+        else:
+            with Path(path).open("rb") as file:
+                yield from reader.read(lines_of(file, path, advanced))
+    except OSError as error:
+        raise refuse_file(path, error) from None
+
+
+class _Events:
+    """Reads lines; tuples that one feed sends one after the other at one time become one batch."""
+
+    def __init__(self, path: str, streams: Mapping[str, StreamDefinition]) -> None:
+        self._path = path
+        self._sources = {name: Source(stream) for name, stream in streams.items()}
+        self._clock: int | None = None
+        self._events: list[Event] = []
+        self._run: tuple[str, str] | None = None
+        self._rows: list[Mapping[str, Any]] = []
+        self._lines: list[int] = []
+
+    def read(self, pieces: Iterator[tuple[int, bytes]]) -> Iterator[Instant]:
+        for first, piece in pieces:
+            for offset, line in enumerate(piece.split(b"\n")):
+                if line.strip():
+                    yield from self._line(first + offset, line)
+        yield from self._instant()
+
+    def _line(self, number: int, line: bytes) -> Iterator[Instant]:
+        where = self._where(number)
+        said = read_object(line, where)
+        kind = _kind(said, where)
+        at_us = self._time(said, kind, where)
+        if at_us != self._clock:
+            yield from self._instant()
+            self._clock = at_us
+        if kind != "tick":
+            self._happened(said, kind, where, number)
+
+    def _where(self, number: int) -> str:
+        return f"{shown(self._path)}, line {number}"
+
+    def _instant(self) -> Iterator[Instant]:
+        """What has gathered at the clock's time."""
+        self._end_run()
+        if self._clock is not None:
+            events, self._events = self._events, []
+            yield Instant(self._clock, events)
+
+    def _time(self, said: Mapping[str, Any], kind: str, where: str) -> int:
+        clock = BEGINNING if self._clock is None else self._clock
+        if "at" in said:
+            return max(clock, _timestamp(said["at"], "at", where))
+        if kind == "tick":
+            raise Refuse(f"{where}: expected a time in at, because a tick has no other, got none", code="bad_row")
+        own = self._own_time(said, where) if kind == "tuple" else None
+        if own is not None:
+            return max(clock, own)
+        return 0 if self._clock is None else clock
+
+    def _own_time(self, said: Mapping[str, Any], where: str) -> int | None:
+        source = self._source(said, where)
+        values = said["tuple"]
+        if source.stream.time is None or not isinstance(values, dict) or values.get(source.stream.time) is None:
+            return None
+        try:
+            return parse_timestamp(values[source.stream.time])
+        except TimestampError:
+            return None  # refused with the row
+
+    def _source(self, said: Mapping[str, Any], where: str) -> Source:
+        name = said.get("stream")
+        if name is None:
+            raise Refuse(f"{where}: expected the name of a stream in stream, got none", code="bad_row")
+        source = self._sources.get(name) if isinstance(name, str) else None
+        if source is None:
+            known = ", ".join(self._sources) or "none"
+            raise Refuse(f"{where}: expected one of the streams {known}, got {name!r:.60}", code="unknown_stream")
+        return source
+
+    def _happened(self, said: Mapping[str, Any], kind: str, where: str, number: int) -> None:
+        stream = self._source(said, where).stream.name
+        feed = said.get("feed", FEED)
+        if not isinstance(feed, str) or not feed:
+            raise Refuse(f"{where}: expected a feed's name in feed, got {feed!r:.60}", code="bad_row")
+        if kind == "tuple":
+            self._tuple(stream, feed, said["tuple"], where, number)
+            return
+        self._end_run()
+        if kind == "punctuation":
+            self._events.append(Punctuated(stream, feed, _timestamp(said["punctuation"], "punctuation", where)))
+        elif said["close"] is True:
+            self._events.append(FeedClosed(stream, feed, ended=True))
+        else:
+            raise Refuse(f"{where}: expected true in close, got {said['close']!r:.60}", code="bad_row")
+
+    def _tuple(self, stream: str, feed: str, values: Any, where: str, number: int) -> None:
+        if not isinstance(values, dict):
+            raise Refuse(f"{where}: expected an object in tuple, got {values!r:.60}", code="bad_row")
+        if self._run != (stream, feed):
+            self._end_run()
+            self._run = (stream, feed)
+        self._rows.append(values)
+        self._lines.append(number)
+
+    def _end_run(self) -> None:
+        """Make one batch of the tuples of one feed that came one after the other."""
+        if self._run is None:
+            return
+        stream, feed = self._run
+        try:
+            batch = self._sources[stream].from_objects(self._rows)
+        except RowError as error:
+            with located(self._where(self._lines[error.row])):
+                raise
+        self._events.append(Arrived(stream, feed, batch))
+        self._run, self._rows, self._lines = None, [], []
+
+
+def _kind(said: Mapping[str, Any], where: str) -> str:
+    unknown = [key for key in said if key not in KEYS]
+    if unknown:
+        raise Refuse(f"{where}: expected the keys {', '.join(KEYS)}, got {unknown[0]!r:.60}", code="bad_row")
+    kinds = [key for key in ONE_OF if key in said]
+    if len(kinds) != 1:
+        got = " and ".join(kinds) or "none of them"
+        raise Refuse(f"{where}: expected one of {', '.join(ONE_OF)}, got {got}", code="bad_row")
+    if kinds == ["tick"] and said["tick"] is not True:
+        raise Refuse(f"{where}: expected true in tick, got {said['tick']!r:.60}", code="bad_row")
+    return kinds[0]
+
+
+def _timestamp(value: Any, key: str, where: str) -> int:
+    try:
+        return parse_timestamp(value)
+    except TimestampError as error:
+        raise Refuse(f"{where}, {key}: {error.text}", code="bad_row") from None
+
+
+def names_of_feeds(names: Sequence[str]) -> list[str]:
+    """What the feeds of one stream are called when several files feed it."""
+    return [FEED] if len(names) == 1 else list(names)

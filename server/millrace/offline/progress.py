@@ -1,0 +1,47 @@
+"""A progress bar for long inputs, on stderr, where somebody is looking and no rows are printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from millrace.offline.files import STANDARD
+
+# Below this a run is over before a bar would be drawn.
+LONG_BYTES: Final = 4 << 20
+
+
+class Bar:
+    """Is told how many bytes of input have been read."""
+
+    def advanced(self, amount: int) -> None:
+        """Nobody looks."""
+
+
+@contextmanager
+def bar(paths: Sequence[str], outputs: Sequence[tuple[str, str]]) -> Iterator[Bar]:
+    """A bar over all inputs if they are long and stderr is a terminal of its own."""
+    total = sum(Path(path).stat().st_size for path in paths if path != STANDARD and Path(path).is_file())
+    if total < LONG_BYTES or STANDARD in paths or not sys.stderr.isatty() or _prints_rows(outputs):
+        yield Bar()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(None), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+
+        class Drawn(Bar):
+            def advanced(self, amount: int) -> None:
+                progress.advance(task, amount)
+
+        yield Drawn()
+
+
+def _prints_rows(outputs: Sequence[tuple[str, str]]) -> bool:
+    printed = not outputs or any(path == STANDARD for _, path in outputs)
+    return printed and sys.stdout.isatty()

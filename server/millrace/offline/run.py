@@ -1,0 +1,275 @@
+"""`millrace run`: a file of SQL over files of rows, through the same engine as the server's, by a virtual clock.
+
+Rule: the same files give the same bytes. What is wrong with a file, a flag or a statement is one clear line and no half answer
+of the engine: the script is planned and every output opened before the first row is read.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from millrace.engine.engine import Engine
+from millrace.engine.events import (
+    Command,
+    CommandBody,
+    Deliver,
+    Effect,
+    Event,
+    Execution,
+    FeedClosed,
+    FeedOpened,
+    Late,
+    Progressed,
+    RowsFailed,
+    SetStrategy,
+    WatchProgress,
+)
+from millrace.engine.plan import StreamDefinition
+from millrace.offline.driver import Driver, Instant, Price
+from millrace.offline.events import FEED, names_of_feeds, read_events
+from millrace.offline.files import STANDARD, Advanced, read_batches, refuse_file
+from millrace.offline.merge import Cursor, Merge, in_time_order
+from millrace.offline.outputs import LateLines, Output, TraceLines, outputs_of
+from millrace.offline.progress import Bar, bar
+from millrace.offline.report import Measures, report
+from millrace.offline.script import Script
+from millrace.protocol import Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of `millrace run`; pairs are (stream or query, path)."""
+
+    inputs: Sequence[tuple[str, str]] = ()
+    events: str | None = None
+    outputs: Sequence[tuple[str, str]] = ()
+    late: Sequence[tuple[str, str]] = ()
+    strategy: str | None = None
+    close: bool = True
+    iso: bool = True
+    report: str | None = None
+    trace: str | None = None
+    cost: Fraction | None = None
+    sorted: bool = False
+
+
+class Run:
+    """One run of a script. `driver.engine` may be looked at when it is over."""
+
+    def __init__(self, script: Script, options: Options, stdout: BinaryIO) -> None:
+        self.script = script
+        self.options = options
+        self.failed_rows: dict[str, tuple[int, str]] = {}
+        self._stdout = stdout
+        self._price = None if options.cost is None else Price(options.cost)
+        self._measures: Measures | None = None if options.report is None else Measures(script.queries)
+        self._trace: TraceLines | None = None
+        self._late: dict[str, LateLines] = {}
+        self._takers: Mapping[str, Sequence[Output]] = {}
+        self._merge: Merge | None = None
+        self.driver = Driver(self, price=self._price, trace=options.trace is not None)
+        _check_names(script, options)
+
+    @property
+    def engine(self) -> Engine:
+        return self.driver.engine
+
+    def run(self) -> None:
+        """Run to the end; files are whole when this returns."""
+        began = time.perf_counter_ns()
+        with ExitStack() as closing, bar(self._paths(), self.options.outputs) as shown:
+            self._open(closing)
+            begin_us, instants = self._instants(shown)
+            self.driver.begin(begin_us)
+            self._prepare(begin_us)
+            self.driver.run(instants)
+            if self.options.close:
+                self.driver.run([Instant(int(self.driver.clock_us), self._closings())])
+        if self.options.report is not None:
+            self._write_report(self.options.report, begin_us, (time.perf_counter_ns() - began) // 1_000)
+
+    # -- before --------------------------------------------------------------------------------------------------------
+
+    def _paths(self) -> list[str]:
+        return [path for _, path in self.options.inputs] or [path for path in (self.options.events,) if path]
+
+    def _open(self, closing: ExitStack) -> None:
+        iso = self.options.iso
+        wanted = self.script.outputs(self.options.outputs)
+        schemas = {name: plan.schema for name, plan in self.script.queries.items()}
+        self._takers, opened = outputs_of(wanted, schemas, self._stdout, iso=iso)
+        for output in opened:
+            closing.callback(output.close)
+        for stream, path in self.options.late:
+            self._late[stream] = LateLines(path, self._stdout, iso=iso)
+            closing.callback(self._late[stream].close)
+        if self.options.trace is not None:
+            self._trace = TraceLines(self.options.trace, self._stdout, iso=iso)
+            closing.callback(self._trace.close)
+
+    def _instants(self, shown: Bar) -> tuple[int, Iterator[Instant]]:
+        """The time at which the clock begins, and what happens."""
+        if self.options.events is not None:
+            return _begun(read_events(self.options.events, self.script.streams, shown.advanced))
+        self._merge = Merge(self._cursors(shown.advanced), exact=self._exact())
+        return self._merge.clock_us, self._merge.instants()
+
+    def _exact(self) -> bool:
+        """Whether something looks at the clock between two rows: a measure, or a stream that the clock stamps."""
+        options = self.options
+        looks = options.report is not None or options.trace is not None or options.cost is not None
+        return looks or any(stream.timestamps != "external" for stream in self.script.streams.values())
+
+    def _cursors(self, advanced: Advanced) -> list[Cursor]:
+        cursors = []
+        for stream, paths in _by_stream(self.options.inputs).items():
+            definition = self.script.streams[stream]
+            for path, feed in zip(paths, names_of_feeds(paths), strict=True):
+                batches = read_batches(path, definition, advanced)
+                if self.options.sorted:
+                    batches = in_time_order(batches)
+                cursors.append(Cursor(definition, feed, batches))
+        return cursors
+
+    def _prepare(self, begin_us: int) -> None:
+        """Give the engine the script, and open the feeds of files."""
+        self._obey(begin_us, self.script.commands)
+        if self.options.strategy is not None:
+            names = [component["name"] for component in self.engine.components()]
+            self._obey(begin_us, [SetStrategy(name, self.options.strategy) for name in names])
+        if self._trace is not None:
+            self._obey(begin_us, [WatchProgress(name) for name in self.script.queries])
+        feeds: list[Event] = [
+            FeedOpened(stream, feed)
+            for stream, paths in _by_stream(self.options.inputs).items()
+            for feed in names_of_feeds(paths)
+        ]
+        self.driver.run([Instant(begin_us, feeds)])
+        if self._measures is not None:
+            self._measures.watch(self.engine.graph.operators.values())
+
+    def _obey(self, begin_us: int, commands: Sequence[CommandBody]) -> None:
+        self.driver.run([Instant(begin_us, [Command(number, body) for number, body in enumerate(commands)])])
+
+    def _closings(self) -> list[Event]:
+        """The end of every stream: its feeds leave, and what they held back goes on."""
+        return [
+            FeedClosed(stream["name"], feed, ended=True)
+            for stream in self.engine.streams()
+            for feed in [feed["feed"] for feed in stream["feeds"]] or [FEED]
+        ]
+
+    # -- what the engine orders ----------------------------------------------------------------------------------------
+
+    def ordered(self, at_us: Fraction, order: Effect) -> None:
+        match order:
+            case Deliver(query, sequence, batch):
+                if self._measures is not None:
+                    self._measures.delivered(query, batch, at_us)
+                for taker in self._takers.get(query, ()):
+                    taker.deliver(query, sequence, batch)
+            case Late():
+                lines = self._late.get(order.stream)
+                if lines is not None:
+                    lines.late(order, self._arrivals(order))
+            case Progressed(query, value_us):
+                if self._trace is not None:
+                    self._trace.progressed(at_us, query, value_us)
+            case RowsFailed(operator, count, reason):
+                before, _ = self.failed_rows.get(operator, (0, ""))
+                self.failed_rows[operator] = before + count, reason
+            case _:
+                pass  # credit and requests: nobody here needs the one or answers the other
+
+    def _arrivals(self, late: Late) -> list[int]:
+        """When each late tuple arrived. Inside a slice its mark tells: the newest tuple before it, less the disorder."""
+        if self._merge is None or not self._merge.sliced:
+            return [late.at_us] * len(late.batch)
+        disorder = self.script.streams[late.stream].disorder_us
+        return [mark + disorder for mark in late.marks.tolist()]
+
+    def executed(self, step: int, at_us: Fraction, execution: Execution) -> None:
+        if self._trace is not None:
+            self._trace.executed(step, at_us, execution)
+
+    def stepped(self) -> None:
+        if self._measures is not None:
+            self._measures.stepped(self.engine.moment.now_us)
+
+    # -- after ---------------------------------------------------------------------------------------------------------
+
+    def _write_report(self, path: str, begin_us: int, wall_us: int) -> None:
+        assert self._measures is not None
+        self._measures.stepped(int(self.driver.clock_us))
+        made = report(self.engine, self._measures, {}, self.driver.clock_us - begin_us, wall_us)
+        text = msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
+        try:
+            if path == STANDARD:
+                self._stdout.write(text)
+            else:
+                Path(path).write_bytes(text)
+        except OSError as error:
+            raise refuse_file(path, error) from None
+
+
+def _begun(instants: Iterator[Instant]) -> tuple[int, Iterator[Instant]]:
+    """The time of the first instant, and all of them."""
+    first = next(instants, None)
+    if first is None:
+        return 0, iter(())
+
+    def all_of_them() -> Iterator[Instant]:
+        yield first
+        yield from instants
+
+    return first.at_us, all_of_them()
+
+
+def _by_stream(inputs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for stream, path in inputs:
+        found.setdefault(stream, []).append(path)
+    return found
+
+
+def _check_names(script: Script, options: Options) -> None:
+    """Names and files that cannot be meant, before anything is read or written."""
+    for flag, kind, given, known in (
+        ("--input", "stream", options.inputs, script.streams),
+        ("--late", "stream", options.late, script.streams),
+        ("--output", "query", options.outputs, script.queries),
+    ):
+        for name, path in given:
+            if name not in known:
+                listed = ", ".join(known) or "none"
+                raise Refuse(f"{flag} {name}={path}: there is no {kind} {name}; there are: {listed}", code="unknown_name")
+    standard = [path for _, path in options.inputs if path == STANDARD]
+    if len(standard) > 1:
+        raise Refuse("two inputs cannot both be read from the standard input: give one of them a file")
+    once = [stream for stream, _ in options.late]
+    twice = [stream for stream in once if once.count(stream) > 1]
+    if twice:
+        raise Refuse(f"--late is given twice for {twice[0]}: one file takes a stream's late tuples")
+    for stream, path in options.inputs:
+        _check_sorted(script.streams[stream], path, options)
+
+
+def _check_sorted(stream: StreamDefinition, path: str, options: Options) -> None:
+    if options.sorted and stream.timestamps != "external":
+        raise Refuse(f"--sorted: the rows of {path} have no time to be sorted by: {stream.name} is {stream.timestamps}")
+
+
+def tell_failures(failed: Mapping[str, tuple[int, str]]) -> None:
+    """Say on stderr what was dropped on the way."""
+    for operator, (count, reason) in failed.items():
+        rows = "1 row" if count == 1 else f"{count} rows"
+        print(f"millrace: {operator}: {rows} could not be computed and left out: {reason}", file=sys.stderr)

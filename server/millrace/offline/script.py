@@ -1,0 +1,123 @@
+"""FILE.sql as a run sees it: what to create, in order, and where rows go when no flag says so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from millrace.engine.events import AddQuery, AddStream, CommandBody, DropQuery, DropStream
+from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.offline.files import STANDARD, refuse_file
+from millrace.protocol import Refuse
+from millrace.sql import (
+    Catalog,
+    CreateQuery,
+    CreateSink,
+    CreateStream,
+    DropStatement,
+    Explain,
+    Planned,
+    SinkDefinition,
+    Statement,
+    parse,
+    plan,
+)
+from millrace.sql import syntax as s
+from millrace.sql.planner import bare_name
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A planned file.
+
+    commands   what the engine is told, in the file's order
+    bare       the queries that are a SELECT alone
+    shown      what EXPLAIN has to say
+    """
+
+    commands: Sequence[CommandBody]
+    streams: Mapping[str, StreamDefinition]
+    queries: Mapping[str, QueryPlan]
+    sinks: Mapping[str, SinkDefinition] = field(default_factory=dict)
+    bare: Sequence[str] = ()
+    shown: Sequence[str] = ()
+
+    def outputs(self, given: Sequence[tuple[str, str]]) -> list[tuple[str, str, str | None]]:
+        """Where rows go, as (query, path, format): what the flags say, and the file's sinks.
+
+        Without flags or sinks, the standard output shows the bare SELECTs, else the queries that no other query reads.
+        """
+        sinks: list[tuple[str, str, str | None]] = [
+            (sink.query, STANDARD, None) if sink.path is None else (sink.query, sink.path, sink.format)
+            for sink in self.sinks.values()
+        ]
+        flags: list[tuple[str, str, str | None]] = [(query, path, None) for query, path in given]
+        if flags:
+            return flags + sinks
+        sunk = {sink.query for sink in self.sinks.values()}
+        read = {name for plan in self.queries.values() for name in plan.reads_queries}
+        shown = list(self.bare) or [name for name in self.queries if name not in read and name not in sunk]
+        return [*((name, STANDARD, None) for name in shown), *sinks]
+
+
+def load(path: str, order: str | None = None) -> Script:
+    """Read and plan a file of SQL."""
+    try:
+        text = sys.stdin.read() if path == STANDARD else Path(path).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise Refuse(f"{path}: expected SQL in UTF-8, got bytes that are not", code="bad_file") from None
+    except OSError as error:
+        raise refuse_file(path, error) from None
+    return plan_script(text, order)
+
+
+def plan_script(text: str, order: str | None = None) -> Script:
+    """Plan statements, each on top of those before it. `order` wins over every query's own."""
+    catalog = Catalog()
+    commands: list[CommandBody] = []
+    bare: list[str] = []
+    shown: list[str] = []
+    for statement in parse(text):
+        name = bare_name(catalog)
+        if isinstance(statement.body, s.SelectStatement):
+            bare.append(name)
+        planned = plan(statement if order is None else _ordered(statement, name, order), catalog, name)
+        catalog = catalog.with_(planned)
+        commands += _commands(planned)
+        if isinstance(planned, Explain):
+            shown.append(planned.text)
+    if not catalog.streams:
+        raise Refuse("there is no stream: begin with CREATE STREAM", code="sql")
+    return Script(commands, catalog.streams, catalog.queries, catalog.sinks, bare, shown)
+
+
+def _ordered(statement: Statement, name: str, order: str) -> Statement:
+    """The statement with another order; a bare SELECT, which has no options, becomes the query that it stands for."""
+    body = statement.body
+    option = s.Option(body.span, s.Name(body.span, "order"), order, body.span)
+    match body:
+        case s.SelectStatement(span, query):
+            return replace(statement, body=s.CreateQueryStatement(span, s.Name(span, name), False, (option,), query))
+        case s.CreateQueryStatement(options=options):
+            others = tuple(given for given in options if given.name.text != "order")
+            return replace(statement, body=replace(body, options=(*others, option)))
+        case _:
+            return statement
+
+
+def _commands(planned: Planned) -> list[CommandBody]:
+    match planned:
+        case CreateStream(stream):
+            return [AddStream(stream)]
+        case QueryPlan():
+            return [AddQuery(planned)]
+        case CreateQuery(made, replaces=replaces):
+            return [*([DropQuery(made.name)] if replaces else []), AddQuery(made)]
+        case DropStatement("stream", name):
+            return [DropStream(name)]
+        case DropStatement("query", name):
+            return [DropQuery(name)]
+        case CreateSink() | Explain() | DropStatement():
+            return []
