@@ -7,7 +7,7 @@ import contextlib
 import ssl
 import uuid
 from collections.abc import Iterator
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from millrace.client.address import parse_address
 from millrace.client.backoff import Backoff
@@ -404,9 +404,8 @@ class _Wire(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
 
     def data_received(self, data: bytes) -> None:
         self.heard += len(data)

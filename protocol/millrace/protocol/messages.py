@@ -12,6 +12,7 @@ begin, for a decoder that knows the schema; `data_head` and `array_head` are its
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -497,7 +498,7 @@ def check_rows(rows: Sequence[Any]) -> None:
     """Rows are tuples of one length, of values that the wire allows; PeerError says which row is not."""
     if rows and not _fit(rows):
         row, expected, code = next((row, *fault) for row, fault in enumerate(map(_fault(rows[0]), rows)) if fault)
-        raise PeerError.at(f"row {row}", expected=expected, got=f"{rows[row]!r:.200}", code=code, row=row)
+        raise PeerError.at(f"row {row}", expected=expected, got=reprlib.repr(rows[row]), code=code, row=row)
 
 
 def _fit(rows: Sequence[Any]) -> bool:

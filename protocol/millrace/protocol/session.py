@@ -311,26 +311,33 @@ class Session:
             raise PeerError.at("HELLO", expected="the server's token", got=got, code="unauthorised")
 
     def _hear_channel(self, speaker: Side, kind: Kind, channel: int, message: Message) -> bool:
-        if isinstance(message, Data):
-            return self.take(channel, message.sequence, len(message.rows)) < max(len(message.rows), 1)
-        if isinstance(message, DataArrow):
-            return self.take(channel, message.sequence, message.count) < max(message.count, 1)
-        if isinstance(message, Result):
-            return self.give(channel, message.sequence, len(message.rows))
-        if isinstance(message, ResultArrow):
-            return self.give(channel, message.sequence, message.count)
         phase = self._next_phase(speaker, kind, channel)
         if phase is DROP:
             return False
         assert isinstance(phase, Phase)
-        if isinstance(message, Open | Subscribe):
-            self._begin(phase, message)
-        elif state := self.channels.get(channel):
-            self._keep_book(state, message)
-            state.phase = phase
-            if phase is Phase.GONE:
-                del self.channels[channel]
+        match message:
+            case Data():
+                return self.take(channel, message.sequence, len(message.rows)) < max(len(message.rows), 1)
+            case DataArrow():
+                return self.take(channel, message.sequence, message.count) < max(message.count, 1)
+            case Result():
+                return self.give(channel, message.sequence, len(message.rows))
+            case ResultArrow():
+                return self.give(channel, message.sequence, message.count)
+            case Open() | Subscribe():
+                self._begin(phase, message)
+            case _:
+                self._move(channel, phase, message)
         return True
+
+    def _move(self, channel: int, phase: Phase, message: Message) -> None:
+        state = self.channels.get(channel)
+        if state is None:
+            return  # an ERROR about a number that was never used
+        self._keep_book(state, message)
+        state.phase = phase
+        if phase is Phase.GONE:
+            del self.channels[channel]
 
     def _next_phase(self, speaker: Side, kind: Kind, channel: int) -> _PhaseRule:
         """The table's word on this message, as an exception if it is a no."""

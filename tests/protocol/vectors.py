@@ -1,0 +1,43 @@
+"""The byte vectors of tests/conformance/protocol, as the tests read them."""
+
+import json
+from pathlib import Path
+
+from millrace.protocol import Schema, messages
+from millrace.protocol.messages import Limits
+
+FOLDER = Path(__file__).parents[1] / "conformance" / "protocol"
+
+
+def read(name):
+    return json.loads((FOLDER / name).read_text())
+
+
+def plain(data):
+    """JSON as msgpack's values: `{"bytes": hex}` stands for bin."""
+    if isinstance(data, dict):
+        return bytes.fromhex(data["bytes"])
+    return [plain(item) for item in data] if isinstance(data, list) else data
+
+
+def message(vector):
+    """The message that a vector's fields say."""
+    fields = [_field(vector["message"], item) for item in vector["data"][1:]]
+    return getattr(messages, vector["message"])(*fields)
+
+
+def _field(name, item):
+    if not isinstance(item, list):
+        return plain(item)
+    if name == "Welcome":
+        return Limits(*item)
+    if name in ("Opened", "Subscribed"):
+        return Schema.from_data(item)
+    return [tuple(row) for row in plain(item)]
+
+
+MESSAGES = read("messages.json")["messages"]
+REFUSED = read("refused.json")["refused"]
+ACCEPTED = read("accepted.json")["accepted"]
+LINES = read("lines.json")["lines"]
+EXAMPLES = [message(vector) for vector in MESSAGES]
