@@ -39,7 +39,7 @@ SCHEMA = Schema.of(ts="timestamp", k="bigint", name="text")
 class Taken:
     """What the server has of one feed: rows and punctuation in the order they came."""
 
-    rows: list[tuple] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     log: list[Any] = field(default_factory=list)  # rows as tuples, punctuation as integers
     frames: list[int] = field(default_factory=list)
     next_sequence: int = 0
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
                 self.say(Error.of(error))
                 self.transport.close()
             except Refuse as error:
-                self.say(Error.of(error, message.channel, getattr(message, "sequence", None)))
+                self.say(Error.of(error, getattr(message, "channel", None), getattr(message, "sequence", None)))
 
     def act(self, message):
         if isinstance(message, Data | DataArrow):

@@ -21,7 +21,7 @@ def cut(data, cuts):
 def read(chunks, limit=LIMIT):
     """The bodies, and the code of the error that ended them."""
     reader = FrameReader(limit)
-    bodies = []
+    bodies: list[bytes] = []
     try:
         for chunk in chunks:
             reader.feed(chunk)
@@ -34,7 +34,7 @@ def read(chunks, limit=LIMIT):
 
 def oracle(data, limit=LIMIT):
     """The same from the whole bytes at once."""
-    bodies = []
+    bodies: list[bytes] = []
     while len(data) >= 4:
         size = int.from_bytes(data[:4], "big")
         if size > limit or size < 2:

@@ -158,15 +158,12 @@ def test_a_hundred_thousand_random_and_mutated_bodies():
     decoded = 0
     for _ in range(100_000):
         body = mutated(chance, bodies)
-        try:
-            said = decode(body)
-        except PeerError as error:
-            assert error.code in CODES
-            continue
-        finally:
-            peek_or_peer_error(body)
-        decoded += 1
-        assert_wholesome(said)
+        said = ask(decode, body)
+        if carries_tuples(body):
+            ask(peek, body)
+        if said is not None:
+            decoded += 1
+            assert_wholesome(said)
     assert decoded > 1_000  # the mutations are not all hopeless
 
 
@@ -190,12 +187,12 @@ def mutated(chance, bodies):
     return bytes(body)
 
 
-def peek_or_peer_error(body):
-    if carries_tuples(body):
-        try:
-            peek(body)
-        except PeerError as error:
-            assert error.code in CODES
+def ask(reader, body):
+    """What a reader makes of a body; None if that is PeerError with a known code. Anything else is a failure."""
+    try:
+        return reader(body)
+    except PeerError as refusal:
+        return CODES[refusal.code] and None
 
 
 def assert_wholesome(said):
@@ -208,15 +205,12 @@ def assert_wholesome(said):
                 assert math.isfinite(value)
             if isinstance(value, int):
                 assert MIN_INT64 <= value <= MAX_INT64
-    assert decode(encode(said)) == said
+    assert said is None or decode(encode(said)) == said
 
 
 @given(st.binary(max_size=64))
 def test_random_bytes(body):
-    try:
-        assert_wholesome(decode(body))
-    except PeerError as error:
-        assert error.code in CODES
+    assert_wholesome(ask(decode, body))
 
 
 @given(
@@ -227,10 +221,7 @@ def test_random_bytes(body):
 def test_any_msgpack_value_in_any_field(value):
     packed = msgpack.packb(value)
     for body in (b"\x92\x14" + packed, b"\x92\x16" + packed, b"\x94\x05\0\0" + packed, b"\x94\x05\0\0\x91" + packed):
-        try:
-            assert_wholesome(decode(body))
-        except PeerError as error:
-            assert error.code in CODES
+        assert_wholesome(ask(decode, body))
 
 
 # Memory: a small body must not claim much.
@@ -261,7 +252,7 @@ def test_claims_without_content_are_refused_cheaply(payload):
 
 
 def test_a_bad_row_is_named_by_its_index():
-    rows = [(1, 2.0)] * 500
+    rows: list[tuple] = [(1, 2.0)] * 500
     for bad, code in (((1, math.nan), "bad_value"), ((2**63, 1.0), "bad_value"), ((1,), "bad_row")):
         rows[123] = bad
         error = refused(encode(m.Data(0, 0, rows)))

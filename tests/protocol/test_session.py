@@ -194,12 +194,13 @@ def test_requests_are_numbered_upwards():
 
 
 def test_hello_first_once_and_of_this_protocol():
-    for message in (m.Ping(1), m.Open(0, "s", None, "p"), m.Pong(1), m.Welcome(1, "", Limits(), 0)):
+    early: list[m.Message] = [m.Ping(1), m.Open(0, "s", None, "p"), m.Pong(1), m.Welcome(1, "", Limits(), 0)]
+    for message in early:
         assert code_of(Session(Side.SERVER).receive, message) == "unexpected_message"
     assert code_of(Session(Side.SERVER).receive, m.Hello(2, "c")) == "unsupported_protocol"
     pair = Pair()
     pair.client_says(m.Hello(1, "c"))
-    for message in (m.Ping(1), m.Open(0, "s", None, "p"), m.Hello(1, "c")):
+    for message in [*early, m.Hello(1, "c")]:
         assert code_of(pair.server.receive, message) == "unexpected_message"
 
 
