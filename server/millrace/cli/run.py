@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
+from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated
 
@@ -14,12 +14,12 @@ from millrace.offline.script import load
 from millrace.protocol import Refuse
 
 
-class Order(str, Enum):
+class Order(StrEnum):
     ARRIVAL = "arrival"
     EVENT = "event"
 
 
-class Times(str, Enum):
+class Times(StrEnum):
     US = "us"
     ISO = "iso"
 
@@ -45,9 +45,7 @@ def run(
         str | None, typer.Option("--strategy", metavar="S", help="dfs, bfs or rr, each also with (k), as in dfs(1).")
     ] = None,
     order: Annotated[Order | None, typer.Option("--order", help="The order of every query's rows.")] = None,
-    close: Annotated[
-        bool, typer.Option("--close/--no-close", help="Whether the streams end with the input.")
-    ] = True,
+    close: Annotated[bool, typer.Option("--close/--no-close", help="Whether the streams end with the input.")] = True,
     times: Annotated[Times, typer.Option("--time", help="How timestamps are written.")] = Times.ISO,
     report: Annotated[
         str | None, typer.Option("--report", metavar="FILE.json", help="What the run measured, by the virtual clock.")
@@ -83,7 +81,7 @@ def run(
     )
     script = load(file, None if order is None else order.value)
     for text in script.shown:
-        print(text, file=sys.stderr)
+        sys.stderr.write(text + "\n")
     made = Run(script, options, sys.stdout.buffer)
     made.run()
     tell_failures(made.failed_rows)

@@ -1,8 +1,9 @@
 """The offline driver: steps the engine by a virtual clock that nothing but the input and the work's price moves.
 
-Rule: what happens at one time enters in the order of the input, and all work is done before the clock moves. With a price per tuple
-work itself moves the clock: the engine is stepped one execution at a time, what it gave leaves when the execution's time is over,
-and whatever arrived meanwhile enters, at its own time, before the next one. The same input gives the same steps, always.
+Rule: what happens at one time enters in the order of the input, and all work is done before the clock moves. With a
+price per tuple work itself moves the clock: the engine is stepped one execution at a time, what it gave leaves when
+the execution's time is over, and whatever arrived meanwhile enters, at its own time, before the next one. The same
+input gives the same steps, always.
 """
 
 from __future__ import annotations
@@ -148,5 +149,3 @@ class Driver:
                 case _:
                     self._watcher.ordered(self.clock_us, order)
         self._watcher.stepped()
-
-

@@ -1,7 +1,8 @@
 """The lines of `--events`: what happened, in order of arrival, as events of the engine grouped by their time.
 
-One JSON object per line: `at` (default: the line's before; a tuple's own time if that is later), and one of
-`stream` with `tuple`, `punctuation` or `close`, or `tick` alone. The clock never goes back: an `at` below it means the clock's time.
+One JSON object per line: `at` (default: the line's before; a tuple's own time if that is later), and one of `stream`
+with `tuple`, `punctuation` or `close`, or `tick` alone. The clock never goes back: an `at` below it means the clock's
+time.
 """
 
 from __future__ import annotations

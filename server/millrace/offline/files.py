@@ -1,8 +1,9 @@
 """Rows from files and to files: JSON lines, CSV, Parquet, Arrow, by a path's ending; `-` is the standard stream.
 
-Rule: whatever is wrong with a file is said in one line that names the file, the place, what was expected and what came. The fast
-way decodes thousands of rows at a time; when it meets anything it does not like, the slow way walks the same rows one by one and
-finds the words. How a file was cut while it was read never shows: batches follow from its contents alone.
+Rule: whatever is wrong with a file is said in one line that names the file, the place, what was expected and what
+came. The fast way decodes thousands of rows at a time; when it meets anything it does not like, the slow way walks the
+same rows one by one and finds the words. How a file was cut while it was read never shows: batches follow from its
+contents alone.
 """
 
 from __future__ import annotations
@@ -287,12 +288,8 @@ def _layout(header: Sequence[str], path: str, stream: StreamDefinition) -> list[
     return [header.index(name) if name in header else None for name in stream.schema.names]
 
 
-def _csv_batches(
-    reader: Any, path: str, source: Source, layout: Sequence[int | None], width: int
-) -> Iterator[Batch]:
-    fields = [
-        Field(field.name, field.type, _may_be_null(field, source.stream)) for field in source.stream.schema
-    ]
+def _csv_batches(reader: Any, path: str, source: Source, layout: Sequence[int | None], width: int) -> Iterator[Batch]:
+    fields = [Field(field.name, field.type, _may_be_null(field, source.stream)) for field in source.stream.schema]
     rows: list[list[str]] = []
     numbers: list[int] = []
     for row in reader:
@@ -395,7 +392,7 @@ _CSV_VALUES: Final[Mapping[Type, Callable[[str], Any]]] = {
 _CSV_EXPECTED: Final = {Type.BYTES: "bytes (hexadecimal digits)"}
 
 
-# -- Parquet and Arrow ---------------------------------------------------------------------------------------------------
+# -- Parquet and Arrow -------------------------------------------------------------------------------------------------
 
 
 def _read_parquet(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:

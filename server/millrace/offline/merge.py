@@ -2,15 +2,17 @@
 
 Rule: two ways to cut the merged rows into instants, for the same rows.
 
-    exact    one instant per time: the clock stands at each row's own time when it arrives. What a report, a trace or a price
-             measures is measured so, and so is everything that depends on the clock.
-    slices   thousands of rows per instant, once an input has proved long. A slice ends where the exact merge would have taken
-             from every file all that lies up to a time, so the same rows are late, and results are equal by their class.
+    exact    one instant per time: the clock stands at each row's own time when it arrives. What a report, a trace or
+             a price measures is measured so, and so is everything that depends on the clock.
+    slices   thousands of rows per instant, once an input has proved long. A slice ends where the exact merge would
+             have taken from every file all that lies up to a time, so the same rows are late, and results are equal
+             by their class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,7 +21,7 @@ from millrace.engine.events import Arrived, Event
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Instant
 from millrace.offline.files import ROWS
-from millrace.operators.batch import BEGINNING, Batch, Int64s
+from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
 
 # Rows that are merged exactly before slices begin: a short input arrives as a person would expect it to.
 EXACT_ROWS: Final = 4_096
@@ -101,9 +103,10 @@ class Merge:
     def _earliest(self) -> Cursor | None:
         """The cursor with the earliest head; of several the first."""
         found: Cursor | None = None
+        earliest_us = END_OF_TIME + 1
         for cursor in self._cursors:
-            if cursor.head_us is not None and (found is None or found.head_us is None or cursor.head_us < found.head_us):
-                found = cursor
+            if cursor.head_us is not None and cursor.head_us < earliest_us:
+                found, earliest_us = cursor, cursor.head_us
         return found
 
     def _run_length(self, cursor: Cursor) -> int:
@@ -128,7 +131,7 @@ class Merge:
             return
         clock = np.maximum(np.maximum.accumulate(batch.ts), self.clock_us)
         starts = [0, *(np.flatnonzero(clock[1:] != clock[:-1]) + 1).tolist(), len(batch)]
-        for start, stop in zip(starts, starts[1:], strict=False):
+        for start, stop in pairwise(starts):
             yield int(clock[start]), batch.slice(start, stop)
 
     def _slices(self) -> Iterator[Instant]:

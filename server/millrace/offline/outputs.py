@@ -1,6 +1,7 @@
 """Where the engine's orders go in `millrace run`: rows to files and the standard output, late tuples, the trace.
 
-Rule: every line leaves in the order in which the engine gave it; rows are gathered and written some thousands at a time.
+Rule: every line leaves in the order in which the engine gave it; rows are gathered and written some thousands at a
+time.
 """
 
 from __future__ import annotations

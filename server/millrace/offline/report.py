@@ -1,7 +1,7 @@
 """What a run measured: the numbers of `--report`.
 
-Rule: times are virtual, and exact: every latency is kept and percentiles are those of the sorted array (nearest rank). Only
-`wall_us` differs between two runs of the same input.
+Rule: times are virtual, and exact: every latency is kept and percentiles are those of the sorted array (nearest rank).
+Only `wall_us` differs between two runs of the same input.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def latency_of(arrays: Sequence[Any]) -> dict[str, float | None]:
     if not arrays:
         return dict.fromkeys(("mean", "p50", "p99", "max"))
     waited = np.sort(np.concatenate(arrays))
-    rank = {name: waited[max(int(np.ceil(share * len(waited))) - 1, 0)] for name, share in (("p50", 0.5), ("p99", 0.99))}
+    rank = {
+        name: waited[max(int(np.ceil(share * len(waited))) - 1, 0)] for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
     return {
         "mean": float(waited.mean()),
         "p50": rank["p50"].item(),

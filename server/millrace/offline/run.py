@@ -1,7 +1,7 @@
 """`millrace run`: a file of SQL over files of rows, through the same engine as the server's, by a virtual clock.
 
-Rule: the same files give the same bytes. What is wrong with a file, a flag or a statement is one clear line and no half answer
-of the engine: the script is planned and every output opened before the first row is read.
+Rule: the same files give the same bytes. What is wrong with a file, a flag or a statement is one clear line before the
+engine has begun, as far as it can be known by then: the script is planned and every output opened before the first row is read.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Run:
                 pass  # credit and requests: nobody here needs the one or answers the other
 
     def _arrivals(self, late: Late) -> list[int]:
-        """When each late tuple arrived. Inside a slice its mark tells: the newest tuple before it, less the disorder."""
+        """When each late tuple arrived. In a slice its mark tells: it is the newest tuple before it, less the disorder."""
         if self._merge is None or not self._merge.sliced:
             return [late.at_us] * len(late.batch)
         disorder = self.script.streams[late.stream].disorder_us
@@ -251,7 +251,9 @@ def _check_names(script: Script, options: Options) -> None:
         for name, path in given:
             if name not in known:
                 listed = ", ".join(known) or "none"
-                raise Refuse(f"{flag} {name}={path}: there is no {kind} {name}; there are: {listed}", code="unknown_name")
+                raise Refuse(
+                    f"{flag} {name}={path}: there is no {kind} {name}; there are: {listed}", code="unknown_name"
+                )
     standard = [path for _, path in options.inputs if path == STANDARD]
     if len(standard) > 1:
         raise Refuse("two inputs cannot both be read from the standard input: give one of them a file")
@@ -272,4 +274,4 @@ def tell_failures(failed: Mapping[str, tuple[int, str]]) -> None:
     """Say on stderr what was dropped on the way."""
     for operator, (count, reason) in failed.items():
         rows = "1 row" if count == 1 else f"{count} rows"
-        print(f"millrace: {operator}: {rows} could not be computed and left out: {reason}", file=sys.stderr)
+        sys.stderr.write(f"millrace: {operator}: {rows} could not be computed and left out: {reason}\n")
