@@ -1,12 +1,12 @@
 """Computing expressions over batches.
 
-An expression is compiled once, when its operator is made, into closures that run over whole columns; an execution then pays
-for little more than numpy. Nulls are SQL's. A row that cannot be computed (an overflow, a division by zero, a cast
-that does not fit) is an error of that row alone: it comes out marked, with the first reason, and the operator drops and
-counts it. No wrong number, no NaN and no infinity ever comes out.
+An expression is compiled once, when its operator is made, into closures that run over whole columns; an execution
+then pays for little more than numpy. Nulls are SQL's. A row that cannot be computed (an overflow, a division by zero,
+a cast that does not fit) is an error of that row alone: it comes out marked, with the first reason, and the operator
+drops and counts it. No wrong number, no NaN and no infinity ever comes out.
 
-Failure follows what is needed: a branch of CASE that is not taken, the other side of `false AND` or `true OR`, and the rest
-of COALESCE fail no row. In all else a failed argument fails the row, also beside a null.
+Failure follows what is needed: a branch of CASE that is not taken, the other side of `false AND` or `true OR`, and
+the rest of COALESCE fail no row. In all else a failed argument fails the row, also beside a null.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def compile_expression(expression: Expression, library: Library = LIBRARY) -> Ca
 
 
 def compile_predicate(expression: Expression, library: Library = LIBRARY) -> Predicate:
-    """A function that gives the mask of rows for which the expression is true, or None if that is every row; and the errors."""
+    """A function that gives the rows for which the expression is true (a mask, None for all of them) and the errors."""
     assert expression.type is Type.BOOLEAN, expression
     run = _compile(expression, library).run
     count_true = np.count_nonzero

@@ -53,12 +53,17 @@ def unit_us(unit: str) -> int:
 
 
 def format_interval(us: int) -> str:
-    """Hours, minutes and seconds: `26:03:04.5`; parse_interval reads it back."""
-    seconds, fraction = divmod(abs(us), 1_000_000)
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    tail = f".{fraction:06d}".rstrip("0") if fraction else ""
-    return f"{'-' if us < 0 else ''}{hours:02d}:{minutes:02d}:{seconds:02d}{tail}"
+    """Days, then hours, minutes and seconds: `1 day 02:03:04.5`. parse_interval reads it back."""
+    days, rest = divmod(abs(us), UNITS_US["d"])
+    sign = "-" if us < 0 else ""
+    words = [f"{sign}{days} day{'s' if sign or days != 1 else ''}"] if days else []
+    if rest or not days:
+        seconds, fraction = divmod(rest, 1_000_000)
+        minutes, seconds = divmod(seconds, 60)
+        hours, minutes = divmod(minutes, 60)
+        tail = f".{fraction:06d}".rstrip("0") if fraction else ""
+        words.append(f"{sign}{hours:02d}:{minutes:02d}:{seconds:02d}{tail}")
+    return " ".join(words)
 
 
 def _parts(text: str) -> tuple[list[Fraction], str]:

@@ -16,7 +16,7 @@ from millrace.operators.functions import LIBRARY, Library
 from millrace.operators.functions.casts import CASTS
 from millrace.operators.functions.library import Readings
 from millrace.operators.intervals import parse_interval
-from millrace.protocol import MAX_INT64, MIN_INT64, Field, MillraceError, Schema, Type
+from millrace.protocol import MAX_INT64, MIN_INT64, MillraceError, Schema, Type
 from millrace.protocol.timestamps import parse_timestamp
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError, did_you_mean
@@ -48,6 +48,8 @@ AGGREGATES: Final = frozenset(
         "row_number",
     ]
 )
+# Functions of other systems whose result no two runs would share.
+_CLOCKS: Final = frozenset("now current_timestamp clock_timestamp localtimestamp current_date random".split())
 _ANY_TYPE: Final[Readings] = dict.fromkeys(Type, 0)
 
 
@@ -192,6 +194,8 @@ class Binder:
             raise self.error(node, f"aggregates such as {name} are not available yet")
         if node.star or node.distinct:
             raise self.error(node, f"{name} is no aggregate: it takes neither * nor DISTINCT")
+        if name in _CLOCKS:
+            raise self.error(node, f"{name} would make the result depend on the clock: use ts, the row's own time")
         if not self._library.named(name) and name not in ("extract", "date_part"):
             names = [known for known in self._library.names if known[0].isalpha() and " " not in known]
             raise self.error(node.name, f"there is no function {name}{did_you_mean(name, [*names, *AGGREGATES])}")
@@ -376,7 +380,7 @@ _READ_LITERAL: Final[dict[Type, Callable[[Any], Any]]] = {
 
 
 def readings(node: s.Expr, bound: e.Expression) -> Readings:
-    """What an argument may be read as: a bigint also as double, a literal text as the time that it says, NULL as anything."""
+    """What an argument may be read as: a bigint as a double, a text literal as the time it says, NULL as anything."""
     if isinstance(bound, e.Constant) and bound.value is None:
         return _ANY_TYPE if isinstance(node, s.Constant) else {bound.type: 0}
     if bound.type is Type.BIGINT:
@@ -392,10 +396,6 @@ def _reads(text: str, type: Type) -> bool:
     except MillraceError:
         return False
     return True
-
-
-def fields_of(names: Sequence[str], columns: Sequence[e.Expression]) -> Schema:
-    return Schema(tuple(Field(name, column.type, column.nullable) for name, column in zip(names, columns, strict=True)))
 
 
 def _without(types: Sequence[Type], position: int) -> list[Type]:

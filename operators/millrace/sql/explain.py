@@ -139,7 +139,7 @@ def _constant(type: Type, value: Any) -> str:
         case Type.BOOLEAN:
             return str(value).upper()
         case Type.TEXT:
-            return "'" + value.replace("'", "''") + "'"
+            return "'" + str(value).replace("'", "''") + "'"
         case Type.TIMESTAMP:
             return f"TIMESTAMP '{format_timestamp(value)}'"
         case Type.INTERVAL:

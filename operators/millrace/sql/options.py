@@ -1,7 +1,7 @@
 """The options of WITH: which there are, what they may be, and what they become.
 
-One row per option, so that docs, suggestions and errors come from one place. An option that belongs to something that does
-not run yet is known here all the same and refused with the reason.
+One row per option, so that docs, suggestions and errors come from one place. An option that belongs to something that
+does not run yet is known here all the same and refused with the reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """From text to statements: the grammar's trees read into `syntax.py`'s nodes.
 
-One method per rule of `grammar.lark`, named as it. Nothing is looked up here: what a name or a type means is the binder's.
+One method per rule of `grammar.lark`, named as it. Nothing is looked up here: what a name or a type means is the
+binder's.
 """
 
 from __future__ import annotations
@@ -367,7 +368,8 @@ class Reader:
         return s.FunctionCall(_span(tree), name, sides, operator=True)
 
     def read_between(self, tree: Branch) -> s.Between:
-        return s.Between(_span(tree), *self._all(tree.children), negated="NOT" in _types(tree.children))
+        value, low, high = self._all(tree.children)
+        return s.Between(_span(tree), value, low, high, "NOT" in _types(tree.children))
 
     def read_in_list(self, tree: Branch) -> s.InList:
         value, *members = self._all(tree.children)
@@ -426,10 +428,8 @@ class Reader:
         return s.TimestampLiteral(_span(tree), text_of(_token(tree.children[1])))
 
     def read_column(self, tree: Branch) -> s.ColumnRef:
-        first, second = tree.children
-        if second is None:
-            return s.ColumnRef(_span(tree), None, self.read(first))
-        return s.ColumnRef(_span(tree), self.read(first), self.read(second))
+        *table, name = [self.read(child) for child in tree.children if child is not None]
+        return s.ColumnRef(_span(tree), table[0] if table else None, name)
 
     def read_function(self, tree: Branch) -> s.FunctionCall:
         arguments, test, over = (_named(tree, rule) for rule in ("arguments", "filter", "over"))

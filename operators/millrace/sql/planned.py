@@ -1,7 +1,7 @@
 """What statements come to: definitions to create, things to drop, plans to show. Nothing is done here.
 
-A catalog is a value: `with_` gives the one in which a planned statement has been carried out, so that a file of statements
-is planned as a whole, each on top of those before it, and only then applied.
+A catalog is a value: `with_` gives the one in which a planned statement has been carried out, so that a file of
+statements is planned as a whole, each on top of those before it, and only then applied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Format = Literal["jsonl", "csv", "parquet", "arrow"]
 class SinkDefinition:
     """Where a query's rows go beside its subscribers.
 
-    `on_slow` says what happens when it falls behind by `slow_limit` tuples: hold the query, forget the oldest, or end the sink.
+    `on_slow` says what happens when it falls behind by `slow_limit` tuples: hold the query, forget the oldest, or end
+    the sink.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """From statements to what the engine runs: plans of operators, definitions of streams and sinks.
 
-What cannot run is refused here with the reason and what would make it legal; nothing is ever done half. Operators are made in
-plan order, depth first and the left input first, which is what their names count.
+What cannot run is refused here with the reason and what would make it legal; nothing is ever done half. Operators are
+made in plan order, depth first and the left input first, which is what their names count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millrace.operators.functions import LIBRARY, Library
 from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
-from millrace.sql.binder import Binder, Relation, fields_of
+from millrace.sql.binder import Binder, Relation
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.explain import explain
 from millrace.sql.options import QUERY_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS, read_options
@@ -368,11 +368,16 @@ class _Planner:
         """The relation with its columns widened, if any has to be."""
         if [one.type for one in relation.schema] == list(types):
             return relation
-        columns = []
-        for position, (one, type) in enumerate(zip(relation.schema, types, strict=True)):
-            column = e.Column(one.type, one.nullable, position, one.name)
-            columns.append((one.name, column if one.type is type else e.Cast(type, one.nullable, column)))
-        return self._add(MapSpec(tuple(columns)), [relation], relation.ordered)
+        for at, node in enumerate(self.nodes):
+            if node.name == relation.node and isinstance(node.spec, MapSpec):
+                # The branch computes its columns anyway: it can give them the type at once.
+                self.nodes[at] = replace(node, spec=_widened(node.spec.columns, types))
+                return replace(relation, schema=self.nodes[at].spec.schema([]))
+        columns = [
+            (one.name, e.Column(one.type, one.nullable, position, one.name))
+            for position, one in enumerate(relation.schema)
+        ]
+        return self._add(_widened(columns, types), [relation], relation.ordered)
 
     # -- select ----------------------------------------------------------------------------------------------------
 
@@ -399,9 +404,10 @@ class _Planner:
             raise self._error(select.qualify, "QUALIFY is not available yet")
         if select.distinct:
             raise self._error(
-                select, "SELECT DISTINCT has to remember every row of an unbounded stream; it is legal inside a window, "
-                "and windows are not available yet"
-            )  # fmt: skip
+                select,
+                "SELECT DISTINCT has to remember every row of an unbounded stream; it is legal inside a window, "
+                "and windows are not available yet",
+            )
 
     def _columns(self, select: s.Select, relation: Relation, binder: Binder) -> tuple[list[str], list[e.Expression]]:
         names: list[str] = []
@@ -478,9 +484,8 @@ class _Planner:
                 name = source.name.text
                 if name in _WINDOWS:
                     raise self._error(source, "windows are not available yet")
-                raise self._error(
-                    source, f"there is no table function {name}{did_you_mean(name, _WINDOWS) or '; there are tumble, hop, session'}"
-                )  # fmt: skip
+                hint = did_you_mean(name, _WINDOWS) or f"; there are {', '.join(_WINDOWS)}"
+                raise self._error(source, f"there is no table function {name}{hint}")
         assert isinstance(source, s.NamedTable)
         return self._named(source, scope)
 
@@ -526,6 +531,16 @@ class _Planner:
 _WINDOWS: Final = ("tumble", "hop", "session")
 
 
+def _widened(columns: Sequence[tuple[str, e.Expression]], types: Sequence[Type]) -> MapSpec:
+    """The columns with a cast where the type is another."""
+    return MapSpec(
+        tuple(
+            (name, column if column.type is type else e.Cast(type, column.nullable, column))
+            for (name, column), type in zip(columns, types, strict=True)
+        )
+    )
+
+
 def _name_of(node: s.Expr, position: int, taken: Sequence[str]) -> str:
     """What a column without AS is called: the column's or function's own name, else its number."""
     match node:
@@ -569,6 +584,3 @@ def time_known(made: QueryPlan, catalog: Catalog) -> bool:
     return all(catalog.streams[name].timestamps != "latent" for name in made.reads_streams) and all(
         time_known(catalog.queries[name], catalog) for name in made.reads_queries
     )
-
-
-__all__ = ["bare_name", "fields_of", "is_ordered", "plan", "plan_all", "reaches", "time_known"]

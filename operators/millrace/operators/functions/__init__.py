@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from millrace.operators.functions import arithmetic, comparison, logic
+from millrace.operators.functions import arithmetic, comparison, logic, mathematics, text, times
 from millrace.operators.functions.library import Function, Library
 
 # What Millrace itself brings. A server copies it and adds its users' functions.
-LIBRARY = Library([*arithmetic.FUNCTIONS, *comparison.FUNCTIONS, *logic.FUNCTIONS])
+LIBRARY = Library(
+    [row for subject in (arithmetic, comparison, logic, mathematics, text, times) for row in subject.FUNCTIONS]
+)
 
 __all__ = ["LIBRARY", "Function", "Library"]

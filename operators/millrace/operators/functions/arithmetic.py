@@ -2,8 +2,8 @@
 
 A result is right or the row fails: integers never wrap, doubles are never infinite or NaN. The checks are made to cost
 little. Against a constant it is enough to know the largest (or least) number of the column; two columns go through a
-compiled kernel, or through the sign rule in numpy where it is not compiled; a column of doubles is finite if its sum is,
-and only otherwise looked at again.
+compiled kernel, or through the sign rule in numpy where it is not compiled; a column of doubles is finite if its sum
+is, and only otherwise looked at again.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _add_constant(number: int, fault: Fault) -> Callable[[Values], tuple[Values,
 
 
 def _constant_minus(number: int, fault: Fault) -> Callable[[Values], tuple[Values, Faults | None]]:
-    """number - a: fits while a is within number - MAX and number - MIN, of which one is beyond 64 bits or at their end."""
+    """number - a fits while a is between number - MAX and number - MIN, as far as those are within 64 bits."""
     whole = scalar(Type.BIGINT, number)
     least, most = max(number - MAX_INT64, MIN_INT64), min(number - MIN_INT64, MAX_INT64)
 

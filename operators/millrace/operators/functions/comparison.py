@@ -1,7 +1,7 @@
 """Comparison, and what decides between values: `= <> < <= > >=`, IS [NOT] DISTINCT FROM, IN, greatest, least.
 
-Text and bytes compare by code point and byte. A bigint and a double compare as the numbers they are: no bigint is rounded
-to a double first, so 9007199254740993 > 9007199254740992.0.
+Text and bytes compare by code point and byte. A bigint and a double compare as the numbers they are: no bigint is
+rounded to a double first, so 9007199254740993 > 9007199254740992.0.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ COMPARISONS: dict[str, Compare] = {
     ">=": np.greater_equal,
 }
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_ZERO = np.zeros((), np.int8)
 # Every whole number up to here is a double.
 EXACT_INTEGERS = 2**53
 
@@ -47,7 +48,7 @@ def _mixed(compare: Compare) -> Compare:
     def exact(integers: Values, doubles: Values) -> Bools:
         if integers.size and int(integers.max()) <= EXACT_INTEGERS and int(integers.min()) >= -EXACT_INTEGERS:
             return compare(integers, doubles)
-        return compare(order_exactly(integers, doubles), 0)
+        return compare(order_exactly(integers, doubles), _ZERO)
 
     return exact
 

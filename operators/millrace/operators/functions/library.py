@@ -1,8 +1,8 @@
 """The table of functions and operators: name, argument types, result, and how to make it.
 
-One row per signature; an operator such as `+` is a function whose name is `+`. The binder finds a row by name and argument
-types (`resolve`), the plan keeps the row's `key`, the evaluator makes it (`make`). Functions that a user registers become rows
-of the same table.
+One row per signature; an operator such as `+` is a function whose name is `+`. The binder finds a row by name and
+argument types (`resolve`), the plan keeps the row's `key`, the evaluator makes it (`make`). Functions that a user
+registers become rows of the same table.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Nullability = Callable[[Sequence[bool]], bool]
 
 NEVER: Nullability = lambda _: False  # noqa: E731
 ALWAYS: Nullability = lambda _: True  # noqa: E731
-# The types that an argument may be read as, with what each reading costs: a bigint may become a double, a literal such as
-# '10 s' an interval, NULL anything. Signatures are chosen by the least sum.
+# The types that an argument may be read as, with what each reading costs: a bigint may become a double, a literal
+# such as '10 s' an interval, NULL anything. Signatures are chosen by the least sum.
 Readings = Mapping[Type, int]
 
 
@@ -124,8 +124,8 @@ class Library:
 def strict(result: Type, compute: Callable[..., tuple[Values, Faults | None]]) -> Make:
     """A function over whole arrays that is null where any argument is.
 
-    `compute` takes the arrays (a constant comes without dimensions) and gives a new array with the faults. It also sees the
-    fillers under nulls, and what it says of them is dropped.
+    `compute` takes the arrays (a constant comes without dimensions) and gives a new array with the faults. It also
+    sees the fillers under nulls, and what it says of them is dropped.
     """
 
     def make(operands: Sequence[Operand]) -> Run:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Values
+from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Values, object_array
 from millrace.operators.functions.faults import Fault, RowFault
 from millrace.protocol import Type
 
@@ -102,12 +102,12 @@ def per_row(
 ) -> Vector:
     """Call `compute` for every row that is not null. It may give None for null, and raise RowFault."""
     filler = FILLERS[result]
-    rows = zip(*arguments, strict=True) if arguments else iter([()] * count)
     try:
         if valid is None:
-            made = [compute(*row) for row in rows]
+            made = list(map(compute, *arguments))
         else:
-            made = [compute(*row) if there else None for row, there in zip(rows, valid.tolist(), strict=True)]
+            rows = zip(valid.tolist(), *arguments, strict=True)
+            made = [compute(*row) if there else None for there, *row in rows]
     except RowFault:
         return _per_row_with_faults(result, compute, arguments, valid, count)
     if None in made:
@@ -139,8 +139,4 @@ def _per_row_with_faults(
 
 def _array(type: Type, values: list[Any]) -> Values:
     dtype = DTYPES[type]
-    if not dtype.hasobject:
-        return np.array(values, dtype)
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
+    return object_array(values) if dtype.hasobject else np.array(values, dtype)
