@@ -134,7 +134,12 @@ def _cast_to(field: Field, column: Any, wanted: pa.DataType) -> Any:
         return column.cast(wanted)
     except pa.ArrowInvalid:
         row = next(number for number in range(len(column)) if not _casts(column[number], wanted))
-        raise _row_error(field, row, f"{field.type} without loss", str(column[row]), "bad_value") from None
+        raise _row_error(field, row, f"{field.type} without loss", _shown(column[row]), "bad_value") from None
+
+
+def _shown(value: Any) -> str:
+    """A value in words. Python's own times have no nanoseconds, so a time is shown as the integer that it is."""
+    return f"{value.value} {value.type}" if isinstance(value, pa.TimestampScalar) else str(value)
 
 
 def _casts(value: Any, wanted: pa.DataType) -> bool:

@@ -11,7 +11,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Literal, Protocol
 
 import msgspec
 
@@ -114,15 +114,23 @@ class CsvWriter:
         self._append(zip(*map(_csv_values, _readable(batch)), strict=True))
 
     def _append(self, rows: Iterable[Row]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self._file.write(text.getvalue().encode())
+        rows = list(rows)
+        text = _csv_text(rows, csv.QUOTE_MINIMAL)
+        if "\r" in text:
+            text = _csv_text(rows, csv.QUOTE_ALL)  # Python leaves a lone carriage return bare, which ends a row
+        self._file.write(text.encode())
 
     def flush(self) -> None:
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
+
+
+def _csv_text(rows: Iterable[Row], quoting: Literal[0, 1]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=quoting).writerows(rows)
+    return text.getvalue()
 
 
 def _csv_values(values: list[Any]) -> list[Any]:
