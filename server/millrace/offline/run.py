@@ -1,7 +1,7 @@
 """`millrace run`: a file of SQL over files of rows, through the same engine as the server's, by a virtual clock.
 
-Rule: the same files give the same bytes. What is wrong with a file, a flag or a statement is one clear line before the
-engine has begun, as far as it can be known by then: the script is planned and every output opened before the first row is read.
+Rule: the same files give the same bytes. What is wrong with a file, a flag or a statement is one clear line; the
+script is planned and every output opened before the first row is read.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Run:
                 pass  # credit and requests: nobody here needs the one or answers the other
 
     def _arrivals(self, late: Late) -> list[int]:
-        """When each late tuple arrived. In a slice its mark tells: it is the newest tuple before it, less the disorder."""
+        """When each late tuple arrived. In a slice its mark tells: the newest time before it, less the disorder."""
         if self._merge is None or not self._merge.sliced:
             return [late.at_us] * len(late.batch)
         disorder = self.script.streams[late.stream].disorder_us
