@@ -1,0 +1,106 @@
+"""docs/protocol.md is the code's own word: its tables and its bytes are compared here."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from millrace.client import AsyncClient, AsyncFeed, AsyncSubscription
+from millrace.protocol import CODES, FrameReader, Schema
+from millrace.protocol.jsonlines import LINE_BYTES, parse
+from millrace.protocol.messages import LAYOUT, MAX_COLUMNS, MAX_TEXT, PROTOCOL, Limits, decode
+from tests.protocol.vectors import EXAMPLES, MESSAGES
+
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT = (DOCS / "protocol.md").read_text()
+
+
+def section(title):
+    """The text below a heading, to the next of its level or above."""
+    level = len(title) - len(title.lstrip("#"))
+    rest = DOCUMENT.split(f"\n{title}\n", 1)[1]
+    return re.split(rf"\n#{{1,{level}}} ", rest)[0]
+
+
+def table(text):
+    """The rows of the first table, without its head, as lists of cells."""
+    lines = [line for line in text.split("\n") if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+@pytest.mark.parametrize("message", LAYOUT, ids=lambda message: message.__name__)
+def test_each_message_has_its_table(message):
+    kind, items = LAYOUT[message]
+    rows = table(section(f"### {int(kind)} {kind.name}"))
+    assert [row[:2] for row in rows] == [[item.name, item.expects] for item in items]
+
+
+def test_the_codes_are_all_there():
+    assert table(section("## Error codes")) == [[f"`{code}`", meaning] for code, meaning in CODES.items()]
+
+
+def hex_blocks(text=DOCUMENT):
+    """The bytes of each example: what stands left of two spaces."""
+    blocks = re.findall(r"```hex\n(.*?)```", text, re.DOTALL)
+    return [bytes.fromhex("".join(line.split("  ")[0] for line in block.splitlines())) for block in blocks]
+
+
+def test_the_examples_are_the_vectors():
+    assert [block.hex() for block in hex_blocks()] == [vector["frame"] for vector in MESSAGES]
+
+
+def test_the_examples_say_what_their_captions_say():
+    captions = re.findall(r"\n([^\n]+):\n\n```hex", DOCUMENT)
+    assert [caption.lower() for caption in captions] == [vector["says"].lower() for vector in MESSAGES]
+
+
+def test_the_examples_are_one_stream_of_frames():
+    reader = FrameReader()
+    reader.feed(b"".join(hex_blocks()))
+    assert [decode(body) for body in reader.bodies()] == EXAMPLES
+
+
+def test_numbers_in_the_text():
+    limits = Limits()
+    expected = {
+        "frame_bytes": limits.frame_bytes,
+        "nesting": limits.nesting,
+        "array_items": limits.array_items,
+        "channels": limits.channels,
+    }
+    assert {name: int(value.replace(",", "")) for name, value, _ in table(section("## Limits"))} == expected
+    for words in (
+        f"Protocol number {PROTOCOL}.",
+        f"{LINE_BYTES:,} bytes",
+        f"{MAX_COLUMNS:,} values",
+        f"{MAX_TEXT:,} bytes",
+    ):
+        assert words in DOCUMENT
+
+
+def test_the_fingerprint_of_the_text():
+    text = "\n".join(re.findall(r"^    (ts timestamp|k bigint not null|name text)$", DOCUMENT, re.MULTILINE))
+    schema = next(example.schema for example in EXAMPLES if isinstance(getattr(example, "schema", None), Schema))
+    assert "\n".join(map(str, schema)) == text
+    assert f"`{schema.fingerprint()}`" in DOCUMENT
+
+
+def test_the_json_lines_of_the_text_are_lines():
+    [block] = re.findall(r"```json\n(.*?)```", section("## JSON lines"), re.DOTALL)
+    for line in block.splitlines():
+        parse(line)
+
+
+def test_the_clients_document_names_what_exists():
+    text = (DOCS / "client.md").read_text()
+    for thing in (AsyncClient, AsyncFeed, AsyncSubscription):
+        public = [name for name in vars(thing) if not name.startswith("_")]
+        inner = {"loop", "say", "credit", "writable", "write_tuples", "writable_again", "forget", "received", "broken"}
+        inner |= {"frame_room", "connect", "disconnect", "receive", "fail", "opened", "pump", "start"}
+        missing = [name for name in public if name not in inner and f"`{name}" not in text and f".{name}" not in text]
+        assert not missing
+
+
+def test_the_clients_examples_are_python():
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / "client.md").read_text(), re.DOTALL):
+        compile(block, "client.md", "exec", flags=0x2000)  # top-level await allowed
