@@ -129,7 +129,8 @@ class Engine:
             for component in self.graph.components:
                 component.stirred = True
         self._work(effects, budget, executions)
-        self._grant(effects)
+        if self._owing:
+            self._grant(effects)
         if self._wake is not None:
             effects.orders.append(WakeAt(self._wake))
         effects.more = any(component.busy() for component in self.graph.components)
@@ -248,8 +249,6 @@ class Engine:
 
         A stream that a blocked operator waits for gets credit all the same: what it brings is what frees the rest.
         """
-        if not self._owing:
-            return
         kept: dict[str, None] = {}
         for name in self._owing:
             stream = self.streams_by_name.get(name)

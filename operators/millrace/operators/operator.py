@@ -64,7 +64,10 @@ class Operator(ABC):
 
     def more(self) -> bool:
         """Whether there are input tuples that it could take now."""
-        return any(reader.waiting for reader in self.inputs)
+        for reader in self.inputs:  # noqa: SIM110 (asked after every execution: a generator would double its cost)
+            if reader.taken != reader.buffer.end:
+                return True
+        return False
 
     def fresh(self) -> bool:
         """Whether an execution would do anything: take a tuple or pass a punctuation."""
@@ -77,7 +80,7 @@ class Operator(ABC):
     def empty_input(self) -> int:
         """The input to backtrack to: one whose tuples it lacks."""
         for position, reader in enumerate(self.inputs):
-            if not reader.waiting:
+            if reader.taken == reader.buffer.end:
                 return position
         return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import signal
 import socket
@@ -44,6 +45,8 @@ from millrace.server.sink import Slow
 log = structlog.get_logger()
 
 # Connections that wait to be accepted: what Linux allows by default.
+# New objects that may wait for the cyclic collector: the rows of a few large reads, some megabytes.
+YOUNG_OBJECTS: Final = 100_000
 BACKLOG: Final = 4096
 # How often idle connections are looked for, as a share of `idle_seconds`.
 SWEEP_SHARE: Final = 4
@@ -330,7 +333,19 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
     await daemon.start()
+    spare_the_collector()
     await daemon.wait_ended()
+
+
+def spare_the_collector() -> None:
+    """Keep the cyclic collector away from what lives as long as the process, and call it seldom.
+
+    Decoding makes a tuple per row, and each thousand of them had all of the loaded program looked through for cycles;
+    docs/decisions/garbage-collector.md has the figures.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 50, 100)
 
 
 def main(settings: Settings) -> None:

@@ -1,0 +1,34 @@
+"""`python -m bench [NAME...]`: all benchmarks, or those whose name begins with one of the words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+from bench import engine, wire
+from bench.figure import Figure
+
+BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
+    "engine": lambda: engine.throughput(1 << 21),
+    "engine-event": lambda: engine.throughput(1 << 21, order="event"),
+    "engine-single": lambda: engine.single_tuple(20_000),
+    "engine-single-event": lambda: engine.single_tuple(20_000, order="event"),
+    "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
+    "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
+    "wire-idle": lambda: wire.idle_connections(1_000),
+}
+
+
+def main(words: list[str]) -> int:
+    chosen = [name for name in BENCHMARKS if not words or any(name.startswith(word) for word in words)]
+    if not chosen:
+        print(f"bench: nothing begins with {' or '.join(words)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    for name in chosen:
+        for figure in BENCHMARKS[name]():
+            print(figure.line(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""From a socket to a filtered count: the daemon in one process, the sender in another, one feed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.protocol.frames import frame
+from millrace.protocol.messages import PROTOCOL, Hello, encode
+from millrace.server.source import Source
+from millrace.sql import Catalog, CreateStream, parse, plan
+
+from bench.figure import Figure, best_of
+from bench.sender import tail
+
+STREAM = "CREATE STREAM packets (src BIGINT, dst BIGINT, len BIGINT, rate DOUBLE);"
+FILTER = "CREATE QUERY counted AS SELECT src, len FROM packets WHERE dst = 3;"
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A running daemon: its process and its two addresses."""
+
+    pid: int
+    listen: str
+    admin: str
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.admin}{path}", timeout=30) as answer:
+            return json.load(answer)
+
+    def sql(self, text: str) -> None:
+        request = urllib.request.Request(
+            f"{self.admin}/api/v1/sql",
+            json.dumps({"sql": text}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextlib.contextmanager
+def daemon() -> Iterator[Daemon]:
+    """A daemon of its own on free ports of the loopback, ended with SIGTERM."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = "from millrace.cli.main import main; main()"
+        arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", folder]
+        with subprocess.Popen([sys.executable, "-c", command, *arguments], stderr=subprocess.DEVNULL) as process:
+            try:
+                addresses = Path(folder) / "addresses.json"
+                while not addresses.exists():
+                    if process.poll() is not None:
+                        raise RuntimeError(f"the daemon ended at once with {process.returncode}")
+                    time.sleep(0.02)
+                found = json.loads(addresses.read_text())
+                yield Daemon(process.pid, found["listen"], _url(found["admin"]))
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(30)
+
+
+def _url(address: str) -> str:
+    return address if "://" in address else f"http://{address}"
+
+
+def send(server: Daemon, kind: str, rows: int, frames: int) -> float:
+    """Seconds from the first byte to the last acknowledgement, as the sender's own process measures them."""
+    command = [sys.executable, "-m", "bench.sender", server.listen, "packets", kind, str(rows), str(frames)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    return float(done.stdout)
+
+
+def decoding(kind: str, rows: int) -> float:
+    """Seconds that the source wrapper takes to decode one frame."""
+    planned = plan(parse(STREAM)[0], Catalog())
+    assert isinstance(planned, CreateStream)
+    source = Source(planned.stream)
+    payload = _payload(kind, rows)
+    decode = source.decode if kind == "rows" else source.from_arrow
+    count = max(1, 100_000 // rows)
+
+    def run() -> None:
+        for _ in range(count):
+            decode(payload)
+
+    return best_of(5, run) / count
+
+
+def _payload(kind: str, rows: int) -> bytes:
+    import msgpack
+
+    _, rest = tail(kind, rows)
+    if kind == "rows":
+        return rest
+    unpacker = msgpack.Unpacker(raw=False)
+    unpacker.feed(rest)
+    next(unpacker)
+    return bytes(next(unpacker))
+
+
+def throughput(kind: str, rows: int, tuples: int, bound: float) -> list[Figure]:
+    """Tuples per second through TCP, decoding, the engine and a filter that counts."""
+    frames = max(1, tuples // rows)
+    with daemon() as server:
+        server.sql(STREAM + FILTER)
+        seconds = min(send(server, kind, rows, frames) for _ in range(1))
+        counted = _settled(server)
+    total = rows * frames
+    expected = sum(1 for number in range(rows) if number % 7 == 3) * frames
+    assert counted == expected, f"counted {counted} rows, expected {expected}"
+    share = decoding(kind, rows) * frames / seconds
+    name = f"TCP, {kind} frames of {rows:,}"
+    return [
+        Figure(f"{name}: to a filtered count", total / seconds / 1e6, "M tuples/s", bound / 1e6, most=False),
+        Figure(f"{name}: share of time in decoding", share * 100, "%"),
+    ]
+
+
+def _settled(server: Daemon) -> int:
+    """The rows of the query, once the daemon has nothing left to do."""
+    last = -1
+    while True:
+        found = int(server.get("/api/v1/queries/counted")["rows"])
+        if found == last:
+            return found
+        last = found
+        time.sleep(0.1)
+
+
+def idle_connections(count: int) -> list[Figure]:
+    """What an idle connection costs the daemon, after its greeting."""
+    with daemon() as server, contextlib.ExitStack() as sockets:
+        host, port = server.listen.rsplit(":", 1)
+
+        def connect() -> None:
+            made = sockets.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            made.sendall(frame(encode(Hello(PROTOCOL, "idle"))))
+            made.recv(65_536)
+
+        for _ in range(20):
+            connect()
+        before = server.resident_bytes()
+        for _ in range(count):
+            connect()
+        each = (server.resident_bytes() - before) / count
+    return [Figure(f"{count:,} idle connections: each", each / 1024, "KiB", 64.0)]
