@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+
+from bench.figure import Figure, best_of, median_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, FeedOpened
 from millrace.operators.batch import Batch, Int64s
 from millrace.sql import Catalog, CreateQuery, CreateStream, parse, plan
-
-from bench.figure import Figure, best_of, median_of
 
 # Two paths of select, map, select, map into a union: each tuple passes five operators.
 FIVE_OPERATORS = """
@@ -94,4 +94,8 @@ def single_tuple(steps: int, *, order: str = "arrival") -> list[Figure]:
 
     note = "" if order == "arrival" else "with a timestamp asked of the silent input"
     bound = 25.0 if order == "arrival" else None
-    return [Figure(f"one tuple through five operators, order = '{order}'", median_of(steps, run) * 1e6, "us", bound, note=note)]
+    return [
+        Figure(
+            f"one tuple through five operators, order = '{order}'", median_of(steps, run) * 1e6, "us", bound, note=note
+        )
+    ]

@@ -1,7 +1,7 @@
 """A feed in a process of its own: `python -m bench.sender ADDRESS STREAM KIND ROWS FRAMES` prints the seconds it took.
 
-Frames are made before the clock starts, so that the sender is no part of what is measured; what counts is the time from the
-first byte to the acknowledgement of the last tuple, within the credit that the server grants.
+Frames are made before the clock starts, so that the sender is no part of what is measured; what counts is the time from
+the first byte to the acknowledgement of the last tuple, within the credit that the server grants.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import cast
 import msgpack
 import numpy as np
 import pyarrow as pa
+
 from millrace.client.arrow import to_stream
 from millrace.protocol import FrameReader, decode, encode, frame
 from millrace.protocol.messages import PROTOCOL, Ack, Credit, Data, DataArrow, Error, Hello, Message, Open, Opened
 
 
 def tail(kind: str, rows: int) -> tuple[bytes, bytes]:
-    """A frame's body without its sequence number: what stands before it and what follows. Three integers and a double."""
+    """A frame's body around its sequence number. A row is three integers and a double."""
     numbers = np.arange(rows)
     columns = [numbers, numbers % 7, numbers * 3, numbers * 0.5]
     message: Data | DataArrow

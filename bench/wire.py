@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.figure import Figure, best_of
+from bench.sender import tail
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import PROTOCOL, Hello, encode
 from millrace.server.source import Source
 from millrace.sql import Catalog, CreateStream, parse, plan
-
-from bench.figure import Figure, best_of
-from bench.sender import tail
 
 STREAM = "CREATE STREAM packets (src BIGINT, dst BIGINT, len BIGINT, rate DOUBLE);"
 FILTER = "CREATE QUERY counted AS SELECT src, len FROM packets WHERE dst = 3;"

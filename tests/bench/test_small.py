@@ -1,0 +1,48 @@
+"""Every benchmark at a small size: it runs, agrees with what it measures against, and says what it measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import engine, wire
+from bench.__main__ import main
+from bench.figure import Figure
+
+
+@pytest.mark.parametrize("order", ["arrival", "event"])
+def test_the_engine_against_numpy(order: str) -> None:
+    """`throughput` itself compares the rows of the engine with numpy's."""
+    figures = engine.throughput(20_000, order=order, repeats=1)
+    assert [figure.unit for figure in figures] == ["ns/tuple", "ns/tuple", "times"]
+    assert all(figure.value > 0 for figure in figures)
+
+
+@pytest.mark.parametrize("order", ["arrival", "event"])
+def test_a_single_tuple(order: str) -> None:
+    (figure,) = engine.single_tuple(20, order=order)
+    assert figure.value > 0
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("rows", 100), ("arrow", 1000)])
+def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
+    """`throughput` itself counts the rows that came out."""
+    speed, share = wire.throughput(kind, rows, 20_000, 1.0)
+    assert speed.value > 0
+    assert share.value > 0
+
+
+def test_idle_connections_are_held_and_measured() -> None:
+    (figure,) = wire.idle_connections(30)
+    assert figure.unit == "KiB"
+
+
+def test_a_figure_says_whether_it_holds() -> None:
+    assert Figure("f", 2.0, "times", 3.0).holds
+    assert not Figure("f", 2.0, "M/s", 3.0, most=False).holds
+    assert Figure("f", 2.0, "us").holds is None
+    assert "FALLS SHORT" in Figure("f", 4.0, "times", 3.0).line()
+
+
+def test_a_name_that_is_no_benchmark_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nothing"]) == 2
+    assert "there are: engine" in capsys.readouterr().err
