@@ -98,7 +98,7 @@ def test_how_long_a_silent_input_holds_the_other_back(tmp_path):
     sql = """CREATE STREAM a (ts TIMESTAMP, v BIGINT) WITH (time = 'ts');
              CREATE STREAM b (ts TIMESTAMP, v BIGINT) WITH (time = 'ts');
              CREATE QUERY u WITH (order = 'event') AS SELECT * FROM a UNION ALL SELECT * FROM b;"""
-    events = [
+    events: list[dict] = [
         {"at": 10, "stream": "a", "tuple": {"ts": 10, "v": 1}},
         {"at": 20, "stream": "a", "tuple": {"ts": 20, "v": 2}},
         {"at": 110, "stream": "b", "tuple": {"ts": 15, "v": 3}},

@@ -1,0 +1,210 @@
+"""Cases as SQL and events: how a case is run, and how its rows are compared."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from millrace.offline.script import plan_script
+from millrace.protocol import Type, parse_timestamp
+from tests.comparison import same_event_order, same_rows
+from tests.running import Result, lines, run_events, run_script
+
+HERE = Path(__file__).parent
+Case = Mapping[str, Any]
+
+TYPES = {
+    "time_us": "TIMESTAMP",
+    "int": "BIGINT",
+    "string": "TEXT",
+    "float": "DOUBLE",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+}
+
+
+def cases() -> list[Case]:
+    return [json.loads(path.read_text("utf-8")) for path in sorted((HERE / "cases").glob("*.json"))]
+
+
+# -- SQL ---------------------------------------------------------------------------------------------------------------
+
+
+def streams_of(case: Case) -> str:
+    """The statements that create a case's streams."""
+    return "\n".join(_stream(case, name, fields) for name, fields in case["streams"].items())
+
+
+def _stream(case: Case, name: str, fields: Mapping[str, str]) -> str:
+    columns = ", ".join(f'"{field}" {TYPES[kind]}' for field, kind in fields.items())
+    progress = "punctuation" if _by_punctuation(case, name) else "tuples"
+    return f"CREATE STREAM \"{name}\" ({columns}) WITH (time = 'ts', progress = '{progress}');"
+
+
+def _by_punctuation(case: Case, name: str) -> bool:
+    """Whether tuples may not move the stream's mark: it says so itself, or its times fall."""
+    own = [entry for entry in case["feed"] if entry.get("s") == name]
+    times = [entry["ts"] for entry in own if "ts" in entry]
+    return any("punct" in entry for entry in own) or times != sorted(times)
+
+
+def _columns(case: Case) -> str:
+    return ", ".join(f'"{name}"' for name in case["expected"]["columns"])
+
+
+def _passthrough(case: Case) -> str:
+    def columns(stream: str) -> str:
+        return ", ".join(f"'{stream}' AS _stream" if n == "_stream" else f'"{n}"' for n in case["expected"]["columns"])
+
+    return " UNION ALL ".join(f'SELECT {columns(stream)} FROM "{stream}"' for stream in case["streams"])
+
+
+def _ordered_union(case: Case) -> str:
+    arms = " UNION ALL ".join(f'SELECT {_columns(case)} FROM "{stream}"' for stream in case["query"]["inputs"])
+    return f"CREATE QUERY q WITH (order = 'event') AS {arms}"
+
+
+def _reorder(case: Case) -> str:
+    (stream,) = case["streams"]
+    return f"CREATE QUERY q WITH (order = 'event') AS SELECT {_columns(case)} FROM \"{stream}\""
+
+
+def _nos_trace(case: Case) -> str:
+    """A path of selections that everything passes."""
+    (stream,) = case["streams"]
+    table = f'"{stream}"'
+    for _ in range(case["query"]["operators"] - 1):
+        table = f"(SELECT v FROM {table} WHERE v >= 0)"
+    return f"CREATE QUERY path WITH (fuse = 'off') AS SELECT v FROM {table} WHERE v >= 0"
+
+
+# By the operation that a case's query names.
+QUERIES: Mapping[str, Callable[[Case], str]] = {
+    "passthrough": _passthrough,
+    "ordered_union": _ordered_union,
+    "reorder": _reorder,
+    "nos_trace": _nos_trace,
+}
+
+
+def sql_of(case: Case) -> str:
+    return f"{streams_of(case)}\n{QUERIES[case['query']['op']](case)};"
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def events_of(feed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A feed as lines of `--events`."""
+    return [event for entry in feed for event in _events(entry)]
+
+
+def _events(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    at = {"at": entry["at"]} if "at" in entry else {}
+    if "check" in entry:
+        return
+    if "file" in entry:
+        for row in lines(HERE / entry["file"]):
+            ts = row.pop("ts_us")
+            del row["ts_iso"]
+            yield {"stream": entry["s"], "tuple": {"ts": ts, **row}}
+    elif "punct" in entry:
+        yield {**at, "stream": entry["s"], "punctuation": entry["punct"]}
+    elif "eos" in entry:
+        yield {**at, "stream": entry["s"], "close": True}
+    else:
+        yield {**at, "stream": entry["s"], "tuple": {"ts": entry["ts"], **entry["row"]}}
+
+
+# -- running and comparing ---------------------------------------------------------------------------------------------
+
+
+def check_case(case: Case, folder: Path) -> None:
+    """Run a case, also up to each of its checks, and compare."""
+    if case["query"]["op"] == "nos_trace":
+        _check_trace(case, folder)
+        return
+    expected = case["expected"]
+    for position, entry in enumerate(case["feed"]):
+        if "check" in entry:
+            so_far = run_events(sql_of(case), events_of(case["feed"][:position]), folder, close=False)
+            _compare(case, so_far, expected["checks"][entry["check"]], entry["check"])
+    if "rows" in expected:
+        flush = case["query"].get("flush_at_end", True)
+        whole = run_events(sql_of(case), events_of(case["feed"]), folder, close=flush)
+        _compare(case, whole, expected["rows"], "the end")
+        if "late_count" in expected:
+            assert sum(stream["late"] for stream in whole.report["streams"].values()) == expected["late_count"]
+
+
+def _compare(case: Case, result: Result, expected: Sequence[Sequence[Any]], moment: str) -> None:
+    columns = case["expected"]["columns"]
+    got = [tuple(row[name] for name in columns) for row in result.rows["q"]]
+    wanted = [tuple(row) for row in expected]
+    order, _, column = case["expected"]["order"].partition(":")
+    if order == "exact":
+        assert got == wanted, f"{case['id']} at {moment}"
+    elif order == "nondecreasing":
+        at = columns.index(column)
+        assert same_event_order(got, wanted, lambda row: row[at]) is None, f"{case['id']} at {moment}"
+    else:
+        assert same_rows(got, wanted) is None, f"{case['id']} at {moment}: {same_rows(got, wanted)}"
+
+
+def _check_trace(case: Case, folder: Path) -> None:
+    """A burst of tuples at one time through a path: which operator each tuple's execution was of."""
+    (stream,) = case["streams"]
+    burst = [{"at": 1, "stream": stream, "tuple": {"ts": 1, "v": number}} for number in range(case["query"]["n"])]
+    strategy = f"{case['query']['strategy']}(1)"
+    result = run_events(sql_of(case), burst, folder, strategy=strategy, trace=True)
+    steps = [line["operator"] for line in result.trace if line.get("took")]
+    path = list(dict.fromkeys(steps))
+    assert [[f"Q{path.index(name) + 1}"] for name in steps] == case["expected"]["rows"]
+
+
+# -- Nexmark -----------------------------------------------------------------------------------------------------------
+
+BID = """
+CREATE STREAM bid (ts_us TIMESTAMP, auction BIGINT, bidder BIGINT, price BIGINT, channel TEXT, url TEXT, extra TEXT)
+  WITH (time = 'ts_us', extra = 'ignore');
+"""
+
+NEXMARK: Mapping[str, str] = {
+    "q0": "SELECT auction, bidder, price, ts_us AS date_time FROM bid",
+    "q2": "SELECT auction, price FROM bid WHERE auction IN (1007, 1020, 2001, 2019, 2087)",
+    "q10": """SELECT auction, bidder, price, ts_us AS date_time,
+                     to_char(ts_us, 'YYYY-MM-DD') AS date, to_char(ts_us, 'HH:MI') AS time
+              FROM bid""",
+    "q21": """SELECT auction, bidder, price, channel, channel_id
+              FROM (SELECT auction, bidder, price, channel,
+                           CASE lower(channel) WHEN 'apple' THEN '0' WHEN 'google' THEN '1'
+                                               WHEN 'facebook' THEN '2' WHEN 'baidu' THEN '3'
+                                               ELSE nullif(split_part(split_part(url, 'channel_id=', 2), '&', 1), '')
+                           END AS channel_id
+                    FROM bid)
+              WHERE channel_id IS NOT NULL""",
+}
+
+
+def check_nexmark(name: str, folder: Path) -> None:
+    sql = BID + NEXMARK[name]
+    bids = [("bid", str(HERE / "nexmark" / "data" / "bid.jsonl"))]
+    result = run_script(sql, folder, inputs=bids, sorted=True)
+    types = {field.name: field.type for field in plan_script(sql).queries["q"].schema}
+    with (HERE / "nexmark" / "expected" / f"{name}.csv").open(newline="") as file:
+        expected = [
+            {column: _value(types[column], text) for column, text in row.items()} for row in csv.DictReader(file)
+        ]
+    assert expected
+    assert same_rows(result.rows["q"], expected) is None, same_rows(result.rows["q"], expected)
+
+
+def _value(kind: Type, text: str) -> Any:
+    if not text:
+        return None
+    if kind is Type.TIMESTAMP:
+        return parse_timestamp(text)
+    return text if kind is Type.TEXT else json.loads(text)
