@@ -77,8 +77,8 @@ def _nos_trace(case: Case) -> str:
     (stream,) = case["streams"]
     table = f'"{stream}"'
     for _ in range(case["query"]["operators"] - 1):
-        table = f"(SELECT v FROM {table} WHERE v >= 0)"
-    return f"CREATE QUERY path WITH (fuse = 'off') AS SELECT v FROM {table} WHERE v >= 0"
+        table = f"(SELECT * FROM {table} WHERE v >= 0)"
+    return f"CREATE QUERY path WITH (fuse = 'off') AS SELECT * FROM {table} WHERE v >= 0"
 
 
 # By the operation that a case's query names.
