@@ -116,15 +116,16 @@ class LimitsSection(Section):
         default=10_000, ge=1, le=1_000_000, description="Connections open at once; more are turned away."
     )
     on_slow: Literal["wait", "drop_oldest", "disconnect"] = Field(
-        default="wait",
-        description="What happens when a subscriber falls behind by `slow_limit`: the query waits (is paused) for it, "
-        "its oldest rows are dropped, or it is disconnected. A sink may say otherwise in its WITH options.",
+        default="disconnect",
+        description="What happens when a subscriber falls behind by `slow_limit`: the query waits (is paused, for "
+        "everyone) until it has caught up, its oldest rows are dropped, or its subscription is ended. "
+        "Sinks say it in their WITH options.",
     )
     slow_limit: int = Field(
         default=100_000,
         ge=1,
         le=2**31,
-        description="Tuples held for a subscriber or sink that does not keep up, before `on_slow` acts.",
+        description="Tuples held for a subscriber that does not keep up, before `on_slow` acts.",
     )
     retained_tuples: int = Field(
         default=10_000,

@@ -97,7 +97,13 @@ class Connection(asyncio.Protocol):
         if self._dialect is None:
             begin = self.hall.json_lines if speaks_json(data[0]) else self.hall.frames
             self._dialect = begin(self)
-        self._dialect.received(data)
+        try:
+            self._dialect.received(data)
+        except Exception:
+            # A mistake of ours that this peer found: it loses its connection, the others must not notice.
+            log.exception("a connection failed by a mistake of the server", peer=self.peer)
+            self._ending = True
+            self.abort()
 
     def eof_received(self) -> bool:
         return self._dialect is not None and not self._ending and self._dialect.half_closed()

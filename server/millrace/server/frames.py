@@ -115,7 +115,7 @@ class FrameDialect(Dialect):
             subscriber.subscription.pump()
 
     def half_closed(self) -> bool:
-        return bool(self.subscriptions)
+        return False  # a peer that is not there to give credit or say BYE is gone
 
     def farewell(self, reason: str) -> None:
         self.say(Bye(reason))
@@ -162,13 +162,19 @@ class FrameDialect(Dialect):
             if self.session.receive(message):
                 self._heard[type(message)](message)
         except Refuse as error:
-            self.say(Error.of(error, getattr(message, "channel", None)))
+            self._refuse(error, getattr(message, "channel", None))
 
     def _hello(self, _: Hello) -> None:
         self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, system_clock_us()))
 
     def _bye(self, _: object) -> None:
         self._connection.close()
+
+    def _refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
+        """Tell the peer. An error on a channel that is only being opened ends it, by the session's rules."""
+        self.say(Error.of(error, channel, sequence))
+        if channel is not None and channel not in self.session.channels:
+            self._leave(channel)
 
     # -- feeds -------------------------------------------------------------------------------------
 
@@ -195,7 +201,7 @@ class FrameDialect(Dialect):
             skip = self.session.take(head.channel, head.sequence, head.tuples)
         except Refuse as error:
             self._take_gathered()
-            self.say(Error.of(error, head.channel, head.sequence))
+            self._refuse(error, head.channel, head.sequence)
             return
         if skip < head.tuples:
             self._gathered.setdefault(head.channel, []).append(_Frame(head, body, skip))
@@ -236,13 +242,17 @@ class FrameDialect(Dialect):
             subscriber.subscription.pump()
 
     def _close(self, wish: Close) -> None:
-        feed = self._feeds.pop(wish.channel, None)
+        self._leave(wish.channel)
+        self.say(Closed(wish.channel))
+
+    def _leave(self, channel: int) -> None:
+        """Let go of whatever the channel was for."""
+        feed = self._feeds.pop(channel, None)
         if feed is not None:
             feed.leave()
-        subscriber = self.subscriptions.pop(wish.channel, None)
+        subscriber = self.subscriptions.pop(channel, None)
         if subscriber is not None:
             subscriber.leave()
-        self.say(Closed(wish.channel))
 
     def forget(self, channel: int) -> None:
         """A channel was ended from this side."""

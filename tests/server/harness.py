@@ -1,0 +1,166 @@
+"""A daemon inside the test's own event loop, and peers that speak to it over real sockets."""
+
+import asyncio
+import functools
+import inspect
+import json
+from contextlib import asynccontextmanager, suppress
+
+import uvloop
+
+from millrace.protocol import FrameReader, Session, Side, decode
+from millrace.protocol.frames import frame
+from millrace.protocol.messages import PROTOCOL, Credit, Data, Hello, Open, Subscribe, encode
+from millrace.server.config import Settings
+from millrace.server.daemon import Daemon
+
+ANY_PORT = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}
+SCHEMA_SQL = "CREATE STREAM s (k BIGINT, v DOUBLE, name TEXT); CREATE QUERY q AS SELECT k, v, name FROM s WHERE k >= 0"
+
+
+def settings(**sections):
+    return Settings(**{**sections, "server": {**ANY_PORT, **sections.get("server", {})}})
+
+
+@asynccontextmanager
+async def running(sql=None, **sections):
+    """A daemon that is ready, ended at the end."""
+    daemon = Daemon(settings(**sections))
+    await daemon.start()
+    try:
+        if sql:
+            await daemon.catalog.execute(sql)
+        yield daemon
+    finally:
+        daemon.stop()
+        await daemon.wait_ended()
+
+
+def served(sql=SCHEMA_SQL, **sections):
+    """A test that is given a running daemon."""
+
+    def decorate(test):
+        @functools.wraps(test)
+        def wrapped(*args, **kwargs):
+            async def play():
+                async with asyncio.timeout(60), running(sql, **sections) as daemon:
+                    await test(daemon, *args, **kwargs)
+
+            uvloop.run(play())
+
+        # pytest must not take the daemon for a fixture.
+        parameters = list(inspect.signature(test).parameters.values())
+        wrapped.__signature__ = inspect.Signature(parameters[1:])
+        return wrapped
+
+    return decorate
+
+
+class Peer:
+    """A client that says exactly what a test tells it to."""
+
+    def __init__(self, reader, writer):
+        self.reader = reader
+        self.writer = writer
+        self.frames = FrameReader()
+        self.session = Session(Side.CLIENT)
+        self.heard = []
+
+    def say(self, message):
+        """By the rules: an assertion says if the test breaks them."""
+        self.writer.write(self.session.say(message))
+
+    def say_raw(self, data):
+        self.writer.write(data)
+
+    def say_body(self, message):
+        """A message, whatever the rules say of it."""
+        self.writer.write(frame(encode(message)))
+
+    async def hear(self, kind=None):
+        """The next message, or the next of a kind; None when the server has closed."""
+        while True:
+            for body in self.frames.bodies():
+                message = decode(body)
+                self.session.receive(message)
+                self.heard.append(message)
+                if kind is None or isinstance(message, kind):
+                    return message
+            data = await self.reader.read(65536)
+            if not data:
+                return None
+            self.frames.feed(data)
+
+    async def greet(self, token=None):
+        self.say(Hello(PROTOCOL, "test", token))
+        return await self.hear()
+
+    async def open(self, stream="s", channel=0, producer="p", **options):
+        self.say(Open(channel, stream, None, producer, **options))
+        return await self.hear()
+
+    async def subscribe(self, query="q", channel=100, **options):
+        self.say(Subscribe(channel, query, **options))
+        return await self.hear()
+
+    def data(self, sequence, rows, channel=0):
+        self.say(Data(channel, sequence, rows))
+
+    def credit(self, tuples, channel=100):
+        self.say(Credit(channel, tuples))
+
+    async def close(self):
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def peer(daemon, *, greet=True, ssl=None):
+    """A connected peer."""
+    reader, writer = await asyncio.open_connection(daemon.listen.host, daemon.listen.port, ssl=ssl)
+    made = Peer(reader, writer)
+    try:
+        if greet:
+            await made.greet()
+        yield made
+    finally:
+        await made.close()
+
+
+class Lines:
+    """Someone with `nc`."""
+
+    def __init__(self, reader, writer):
+        self.reader = reader
+        self.writer = writer
+
+    def say(self, text):
+        self.writer.write(text.encode() + b"\n")
+
+    async def hear(self):
+        line = await self.reader.readline()
+        return json.loads(line) if line else None
+
+    async def close(self):
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def lines(daemon):
+    made = Lines(*await asyncio.open_connection(daemon.listen.host, daemon.listen.port))
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def until(true, tries=2_000):
+    """Let the loop turn until something holds."""
+    for _ in range(tries):
+        if true():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not come true")
