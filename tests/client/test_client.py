@@ -540,6 +540,22 @@ async def test_a_subscription_goes_on_after_a_break(server, client):
 
 
 @scenario()
+async def test_rows_unread_at_a_break_count_against_the_window(server, client):
+    server.results["q"] = rows_of(100)
+    subscription = await client.subscribe("q", window=20)
+    await until(lambda: subscription._waiting_rows == 20)
+    server.last.cut()
+    await until(lambda: len(server.subscribes) == 2)
+    assert (server.subscribes[1].from_sequence, server.subscribes[1].credit) == (20, 0)
+    batches = subscription.batches()
+    got: list[tuple] = []
+    while len(got) < 100:
+        got.extend((await anext(batches)).rows)
+        assert subscription._waiting_rows <= 20
+    assert got == rows_of(100)
+
+
+@scenario()
 async def test_progress_comes_in_its_place(server, client):
     server.results["q"] = rows_of(2)
     subscription = await client.subscribe("q", progress=True)

@@ -71,7 +71,7 @@ class Handover(RuleBasedStateMachine):
         assert said.channel == 3
         assert said.sequence == len(self.taken)
         if isinstance(said, Data):
-            self.taken += [n for (n,) in said.rows]
+            self.taken += [row[0] for row in list[Any](said.rows)]
         else:
             assert isinstance(said, DataArrow)
             assert said.count == from_stream(said.batch).num_rows

@@ -251,6 +251,29 @@ def test_claims_without_content_are_refused_cheaply(payload):
     assert peak < 64 * 2**20
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("94058000", "bad_message"),
+        ("9405ff0090", "bad_message"),
+        ("9405ce8000000000", "bad_message"),
+        ("9405000080", "bad_message"),
+        ("94050000dd00010001", "bad_message"),
+        ("9305000090", "bad_message"),
+        ("94050000", "bad_frame"),
+        ("94050000dc00", "bad_frame"),
+        ("9506000001c402ff", "bad_frame"),
+        ("9506000001c401ff00", "bad_frame"),
+        ("9506000001a161", "bad_message"),
+        ("950e000090", "bad_message"),
+    ],
+)
+def test_heads_that_peek_refuses(body, code):
+    with pytest.raises(PeerError) as caught:
+        peek(bytes.fromhex(body))
+    assert caught.value.code == code
+
+
 def test_a_bad_row_is_named_by_its_index():
     rows: list[tuple] = [(1, 2.0)] * 500
     for bad, code in (((1, math.nan), "bad_value"), ((2**63, 1.0), "bad_value"), ((1,), "bad_row")):

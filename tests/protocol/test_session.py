@@ -251,6 +251,8 @@ def test_after_the_last_word_everything_is_dropped(last):
     for speaker in Side:
         pair = feeding()
         assert pair.client_says(last) if speaker is Side.CLIENT else pair.server_says(last)
+        assert pair.server.take(0, 0, 7) == 7
+        assert not pair.client.channels
         for example in EXAMPLES:
             assert not pair.server.receive(example)
             assert pair.client.say(example) == b""

@@ -146,14 +146,14 @@ class AsyncSubscription:
             if isinstance(item, Progress):
                 self.progress_us = item.value_us
             else:
-                self._repay(len(item))
+                self._waiting_rows -= len(item)
+                self._owed += len(item)
+                self._repay()
                 return item
 
-    def _repay(self, rows: int) -> None:
+    def _repay(self) -> None:
         """Give credit back once it is half a window, so that rows flow while credit is under way."""
-        self._waiting_rows -= rows
-        self._owed += rows
-        if self._channel is not None and self._owed * 2 >= self._window:
+        if self._channel is not None and self._owed and self._owed * 2 >= self._window:
             self._client.say(Credit(self._channel, self._owed))
             self._owed = 0
 
@@ -178,6 +178,7 @@ class AsyncSubscription:
             case Subscribed():
                 self._schema, self._channel = message.schema, message.channel
                 self._from = message.next_sequence
+                self._repay()  # what was read while the channel was being asked for
             case Result():
                 self._put(RowBatch(message.sequence, self.schema, message.rows))
             case ResultArrow():

@@ -142,7 +142,6 @@ def parse_object(line: bytes | str) -> dict[str, Any]:
     try:
         text = line if isinstance(line, str) else line.decode()
         said = json.loads(text, object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
-        text.encode()
     except UnicodeError:
         raise _unfit("a line", "UTF-8", "bytes that are not") from None
     except RecursionError:
