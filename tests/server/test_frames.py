@@ -363,12 +363,12 @@ async def test_a_hundred_thousand_frames_of_nonsense(daemon, monkeypatch):
     monkeypatch.setattr(FrameDialect, "_hear", counted)
     chance = random.Random(7)
     rows = [(1, 1.5, "abc"), (2, None, None)]
+    arrow = to_stream(pa.table({"k": [1], "v": [1.0], "name": ["a"]}))
     samples = [
         encode(message)
         for message in (
             Data(0, 0, rows), Data(0, 2, rows * 10), Punctuation(0, 5), Open(1, "s", None, "x"), Subscribe(2, "q"),
-            Credit(2, 5), Close(0), Ping(3), DataArrow(0, 0, 1, to_stream(pa.table({"k": [1], "v": [1.0], "name": ["a"]}))),
-            Hello(PROTOCOL, "x"),
+            Credit(2, 5), Close(0), Ping(3), DataArrow(0, 0, 1, arrow), Hello(PROTOCOL, "x"),
         )
     ]  # fmt: skip
     hello = frame(encode(Hello(PROTOCOL, "stranger")))
