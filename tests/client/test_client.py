@@ -216,6 +216,14 @@ async def test_refused_rows_are_told_and_other_frames_untouched(server, client):
 
 
 @scenario()
+async def test_a_feed_that_is_astray_ends(server, client):
+    feed = await client.open("s")
+    server.last.say(Error("out_of_order", "expected 7", 0, 0))
+    with pytest.raises(ServerError, match="expected 7"):
+        await end_of(feed)
+
+
+@scenario()
 async def test_what_is_refused_at_open(server, client):
     with pytest.raises(ServerError) as caught:
         await client.open("unknown")

@@ -180,6 +180,17 @@ async def test_credit_is_kept_and_comes_back(daemon):
         await until(lambda: daemon.streams()[0]["tuples"] == sequence)
 
 
+@served(engine={"credit": 100})
+async def test_the_credit_of_a_refused_frame_comes_back(daemon):
+    async with peer(daemon) as feeder:
+        await feeder.open()
+        for sequence in range(0, 600, 60):
+            feeder.data(sequence, [("x", 0.0, "")] * 60)
+            assert (await feeder.hear(Error)).sequence == sequence
+            assert (await feeder.hear(Credit)).tuples == 60
+        assert feeder.session.channels[0].credit == 100
+
+
 @served()
 async def test_resent_rows_are_taken_once(daemon):
     async with peer(daemon) as reader:

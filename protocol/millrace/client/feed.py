@@ -38,8 +38,9 @@ FRAME_ROWS = 8_192
 HELD_TUPLES = 131_072  # two windows of 65,536: one under way, one waiting
 HELD_BYTES = 32 * 2**20  # two frames of the default limit
 ARROW_ROWS = 65_536
-# Refusals that are about rows; the feed goes on after them. Any other ends it.
-_ABOUT_ROWS = frozenset({"bad_row", "bad_value"})
+# A frame refused for its place means that client and server count differently, which ends the feed. Any other refusal
+# is about what the frame holds; the feed goes on after it.
+_ASTRAY = frozenset({"out_of_order", "no_credit", "not_open"})
 _REFUSALS_KEPT = 1_000
 
 
@@ -288,10 +289,10 @@ class AsyncFeed:
         return ServerError(Error("out_of_order", text, expected=expected, got=str(sequence)))
 
     def _on_error(self, error: Error) -> None:
-        if error.code in _ABOUT_ROWS and len(self._refusals) < _REFUSALS_KEPT:
-            self._refusals.append(ServerError(error))
-        if error.code not in _ABOUT_ROWS:
+        if self._channel is None or error.code in _ASTRAY:
             self._give_up(ServerError(error))
+        elif len(self._refusals) < _REFUSALS_KEPT:
+            self._refusals.append(ServerError(error))
 
     def _on_closed(self, closed: Closed) -> None:
         self._give_up(self._ended() if self._closing else ServerError.ended(closed))

@@ -28,7 +28,7 @@ CODES: Mapping[str, str] = {
     # The wish is refused, the channel is not opened; the connection stays.
     "unknown_stream": "no stream of this name exists",
     "unknown_query": "no query of this name exists",
-    "schema_mismatch": "the fingerprint given in OPEN is not that of the stream's schema",
+    "schema_mismatch": "the fingerprint in OPEN, or the columns of an Arrow stream, are not the stream's schema",
     "already_open": "this feed (stream and producer) is already open on this connection",
     "too_many_channels": "the connection has as many open channels as the limit allows",
     "not_retained": "the rows from this sequence on are no longer, or not yet, held by the server",

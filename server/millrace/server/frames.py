@@ -328,6 +328,8 @@ class _Feed:
         except Refuse as error:
             self._feeds.count(self.stream, rejected=frame.head.tuples)
             self._dialect.say(Error.of(error, self.channel, frame.head.sequence))
+            # The engine never sees these tuples, so it would never give their credit back.
+            self._dialect.say(Credit(self.channel, frame.head.tuples - frame.skip))
         else:
             self._feeds.arrived(self.stream, self.producer, batch.slice(frame.skip, len(batch)))
 
