@@ -7,8 +7,9 @@ import pytest
 
 from millrace.client import AsyncClient, AsyncFeed, AsyncSubscription
 from millrace.protocol import CODES, FrameReader, Schema
+from millrace.protocol.fields import MAX_COLUMNS, MAX_TEXT
 from millrace.protocol.jsonlines import LINE_BYTES, parse
-from millrace.protocol.messages import LAYOUT, MAX_COLUMNS, MAX_TEXT, PROTOCOL, Limits, decode
+from millrace.protocol.messages import LAYOUT, PROTOCOL, Limits, decode
 from tests.protocol.vectors import EXAMPLES, MESSAGES
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -22,7 +22,8 @@ from millrace.protocol import (
     peek,
 )
 from millrace.protocol import messages as m
-from millrace.protocol.messages import LAYOUT, Kind, array_head, carries_tuples, data_head, kind_of, pack_integer
+from millrace.protocol.fields import array_head, pack_integer
+from millrace.protocol.messages import LAYOUT, Kind, carries_tuples, data_head, kind_of
 from millrace.protocol.types import FIELD_TYPES
 from tests.protocol.vectors import ACCEPTED, EXAMPLES, MESSAGES, REFUSED, message, plain
 

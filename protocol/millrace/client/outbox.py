@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import msgpack
 
 from millrace.client.arrow import split_stream
-from millrace.protocol.messages import Kind, array_head, data_head, pack_integer
+from millrace.protocol.fields import array_head, pack_integer
+from millrace.protocol.messages import Kind, data_head
 
 FRAME_TARGET_BYTES = 256 * 1024  # small sends are put together up to this; larger frames gain nothing measurable
 

@@ -19,10 +19,10 @@ from millrace.protocol.messages import (
     Progress,
     Result,
     ResultArrow,
-    Rows,
     Subscribe,
     Subscribed,
 )
+from millrace.protocol.rows import Rows
 
 if TYPE_CHECKING:
     from millrace.client.aio import AsyncClient
