@@ -48,10 +48,13 @@ class Taken:
 class FakeServer:
     """`async with FakeServer() as server:`; then `server.address`."""
 
-    def __init__(self, *, credit=1_000, limits=None, token=None, give_back=True, acknowledge=True, refuse=None):
+    def __init__(
+        self, *, credit=1_000, limits=None, token=None, give_back=True, acknowledge=True, refuse=None, tls=None
+    ):
         self.credit = credit
         self.limits = limits or Limits()
         self.token = token
+        self.tls = tls
         self.give_back = give_back  # credit for what was taken
         self.acknowledge = acknowledge
         self.refuse = refuse or (lambda rows: None)  # rows -> (code, row, expected, got) | None
@@ -63,6 +66,7 @@ class FakeServer:
         self.connections: list[Connection] = []
         self.connected = 0
         self.silent = False
+        self.loop: Any = None
         self.complaints: list[str] = []
 
     @property
@@ -79,7 +83,7 @@ class FakeServer:
 
     async def listen(self, port=0):
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), "127.0.0.1", port)
+        self._server = await loop.create_server(lambda: Connection(self), "127.0.0.1", port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
 

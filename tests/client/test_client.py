@@ -1,18 +1,23 @@
 """AsyncClient and Client against a small server that speaks the protocol."""
 
 import asyncio
+import random
+import ssl
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow
 import pytest
 import uvloop
 
-from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, ServerError
+from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, Feed, ServerError
+from millrace.client.address import parse_address
 from millrace.protocol import MillraceError, PeerError, Refuse, Schema
 from millrace.protocol.messages import Closed, Credit, Error, EtsRequest, Limits, Progress
 from tests.client.fake_server import SCHEMA, FakeServer
 
+CERTIFICATE = Path(__file__).parent / "certificate.pem"  # with its key, of nobody, for 127.0.0.1
 QUICK = Backoff(first=0.001, most=0.01, attempts=200)
 
 
@@ -360,6 +365,23 @@ def test_a_wrong_token_is_told_and_not_tried_again():
     run(play())
 
 
+def test_tls():
+    async def play():
+        here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        here.load_cert_chain(CERTIFICATE)
+        there = ssl.create_default_context(cafile=CERTIFICATE)
+        async with FakeServer(tls=here) as server:
+            async with AsyncClient(server.address, tls=there) as client:
+                feed = await client.open("s")
+                await feed.send(rows_of(1_000))
+                await feed.flush()
+                assert server.feed().rows == rows_of(1_000)
+            with pytest.raises(ConnectionLost, match="certificate"):
+                await AsyncClient.connect(server.address, tls=True)
+
+    run(play())
+
+
 def test_garbage_from_the_server_is_a_peer_error_and_the_end():
     @scenario()
     async def play(server, client):
@@ -610,6 +632,7 @@ def threaded_server():
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     server = FakeServer()
+    server.loop = loop
     asyncio.run_coroutine_threadsafe(server.listen(), loop).result(10)
     yield server
     asyncio.run_coroutine_threadsafe(server.stop_listening(), loop).result(10)
@@ -656,3 +679,46 @@ def test_the_synchronous_client_raises_what_the_program_raised(threaded_server):
 
     with pytest.raises(KeyError):
         leave()
+
+
+def test_an_answer_function_that_uses_the_client_is_told(threaded_server):
+    server = threaded_server
+    with Client(server.address) as client:
+        opened: list[Feed] = []
+        feed = client.open("s", answer=lambda need: opened[0].flush())
+        opened.append(feed)
+        server.loop.call_soon_threadsafe(server.last.say, EtsRequest(0, 0, 5))
+        with pytest.raises(RuntimeError, match="own thread"):
+            client.run(end_of(feed._feed), 10)
+
+
+# Small parts.
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("127.0.0.1", ("127.0.0.1", 7420)),
+        ("host.example:80", ("host.example", 80)),
+        (" millrace://h:1 ", ("h", 1)),
+        ("[::1]:7", ("::1", 7)),
+        ("[::1]", ("::1", 7420)),
+        ("::1", ("::1", 7420)),
+    ],
+)
+def test_addresses(address, place):
+    assert parse_address(address) == place
+
+
+@pytest.mark.parametrize("address", ["", ":80", "h:", "h:0", "h:65536", "h:x", "h:-1"])
+def test_what_is_no_address(address):
+    with pytest.raises(ValueError, match="expected an address"):
+        parse_address(address)
+
+
+def test_pauses_grow_to_a_most_and_end():
+    backoff = Backoff(first=1, factor=2, most=5, attempts=6)
+    pauses = list(backoff.pauses(random.Random(1)))
+    lengths = [1, 2, 4, 5, 5, 5]
+    assert all(length / 2 <= pause <= length for pause, length in zip(pauses, lengths, strict=True))
+    assert pauses != list(backoff.pauses(random.Random(2)))

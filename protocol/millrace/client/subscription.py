@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -134,6 +135,11 @@ class AsyncSubscription:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def wait(self) -> None:
+        """Until `next_batch` has an answer at once."""
+        with contextlib.suppress(Ended):
+            await self._waiting.until(lambda: any(not isinstance(item, Progress) for item in self._inbox))
 
     async def next_batch(self) -> Batch | None:
         """The next batch, or None at an end that this program wished."""

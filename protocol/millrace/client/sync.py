@@ -74,6 +74,9 @@ class Client:
         if not self._thread.is_alive():
             work.close()
             raise Ended("this client is closed; make another")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("an answer function runs in the client's own thread: it must not use the client")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
@@ -171,7 +174,12 @@ class Subscription:
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
         """Batches as they come; TimeoutError if none came for so long, after which it may be called again."""
-        while (batch := self._client.run(self._subscription.next_batch(), timeout)) is not None:
+        while True:
+            # Two steps: a batch taken out as the time ran out would be lost.
+            self._client.run(self._subscription.wait(), timeout)
+            batch = self._client.run(self._subscription.next_batch())
+            if batch is None:
+                return
             yield batch
 
     def close(self) -> None:
