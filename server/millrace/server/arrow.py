@@ -5,6 +5,7 @@ Rule: a payload comes from a stranger. Its offsets and its UTF-8 are validated b
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -35,10 +36,20 @@ ARROW_TYPES: Final[dict[Type, pa.DataType]] = {
 
 
 def read_arrow(
-    payload: bytes | memoryview, fields: Sequence[Field], ignore_extra: bool
+    payload: bytes | memoryview, fields: Sequence[Field], ignore_extra: bool, count: int | None = None
 ) -> tuple[list[Values], list[Bools | None], int]:
-    """The columns and masks of an IPC stream whose fields are matched by name, and the number of rows."""
+    """The columns and masks of an IPC stream whose fields are matched by name, and the number of rows.
+
+    `count`, if given, is how many rows the stream must have: the credit was checked for so many.
+    """
     table = _open(payload)
+    if count is not None and table.num_rows != count:
+        raise Refuse(f"expected {count} rows, as the frame's head says, got {table.num_rows}", code="bad_row")
+    for field in table.schema:
+        if pa.types.is_dictionary(field.type):
+            raise Refuse(
+                f"field {field.name}: expected plain values, got a dictionary; decode it", code="schema_mismatch"
+            )
     return *read_table(table, fields, ignore_extra), table.num_rows
 
 
@@ -67,15 +78,52 @@ def _open(payload: bytes | memoryview) -> Any:
     if isinstance(payload, memoryview):
         payload = bytes(payload)  # lies at any offset of a frame; a copy costs less than unaligned columns
     try:
+        if any(_is_compressed(bytes(message.metadata)) for message in pa.ipc.MessageReader.open_stream(payload)):
+            raise Refuse("expected Arrow buffers as they are, got compressed ones: the limits count bytes on the wire")
         with pa.ipc.open_stream(payload) as reader:
             batches = list(reader)
         for batch in batches:
             batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        assert reader.schema.names is not None  # decodes them: they may not be UTF-8
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise PeerError(f"expected an Arrow IPC stream, got {_first_line(error)}", code="bad_message") from None
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches, reader.schema).combine_chunks()
+
+
+# The format's flatbuffers: Message {version, header_type, header, ...}, RecordBatch {length, nodes, buffers,
+# compression} and DictionaryBatch {id, data, ...}, whose data is a RecordBatch.
+_HEADER_TYPE, _HEADER, _COMPRESSION, _DATA = 1, 2, 3, 1
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether a message's buffers are compressed. A few compressed bytes could claim all memory there is."""
+    message = _follow(metadata, 0)
+    kind = _field(metadata, message, _HEADER_TYPE)
+    header = _field(metadata, message, _HEADER)
+    if not kind or not header or metadata[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return False
+    batch = _follow(metadata, header)
+    if metadata[kind] == _DICTIONARY_BATCH:
+        batch = _follow(metadata, _field(metadata, batch, _DATA))
+    return _field(metadata, batch, _COMPRESSION) != 0
+
+
+def _follow(data: bytes, at: int) -> int:
+    """Where the offset that stands here leads."""
+    return at + int(struct.unpack_from("<I", data, at)[0])
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Where a table's field stands, or 0 if it is not there."""
+    entries = table - int(struct.unpack_from("<i", data, table)[0])
+    at = 4 + 2 * number
+    if at >= struct.unpack_from("<H", data, entries)[0]:
+        return 0
+    offset = int(struct.unpack_from("<H", data, entries + at)[0])
+    return table + offset if offset else 0
 
 
 def _check_names(names: Sequence[str], fields: Sequence[Field], ignore_extra: bool) -> None:

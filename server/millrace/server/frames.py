@@ -337,13 +337,7 @@ class _Feed:
         payload = memoryview(frame.body)[frame.head.offset :]
         if frame.head.kind == Kind.DATA:
             return self._source.decode(payload)
-        batch = self._source.from_arrow(payload)
-        if len(batch) != frame.head.tuples:
-            raise Refuse(
-                f"DATA on channel {self.channel}: expected {frame.head.tuples} rows, its own count, got {len(batch)}",
-                code="bad_row",
-            )
-        return batch
+        return self._source.from_arrow(payload, frame.head.tuples)
 
 
 class _Subscriber:

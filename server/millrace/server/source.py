@@ -138,11 +138,11 @@ class Source:
 
     # -- Arrow frames ------------------------------------------------------------------------------
 
-    def from_arrow(self, payload: bytes | memoryview) -> Batch:
-        """The rows of an Arrow IPC stream; fixed-width columns share the payload's memory."""
+    def from_arrow(self, payload: bytes | memoryview, count: int | None = None) -> Batch:
+        """The rows of an Arrow IPC stream of `count` rows; fixed-width columns share the payload's memory."""
         from millrace.server.arrow import read_arrow  # pyarrow costs 60 MB: only feeds that use it pay
 
-        columns, valid, count = read_arrow(payload, self._fields, self.stream.extra == "ignore")
+        columns, valid, count = read_arrow(payload, self._fields, self.stream.extra == "ignore", count)
         return self._timed(columns, valid, count) if count else Batch.empty(self.schema)
 
     def from_table(self, table: Any) -> Batch:
