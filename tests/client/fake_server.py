@@ -187,6 +187,9 @@ class Connection(asyncio.Protocol):
             self.say(Error("unknown_query", f"no query {message.query}", message.channel))
             return
         start = message.from_sequence or 0
+        if start > len(self.server.results[message.query]):
+            self.say(Error("not_retained", f"no row {start}", message.channel))
+            return
         self.say(Subscribed(message.channel, SCHEMA, start))
         self.deliver(message.channel)
 

@@ -602,7 +602,24 @@ async def test_progress_comes_in_its_place(server, client):
 
 
 @scenario()
-async def test_not_retained_after_a_break_is_told(server, client):
+async def test_rows_that_are_gone_after_a_break_end_a_subscription_or_are_a_gap(server, client):
+    server.results["q"] = rows_of(3)
+    strict = await client.subscribe("q")
+    lenient = await client.subscribe("q", on_gap="continue")
+    assert [len(await subscription.next_batch()) for subscription in (strict, lenient)] == [3, 3]
+    server.results["q"] = rows_of(2, 70)
+    server.last.cut()
+    with pytest.raises(ServerError) as caught:
+        await strict.wait()
+    assert caught.value.code == "not_retained"
+    batch = await lenient.next_batch()
+    assert (batch.sequence, list(batch.rows), lenient.gaps) == (0, rows_of(2, 70), 1)
+    with pytest.raises(ServerError):
+        await client.subscribe("q", from_sequence=9, on_gap="continue")
+
+
+@scenario()
+async def test_a_query_that_is_gone_after_a_break_is_told(server, client):
     server.results["q"] = rows_of(3)
     subscription = await client.subscribe("q")
     del server.results["q"]

@@ -135,10 +135,23 @@ class AsyncClient:
         window: int = WINDOW,
         progress: bool = False,
         format: Literal["rows", "arrow"] = "rows",  # noqa: A002 - the protocol's word
+        on_gap: Literal["fail", "continue"] = "fail",
     ) -> AsyncSubscription:
-        """Read a query's rows, from now on or from a sequence number. At most `window` rows wait in memory."""
+        """Read a query's rows, from now on or from a sequence number. At most `window` rows wait in memory.
+
+        `on_gap` says what to do when the server, after a reconnect, no longer has the rows that follow: fail with
+        ServerError `not_retained`, or continue with what comes from then on and count it in `subscription.gaps`.
+        """
         return await self._add(
-            AsyncSubscription(self, query, from_sequence=from_sequence, window=window, progress=progress, format=format)
+            AsyncSubscription(
+                self,
+                query,
+                from_sequence=from_sequence,
+                window=window,
+                progress=progress,
+                format=format,
+                on_gap=on_gap,
+            )
         )
 
     async def close(self) -> None:
@@ -204,6 +217,11 @@ class AsyncClient:
             channel = self._wire.session.channels.get(number) if self._wire else None
             if channel is not None and channel.phase in (Phase.FEED, Phase.READING):
                 self.say(Close(number))
+
+    def ask_again(self, owner: _Owner) -> None:
+        """What this one asked for was refused; it has something else to ask for."""
+        self._by_channel = {number: other for number, other in self._by_channel.items() if other is not owner}
+        self._connect_owner(owner)
 
     async def _add(self, owner: _T) -> _T:
         if self._waiting.failed is not None:

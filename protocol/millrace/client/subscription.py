@@ -89,9 +89,12 @@ class AsyncSubscription:
         window: int = WINDOW,
         progress: bool = False,
         format: str = "rows",  # noqa: A002 - the protocol's word
+        on_gap: str = "fail",
     ) -> None:
         self.query = query
         self.progress_us: int | None = None
+        self.gaps = 0  # times that rows were missed because the server no longer had them
+        self._on_gap = on_gap
         self._client = client
         self._from = from_sequence
         self._window = window
@@ -191,6 +194,10 @@ class AsyncSubscription:
                 self._put(ArrowBatch(message.sequence, self.schema, message.count, message.batch))
             case Progress():
                 self._put_progress(message)
+            case Error(code="not_retained") if self._on_gap == "continue" and self._schema is not None:
+                self.gaps += 1
+                self._from = None
+                self._client.ask_again(self)
             case Error():
                 self._give_up(ServerError(message))
             case Closed():

@@ -164,6 +164,11 @@ class Subscription:
         return self._subscription.progress_us
 
     @property
+    def gaps(self) -> int:
+        """How often rows were missed after a reconnect (with `on_gap="continue"`)."""
+        return self._subscription.gaps
+
+    @property
     def next_sequence(self) -> int | None:
         """The number of the first row not received yet."""
         return self._subscription.next_sequence
