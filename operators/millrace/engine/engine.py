@@ -219,30 +219,38 @@ class Engine:
             need = waiter.need()
             if need is None:
                 continue
-            for source in self._holders(waiter, need):
-                helped |= self._ask(source, need)
+            for holder in self._holders(waiter, need):
+                helped |= self._ask(holder, need)
         return helped
 
-    def _holders(self, waiter: Waiting, need_us: int) -> list[Source]:
-        """The sources above the inputs that hold an operator back, each once, in order."""
-        found: dict[Source, None] = {}
+    def _holders(self, waiter: Waiting, need_us: int) -> list[Source | Waiting]:
+        """What holds an operator back, above its inputs, each once, in order.
+
+        It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
+        """
+        found: dict[Source | Waiting, None] = {}
         todo: list[Operator] = [self.graph.producer(waiter.inputs[position]) for position in waiter.holding()]
         while todo:
             operator = todo.pop(0)
             if isinstance(operator, Source):
                 found[operator] = None
-            else:
-                todo.extend(self.graph.producer(reader) for reader in operator.inputs if reader.promise < need_us)
+                continue
+            above = [self.graph.producer(reader) for reader in operator.inputs if reader.promise < need_us]
+            if not above and isinstance(operator, Waiting):
+                found[operator] = None
+            todo.extend(above)
         return list(found)
 
-    def _ask(self, source: Source, need_us: int) -> bool:
-        if not source.clocking.on_demand or source.clocking.timestamps != "internal":
+    def _ask(self, holder: Source | Waiting, need_us: int) -> bool:
+        if isinstance(holder, Source) and (
+            not holder.clocking.on_demand or holder.clocking.timestamps != "internal"
+        ):
             return False
         now_us = self.moment.now_us
         if now_us < need_us:
             self._wake = need_us if self._wake is None else min(self._wake, need_us)
             return False
-        return source.reach(now_us)
+        return holder.reach(now_us)
 
     def _grant(self, effects: Effects) -> None:
         """Give credit back for what feeds have sent, unless their component holds too much already.
@@ -373,7 +381,7 @@ class Engine:
         if query.paused is not None:
             raise Refuse(f"query {name} is paused already: {query.paused}", code="already_paused")
         for reader in query.entries:
-            reader.buffer.detach(reader)
+            reader.leave()
         query.paused = reason
         self.graph.rewire()
         return {"query": name, "paused": reason}
@@ -384,7 +392,7 @@ class Engine:
             raise Refuse(f"query {name} is not paused", code="not_paused")
         before = sum(reader.skipped for reader in query.entries)
         for reader in query.entries:
-            reader.buffer.reattach(reader)
+            reader.come_back()
         query.paused = None
         self.graph.rewire()
         return {"query": name, "skipped": sum(reader.skipped for reader in query.entries) - before}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s, constant_int64
+from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s, constant_int64
 from millrace.operators.buffer import Buffer
 from millrace.operators.operator import Operator
 
@@ -70,7 +70,7 @@ class Source(Operator):
         self.late = 0
         self.punctuations = 0
         if clocking.timestamps == "latent":
-            output.promise = END_OF_TIME
+            output.promise = ANY_TIME
 
     def execute(self, limit: int) -> int:
         raise AssertionError(f"{self.name}: a source is filled by arrivals, never executed")
@@ -176,7 +176,7 @@ class Source(Operator):
     def _raise_mark(self, value_us: int) -> None:
         if value_us > self.mark:
             self.mark = value_us
-            if self.clocking.timestamps != "latent":
+            if self.clocking.timestamps != "latent" or value_us == END_OF_TIME:
                 before = self.output.promise
                 self.output.punctuate(value_us)
                 self.punctuations += self.output.promise != before

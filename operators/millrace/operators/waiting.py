@@ -120,6 +120,12 @@ class Waiting(Operator):
             self.output.punctuate(self.low_water())
         return taken
 
+    def reach(self, now_us: int) -> bool:
+        """Promise what the clock allows; say whether that told anything new."""
+        before = self.output.promise
+        self.output.punctuate(self.low_water())
+        return self.output.promise != before
+
     def empty_input(self) -> int:
         """The input whose promise is least: it is the one that holds the others back."""
         promises = [reader.promise for reader in self.inputs]
