@@ -335,6 +335,7 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
             async with peer(daemon) as feeder, peer(daemon) as reader:
                 await feeder.open()
                 await reader.subscribe("older")
+                addresses = json.loads((tmp_path / "addresses.json").read_text())
                 feeder.data(0, [(k, 0.0, "") for k in range(1_000)])
                 await until(lambda: daemon.streams()[0]["tuples"] == 1_000)
                 daemon.stop()
@@ -342,7 +343,8 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
                 heard = [message async for message in everything(reader)]
                 assert type(heard[-1]).__name__ == "Bye"
                 assert sum(len(message.rows) for message in heard if hasattr(message, "rows")) == 1_000
-        return json.loads((tmp_path / "addresses.json").read_text())
+        assert not (tmp_path / "addresses.json").exists()
+        return addresses
 
     async def second_life():
         async with running(server={"data_dir": tmp_path}) as daemon:

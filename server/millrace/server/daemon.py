@@ -98,6 +98,8 @@ class Daemon:
         )
         self.listen = settings.server.listen
         self.admin = settings.server.admin
+        folder = settings.server.data_dir
+        self._addresses = None if folder is None else folder / "addresses.json"
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
         self._server: asyncio.Server | None = None
@@ -152,6 +154,7 @@ class Daemon:
     async def start(self) -> None:
         """Open both ports and be ready; whatever is in the way is a MillraceError."""
         server = self.settings.server
+        self._remove_addresses()  # of a server that was killed
         tcp, http = _bind("server.listen", server.listen), _bind("server.admin", server.admin)
         self.listen, self.admin = _bound(tcp), _bound(http)
         self._watch(asyncio.create_task(self.runner.run(), name="engine"))
@@ -184,6 +187,7 @@ class Daemon:
     async def _end(self) -> None:
         """Stop accepting, finish what is queued within the bound, flush the sinks, say goodbye."""
         self.state = "draining"
+        self._remove_addresses()
         seconds = self.settings.server.drain_seconds
         log.info("draining", at_most_seconds=seconds)
         if self._server is not None:
@@ -235,10 +239,16 @@ class Daemon:
                     connection.farewell(f"nothing was said for {idle_seconds} seconds")
 
     def _write_addresses(self) -> None:
-        folder = self.settings.server.data_dir
-        if folder is not None:
+        """Tell programs on this machine where the server listens, for as long as it does."""
+        if self._addresses is not None:
             text = json.dumps({"listen": str(self.listen), "admin": str(self.admin)})
-            (folder / "addresses.json").write_text(text + "\n", encoding="utf-8")
+            aside = self._addresses.with_suffix(".part")
+            aside.write_text(text + "\n", encoding="utf-8")
+            aside.rename(self._addresses)
+
+    def _remove_addresses(self) -> None:
+        if self._addresses is not None:
+            self._addresses.unlink(missing_ok=True)
 
 
 class _Http(uvicorn.Server):
