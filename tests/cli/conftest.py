@@ -23,17 +23,7 @@ class Server:
 
     def __init__(self, folder, *flags, **variables):
         self.process = subprocess.Popen(
-            [
-                *MILLRACE,
-                "serve",
-                "--listen",
-                "127.0.0.1:0",
-                "--admin",
-                "127.0.0.1:0",
-                "--data-dir",
-                str(folder),
-                *flags,
-            ],
+            [*MILLRACE, "serve", *ANY_PORT, "--data-dir", str(folder), *flags],
             env=clean_environment(**variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
