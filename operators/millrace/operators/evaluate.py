@@ -71,9 +71,8 @@ def compile_predicate(expression: Expression, library: Library = LIBRARY) -> Pre
     count_true = np.count_nonzero
 
     def test(batch: Batch) -> tuple[Bools | None, Errors | None]:
-        values, valid, faults = run(batch)
-        if valid is not None:
-            values = values & valid
+        # Null is not true: its filler is false.
+        values, _, faults = run(batch)
         if faults is not None and (errors := _errors(faults)) is not None:
             return values & ~errors.rows, errors
         return None if count_true(values) == len(values) else values, None

@@ -139,4 +139,4 @@ def _per_row_with_faults(
 
 def _array(type: Type, values: list[Any]) -> Values:
     dtype = DTYPES[type]
-    return object_array(values) if dtype.hasobject else np.array(values, dtype)
+    return object_array(values) if dtype.hasobject else np.fromiter(values, dtype, len(values))
