@@ -27,7 +27,7 @@ def refused(sql: str) -> SqlError:
 CASES = [
     # syntax
     ("SELECT «FROM s", "expected '*' or an expression, got FROM"),
-    ("SELECT a FRM «s", "expected"),
+    ("SELECT a FRM «s", "did you mean FROM instead of FRM?"),
     ("«SELEC a FROM s", "did you mean SELECT?"),
     ("SELECT a FROM s WHERE«", "expected an expression here, got the end"),
     ("SELECT a FROM s WHERE «'x", "this quote is never closed"),
@@ -174,7 +174,19 @@ def test_nesting_without_end_is_refused(letters: str) -> None:
 
 def test_long_conditions_are_no_deep_ones() -> None:
     condition = " OR ".join(f"a = {n}" for n in range(3000))
-    plan_all(parse(f"SELECT a FROM s WHERE {condition}"), CATALOG)
+    members = ", ".join(f"b + {n}" for n in range(3000))
+    plan_all(parse(f"EXPLAIN SELECT a FROM s WHERE ({condition}) AND a IN ({members})"), CATALOG)
+
+
+def test_depth_counts_operators_in_a_row_too() -> None:
+    deep = "a" + " + 1" * 100
+    plan_all(parse(f"EXPLAIN SELECT {deep} AS x FROM s"), CATALOG)
+    assert "levels of nesting" in refused(f"SELECT ({deep}){' + 1' * 100} AS x FROM s").message
+
+
+def test_queries_that_double_are_refused_in_time() -> None:
+    doubling = ", ".join(f"d{n + 1} AS (SELECT * FROM d{n} UNION ALL SELECT a FROM d{n})" for n in range(40))
+    assert "operators in a query" in refused(f"WITH d0 AS (SELECT a FROM s), {doubling} SELECT a FROM d40").message
 
 
 @given(

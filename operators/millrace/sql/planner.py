@@ -36,6 +36,9 @@ from millrace.sql.planned import (
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
 
+# A query of WITH is planned anew wherever it is read, which can double with each level.
+MAX_OPERATORS: Final = 1000
+
 
 def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Library = LIBRARY) -> Planned:
     """What a statement comes to in this catalog. Raises SqlError.
@@ -281,6 +284,8 @@ class _Planner:
 
     def _add(self, spec: Spec, inputs: Sequence[Relation], ordered: bool) -> Relation:
         """One more operator. Its rows have the times of those it reads."""
+        if len(self.nodes) >= MAX_OPERATORS:
+            raise self._error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
         name = self.namer.name(spec.kind)
         self.nodes.append(Node(name, spec, tuple(one.node for one in inputs)))
         schema = spec.schema([one.schema for one in inputs])
