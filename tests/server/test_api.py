@@ -4,11 +4,16 @@ import asyncio
 import json
 import ssl
 import subprocess
+import threading
 
 import pytest
 
 from millrace.protocol.messages import Error, Welcome
+from millrace.server import daemon as daemon_module
+from millrace.server.catalog import _Made
 from millrace.server.metrics import RECONFIGURATIONS
+from millrace.server.sink import Slow, WriterSink
+from millrace.sql import SinkDefinition
 from tests.server.harness import SCHEMA_SQL, lines, peer, running, served, until
 
 
@@ -360,3 +365,64 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
 
     assert pq.read_table(tmp_path / "out.parquet")["k"].to_pylist() == list(range(1_000))
     asyncio.run(second_life())
+
+
+def test_a_sink_that_hangs_does_not_keep_the_server(monkeypatch):
+    monkeypatch.setattr(daemon_module, "SINK_SECONDS", 0.05)
+    released = threading.Event()
+
+    class Stuck:
+        def write(self, batch):
+            released.wait(20)
+
+        def flush(self): ...
+
+        def close(self): ...
+
+    async def play():
+        async with running(SCHEMA_SQL, server={"drain_seconds": 0.05}) as daemon:
+            sink = WriterSink("stuck", Slow(), Stuck())
+            daemon.runner.outlets["q"].add(sink)
+            daemon.catalog._sinks["stuck"] = _Made(SinkDefinition("stuck", "q", "stdout"), sink)
+            async with lines(daemon) as nc:
+                nc.say('{"stream": "s", "tuple": {"k": 1}}')
+                await until(lambda: sink.held == 1)
+        assert daemon.stuck
+        released.set()
+
+    asyncio.run(play())
+
+
+@served(limits={"connections": 2})
+async def test_connections_beyond_the_limit_are_turned_away(daemon):
+    async with peer(daemon), peer(daemon), lines(daemon) as third:
+        assert await third.reader.read() == b""
+    await until(lambda: not daemon.hall.connections)
+    async with peer(daemon):
+        pass
+
+
+@served(limits={"idle_seconds": 0.05})
+async def test_a_silent_connection_is_closed(daemon):
+    async with peer(daemon) as silent:
+        assert type(await silent.hear()).__name__ == "Bye"
+        assert await silent.hear() is None
+
+
+@served()
+async def test_requests_of_other_sites_and_huge_ones_are_refused(daemon):
+    async def with_head(head):
+        reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
+        writer.write(
+            f"POST /api/v1/queries/q/pause HTTP/1.1\r\nhost: me\r\nconnection: close\r\n{head}\r\n\r\n".encode()
+        )
+        answer = await reader.read()
+        writer.close()
+        return int(answer.split()[1])
+
+    assert await with_head("origin: http://elsewhere") == 403
+    assert await with_head("origin: null") == 403
+    assert await with_head(f"content-length: {10**9}") == 413
+    assert await with_head("transfer-encoding: chunked\r\n\r\n0") == 413
+    assert daemon.engine.queries()[0]["state"] == "running"
+    assert await with_head("origin: http://me") == 200

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import os
 import signal
 import socket
 import ssl
@@ -52,6 +53,10 @@ BACKLOG: Final = 4096
 SWEEP_SHARE: Final = 4
 
 
+# How long the end waits for files to be finished, after the rows have been written.
+SINK_SECONDS: Final = 5.0
+
+
 class StartError(MillraceError):
     """The daemon cannot start although its configuration is fine."""
 
@@ -64,6 +69,7 @@ class Daemon:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.state = "starting"
+        self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
             stopwatch=self.stopwatch, credit=settings.engine.credit, most_queued=settings.engine.most_queued
@@ -73,6 +79,7 @@ class Daemon:
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
         self.runner.on_delivery = self.metrics.delivered
+        self.runner.on_reconfiguration = self.metrics.paused
         slow = Slow(limits.on_slow, limits.slow_limit)
         self.catalog = Catalog(
             self.runner,
@@ -203,9 +210,17 @@ class Daemon:
             log.warning("the time for draining is over; rows that were still queued are lost")
         for connection in tuple(self.hall.connections):
             connection.farewell("the server is ending")
-        await self.catalog.close()
+        await self._close_sinks()
         await self._end_tasks()
         log.info("ended")
+
+    async def _close_sinks(self) -> None:
+        try:
+            async with asyncio.timeout(SINK_SECONDS):
+                await self.catalog.close()
+        except TimeoutError:
+            self.stuck = True
+            log.error("a sink does not take its last rows; they are lost")
 
     async def _end_tasks(self) -> None:
         if self._http is not None:
@@ -336,8 +351,8 @@ def configure_logging(settings: Settings) -> None:
     )
 
 
-async def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT."""
+async def serve(settings: Settings) -> bool:
+    """Run until SIGTERM or SIGINT; whether everything could be ended."""
     daemon = Daemon(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -345,6 +360,7 @@ async def serve(settings: Settings) -> None:
     await daemon.start()
     spare_the_collector()
     await daemon.wait_ended()
+    return not daemon.stuck
 
 
 def spare_the_collector() -> None:
@@ -365,7 +381,10 @@ def main(settings: Settings) -> None:
     configure_logging(settings)
     check_certificates(settings)
     _make_folder(settings)
-    uvloop.run(serve(settings))
+    if not uvloop.run(serve(settings)):
+        # Python would wait for the hanging thread for ever.
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _make_folder(settings: Settings) -> None:
