@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.operators.batch import DTYPES, FILLERS, Batch
@@ -147,6 +147,10 @@ def test_inputs_are_never_written(data: st.DataObject, given_rows: list[tuple[An
 
 
 @given(a=VALUES[Type.BIGINT], b=VALUES[Type.BIGINT], sign=st.sampled_from(["+", "-", "*", "/", "%"]))
+@example(a=-(2**63), b=-1, sign="/")
+@example(a=-(2**63), b=-1, sign="%")
+@example(a=-(2**63), b=-1, sign="*")
+@example(a=1, b=-(2**63), sign="-")
 @settings(max_examples=200)
 def test_constants_and_columns_agree(a: int, b: int, sign: str) -> None:
     """The shortcuts for a constant on either side, and folding, give what two columns give."""

@@ -174,10 +174,7 @@ def _case_run(type: Type, branches: Sequence[tuple[Run, Run]], otherwise: Run) -
             if not open_rows.any():
                 break
             true, _, failed = test(batch)
-            failed = only(failed, open_rows)
-            if failed is not None:
-                faults = first_fault(faults, failed)
-                open_rows &= failed == 0
+            faults = first_fault(faults, only(failed, open_rows))
             taken = true & open_rows
             open_rows &= ~taken
             faults = first_fault(faults, _put(values, valid, taken, value, batch))
