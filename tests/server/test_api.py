@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from millrace.protocol import Refuse
 from millrace.protocol.messages import Error, Welcome
 from millrace.server import daemon as daemon_module
 from millrace.server.catalog import _Made
@@ -148,7 +149,7 @@ async def test_scheduling(daemon):
     assert (await ask(daemon, "PUT", "/api/v1/components/s/strategy", body))[0] == 200
     assert (await get(daemon, "/api/v1/components/s/strategy"))["operators"]["q.select1"] == "dfs(5)"
     status, kind, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "fastest"})
-    assert (status, kind) == (409, "application/problem+json")
+    assert (status, kind) == (400, "application/problem+json")
     assert (await ask(daemon, "PUT", "/api/v1/operators/s.source/break"))[0] == 200
     assert "s.source" in (await get(daemon, "/api/v1/components/s"))["breaks"]
     assert (await ask(daemon, "DELETE", "/api/v1/operators/s.source/break"))[0] == 200
@@ -158,6 +159,15 @@ async def test_scheduling(daemon):
     assert (await ask(daemon, "POST", "/api/v1/queries/q/pause"))[0] == 409
     assert (await get(daemon, "/api/v1/queries/q"))["state"] == "paused"
     assert (await ask(daemon, "POST", "/api/v1/queries/q/resume"))[0] == 200
+
+
+@served(engine={"strategy": "bfs"})
+async def test_new_operators_take_their_components_strategy(daemon):
+    assert set((await get(daemon, "/api/v1/components/s"))["strategies"].values()) == {"bfs"}
+    await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "rr(3)"})
+    await daemon.catalog.execute("CREATE QUERY more AS SELECT k FROM q WHERE k > 5")
+    assert set((await get(daemon, "/api/v1/components/s"))["strategies"].values()) == {"rr(3)"}
+    assert (await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "fast"}))[0] == 400
 
 
 @served()
@@ -365,6 +375,32 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
 
     assert pq.read_table(tmp_path / "out.parquet")["k"].to_pylist() == list(range(1_000))
     asyncio.run(second_life())
+
+
+def test_a_catalog_that_cannot_be_carried_out_says_which_statement(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    async def first_life():
+        async with running(SCHEMA_SQL, server={"data_dir": tmp_path}) as daemon:
+            await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{folder}/out.jsonl')")
+
+    async def second_life():
+        with pytest.raises(Refuse, match=r"catalog.sqlite has a statement .*: cannot write .*out.jsonl"):
+            async with running(server={"data_dir": tmp_path}):
+                pass
+
+    asyncio.run(first_life())
+    (folder / "out.jsonl").unlink()
+    folder.rmdir()
+    asyncio.run(second_life())
+
+
+@served(server={"listen": "[::1]:0"})
+async def test_ipv6(daemon):
+    assert str(daemon.listen).startswith("[::1]:")
+    async with peer(daemon) as asker:
+        await asker.open()
 
 
 def test_a_sink_that_hangs_does_not_keep_the_server(monkeypatch):

@@ -36,6 +36,7 @@ OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 # The HTTP status of each code that is not simply a conflict with what is there.
 STATUSES: Final[Mapping[str, int]] = {
     "sql": 400,
+    "unknown_strategy": 400,
     "unauthorised": 401,
     "shutting_down": 503,
     "unknown_stream": 404,
@@ -223,7 +224,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def query(name: Name) -> dict[str, Any]:
         return find(daemon.queries(), name, "query")
 
-    @app.delete("/api/v1/queries/{name}", summary="Drop a query that no other reads, with its sinks")
+    @app.delete("/api/v1/queries/{name}", summary="Drop a query that nothing reads")
     async def drop_query(name: Name) -> dict[str, Any]:
         return await daemon.catalog.drop("query", name)
 

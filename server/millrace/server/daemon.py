@@ -108,6 +108,7 @@ class Daemon:
         folder = settings.server.data_dir
         self._addresses = None if folder is None else folder / "addresses.json"
         self._stopping = asyncio.Event()
+        self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._server: asyncio.Server | None = None
         self._http: _Http | None = None
@@ -159,10 +160,22 @@ class Daemon:
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open both ports and be ready; whatever is in the way is a MillraceError."""
+        """Open both ports and be ready; whatever is in the way is a MillraceError, and then nothing stays open."""
+        try:
+            await self._start()
+        except BaseException:
+            for bound in self._sockets:
+                bound.close()
+            await self._close_sinks()
+            await self._end_tasks()
+            raise
+
+    async def _start(self) -> None:
         server = self.settings.server
         self._remove_addresses()  # of a server that was killed
-        tcp, http = _bind("server.listen", server.listen), _bind("server.admin", server.admin)
+        for setting, address in (("server.listen", server.listen), ("server.admin", server.admin)):
+            self._sockets.append(_bind(setting, address))
+        tcp, http = self._sockets
         self.listen, self.admin = _bound(tcp), _bound(http)
         self._watch(asyncio.create_task(self.runner.run(), name="engine"))
         await self.catalog.load()
@@ -317,10 +330,14 @@ def _bind(setting: str, address: Address) -> socket.socket:
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(where)
-        bound.listen(BACKLOG)
-        bound.setblocking(False)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(where)
+            bound.listen(BACKLOG)
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         hint = "; is another server running?" if "in use" in reason else ""
