@@ -250,7 +250,10 @@ class Engine:
         if now_us < need_us:
             self._wake = need_us if self._wake is None else min(self._wake, need_us)
             return False
-        return holder.reach(now_us)
+        if not holder.reach(now_us):
+            return False
+        self.graph.component_of(holder).ready[holder] = None
+        return True
 
     def _grant(self, effects: Effects) -> None:
         """Give credit back for what feeds have sent, unless their component holds too much already.
