@@ -242,9 +242,7 @@ class Engine:
         return list(found)
 
     def _ask(self, holder: Source | Waiting, need_us: int) -> bool:
-        if isinstance(holder, Source) and (
-            not holder.clocking.on_demand or holder.clocking.timestamps != "internal"
-        ):
+        if isinstance(holder, Source) and (not holder.clocking.on_demand or holder.clocking.timestamps != "internal"):
             return False
         now_us = self.moment.now_us
         if now_us < need_us:
