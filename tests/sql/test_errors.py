@@ -123,7 +123,7 @@ CASES = [
     ("SELECT «arg_min(a, by) FROM s", "aggregates such as arg_min are not available yet"),
     ("SELECT «first(a), last(b) FROM s", "aggregates such as first are not available yet"),
     ("SELECT a FROM (SELECT a, «row_number() OVER (ORDER BY b) AS n FROM s) WHERE n <= 3", "not available yet"),
-    ("SELECT a FROM «HOP(s, ts, INTERVAL '1 s', INTERVAL '2 s') h LATEST LAZY USING FIFO", "windows are not"),
+    ("SELECT a FROM HOP(s, ts, INTERVAL '1 s', INTERVAL '2 s') h «LATEST LAZY USING FIFO", "LATEST edges are not"),
     ("SELECT a FROM s GROUP BY «a", "GROUP BY is not available yet"),
     ("SELECT a FROM s HAVING «a > 1", "HAVING is not available yet"),
     ("SELECT a FROM «TUMBLE(s, ts, INTERVAL '10 seconds')", "windows are not available yet"),
