@@ -96,7 +96,10 @@ class Waiting(Operator):
                 continue
             batch = reader.take(reader.waiting)
             if batch is not None and len(batch):
-                self.waiting[position].put(batch)
+                waiting = self.waiting[position]
+                waiting.put(batch)
+                # They are still queued before this input, with those that waited already.
+                reader.peak = max(reader.peak, waiting.count)
                 reader.buffer.gauge.add(len(batch), reader.buffer.width)
 
     def execute(self, limit: int) -> int:
