@@ -261,8 +261,8 @@ class Binder:
     def _refuse_literal(self, node: s.Expr, types: Sequence[Type]) -> None:
         """A text literal where only a time would do was meant as one: say what is wrong with it."""
         if isinstance(node, s.Constant) and isinstance(node.value, str):
-            for type in (Type.TIMESTAMP, Type.INTERVAL):
-                if type in types:
+            for type in types:
+                if type in (Type.TIMESTAMP, Type.INTERVAL):
                     self._literal(node, type, partial(_READ_LITERAL[type], node.value))
 
     def _texts(self, node: s.FunctionCall, bound: Sequence[e.Expression]) -> list[e.Expression]:
