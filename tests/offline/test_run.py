@@ -59,9 +59,9 @@ class Folder:
             main()
             code = 0
         except SystemExit as ended:
-            code = ended.code
+            code = int(ended.code or 0)
         out, err = self._capture.readouterr()
-        return Done(code or 0, out, err)
+        return Done(code, out, err)
 
 
 @pytest.fixture
