@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -209,6 +211,22 @@ def test_refused_sql_shows_where(folder):
     assert done.returncode == 1
     assert "line 2, column 8" in done.stderr
     assert done.stderr.endswith("  SELECT kk FROM s;\n         ^\n")
+
+
+def test_the_examples_of_the_page_are_true(folder):
+    page = (Path(__file__).parents[2] / "docs" / "run.md").read_text("utf-8")
+    sessions = [block for block in re.findall(r"^```\n(.*?)^```", page, re.M | re.S) if block.startswith("$ ")]
+    assert len(sessions) == 2
+    for session in sessions:
+        for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, re.M):
+            verb, *arguments = command.split()
+            if verb == "millrace":
+                done = folder.millrace(*arguments[1:])
+                assert done.stdout + done.stderr == shown.rstrip("\n") + "\n"
+            elif (folder.path / arguments[0]).exists():
+                assert (folder.path / arguments[0]).read_text("utf-8") == shown
+            else:
+                folder.write(arguments[0], shown)
 
 
 # -- the same run in other ways ----------------------------------------------------------------------------------------
