@@ -108,12 +108,21 @@ class Source(Operator):
         timestamps = self.clocking.timestamps
         if timestamps == "external":
             return self._judge(feed, batch.arrived(now_us))
+        if self.mark == END_OF_TIME:
+            return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count)))
         stamp = NO_TIME if timestamps == "latent" else max(now_us, self.mark)
         self._queue(batch.arrived(now_us, constant_int64(stamp, count)), stamp)
         if timestamps == "internal":
             feed.mark = stamp
             self._raise_mark(stamp)
         return None
+
+    def _after_the_end(self, feed: Feed, batch: Batch) -> LateTuples:
+        """The stream is over: no stamp is high enough for what still comes."""
+        count = len(batch)
+        feed.late += count
+        self.late += count
+        return LateTuples(batch, constant_int64(END_OF_TIME, count))
 
     def _judge(self, feed: Feed, batch: Batch) -> LateTuples | None:
         ts = batch.ts
