@@ -8,26 +8,51 @@ final   the same last row for each key
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 RELATIVE = 1e-9
 
 AnyRow = Sequence[Any] | Mapping[str, Any]
+Values = tuple[Any, ...]
 
 
 def same_rows(one: Iterable[AnyRow], other: Iterable[AnyRow]) -> str | None:
     """None if both are the same multiset, else a sentence about the first difference."""
-    left, right = sorted(map(_values, one), key=_order), sorted(map(_values, other), key=_order)
-    if len(left) != len(right):
-        extra, side = (left, "first") if len(left) > len(right) else (right, "second")
-        less = right if extra is left else left
-        odd = next((row for row in extra if _count(row, extra) != _count(row, less)), extra[-1])
-        return f"{len(left)} rows against {len(right)}; only the {side} has (as often) {odd}"
-    for a, b in zip(left, right, strict=True):
-        if not equal_rows(a, b):
-            return f"{a} against {b}"
-    return None
+    left, right = list(map(_values, one)), list(map(_values, other))
+    only_left, only_right = _without_twins(left, right)
+    for row in only_left:
+        near = next((place for place, found in enumerate(only_right) if equal_rows(row, found)), None)
+        if near is None:
+            return f"{len(left)} rows against {len(right)}; only the first has (as often) {row}"
+        del only_right[near]
+    return (
+        f"{len(left)} rows against {len(right)}; only the second has (as often) {only_right[0]}" if only_right else None
+    )
+
+
+def _without_twins(left: list[Values], right: list[Values]) -> tuple[list[Values], list[Values]]:
+    """What is left of both when rows that are the same to the last digit have cancelled each other."""
+    counts = Counter(map(_exactly, right))
+    only_left = []
+    for row in left:
+        key = _exactly(row)
+        if counts[key]:
+            counts[key] -= 1
+        else:
+            only_left.append(row)
+    only_right = []
+    for row in right:
+        key = _exactly(row)
+        if counts[key]:
+            counts[key] -= 1
+            only_right.append(row)
+    return only_left, only_right
+
+
+def _exactly(row: Values) -> Hashable:
+    return tuple((type(value), value) for value in row)
 
 
 def same_event_order(one: Sequence[AnyRow], other: Sequence[AnyRow], time: Callable[[Any], Any]) -> str | None:
@@ -65,24 +90,5 @@ def equal_values(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _values(row: AnyRow) -> tuple[Any, ...]:
+def _values(row: AnyRow) -> Values:
     return tuple(row.values()) if isinstance(row, Mapping) else tuple(row)
-
-
-def _order(row: Sequence[Any]) -> list[tuple[str, Any]]:
-    """A total order over rows of mixed values, in which doubles that count as equal are neighbours."""
-    return [_rank(value) for value in row]
-
-
-def _rank(value: Any) -> tuple[str, Any]:
-    if value is None:
-        return ("", 0)
-    if isinstance(value, bool):
-        return ("boolean", value)
-    if isinstance(value, int | float):
-        return ("number", float(f"{value:.8g}") if isinstance(value, float) else value)
-    return (type(value).__name__, value)
-
-
-def _count(row: Sequence[Any], rows: Iterable[Sequence[Any]]) -> int:
-    return sum(1 for other in rows if equal_rows(row, other))
