@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.cli.main import main
-from millrace.offline import merge
+from millrace.offline import merge, progress
 from tests.comparison import same_event_order, same_rows
 from tests.running import lines, run_events, run_script
 
@@ -211,6 +211,19 @@ def test_refused_sql_shows_where(folder):
     assert done.returncode == 1
     assert "line 2, column 8" in done.stderr
     assert done.stderr.endswith("  SELECT kk FROM s;\n         ^\n")
+
+
+def test_a_long_input_shows_how_far_it_is_where_somebody_looks(folder, monkeypatch):
+    monkeypatch.setattr(progress, "LONG_BYTES", 1)
+    arguments = ["q.sql", "--input", "s=s.jsonl", "--output", "q=o.jsonl"]
+    assert folder.millrace(*arguments).stderr == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(progress, "somebody_looks", lambda: True)
+    done = folder.millrace(*arguments)
+    assert "/" in done.stderr  # read bytes of all bytes
+    assert "bytes" in done.stderr
+    assert (done.returncode, done.stdout) == (0, "")
+    assert [row["kk"] for row in lines(folder.path / "o.jsonl")] == [4, 8]
 
 
 def test_the_examples_of_the_page_are_true(folder):

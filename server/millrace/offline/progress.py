@@ -25,7 +25,7 @@ class Bar:
 def bar(paths: Sequence[str], outputs: Sequence[tuple[str, str]]) -> Iterator[Bar]:
     """A bar over all inputs if they are long and stderr is a terminal of its own."""
     total = sum(Path(path).stat().st_size for path in paths if path != STANDARD and Path(path).is_file())
-    if total < LONG_BYTES or STANDARD in paths or not sys.stderr.isatty() or _prints_rows(outputs):
+    if total < LONG_BYTES or STANDARD in paths or not somebody_looks() or _prints_rows(outputs):
         yield Bar()
         return
     from rich.console import Console
@@ -40,6 +40,10 @@ def bar(paths: Sequence[str], outputs: Sequence[tuple[str, str]]) -> Iterator[Ba
                 progress.advance(task, amount)
 
         yield Drawn()
+
+
+def somebody_looks() -> bool:
+    return sys.stderr.isatty()
 
 
 def _prints_rows(outputs: Sequence[tuple[str, str]]) -> bool:
