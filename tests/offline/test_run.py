@@ -213,6 +213,16 @@ def test_refused_sql_shows_where(folder):
     assert done.stderr.endswith("  SELECT kk FROM s;\n         ^\n")
 
 
+def test_a_run_that_fails_leaves_no_half_table(folder):
+    folder.write("broken.jsonl", "".join(f'{{"ts": {n}, "k": {n}}}\n' for n in range(30_000)) + '{"ts": 1, "k": 2.5}')
+    folder.write("two.sql", STREAM + "CREATE QUERY q AS SELECT k FROM s;")
+    for way in ("parquet", "arrow", "jsonl"):
+        done = folder.millrace("two.sql", "--input", "s=broken.jsonl", "--output", f"q=o.{way}")
+        assert done.returncode == 1
+        assert "broken.jsonl, line 30001, field k" in done.stderr
+    assert {path.name for path in folder.path.glob("o.*")} == {"o.jsonl"}
+
+
 def test_a_long_input_shows_how_far_it_is_where_somebody_looks(folder, monkeypatch):
     monkeypatch.setattr(progress, "LONG_BYTES", 1)
     arguments = ["q.sql", "--input", "s=s.jsonl", "--output", "q=o.jsonl"]

@@ -471,6 +471,11 @@ class ArrowWriter:
         self._writer.close()
         self._aside.rename(self._path)
 
+    def abandon(self) -> None:
+        """Leave nothing: half a result must not look like a whole one."""
+        self._writer.close()
+        self._aside.unlink()
+
 
 class PlainTimes:
     """Writes timestamps as the integers they are, to a writer that would spell them out."""

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, Final, Protocol
 import msgspec
 
 from millrace.engine.events import Execution, Late
-from millrace.offline.files import STANDARD, create, plain_times, refuse_file
+from millrace.offline.files import STANDARD, ArrowWriter, create, plain_times, refuse_file
 from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.protocol import Schema, format_timestamp
-from millrace.server.writers import Writer, json_lines, json_rows
+from millrace.server.writers import ParquetWriter, Writer, json_lines, json_rows
 
 # Rows that are held before they are written.
 HELD: Final = 4_096
@@ -30,6 +30,9 @@ class Output(Protocol):
     def deliver(self, query: str, sequence: int, batch: Batch) -> None: ...
 
     def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """The run has failed: let go of what is open."""
 
 
 class FileOutput:
@@ -53,6 +56,13 @@ class FileOutput:
             self._writer.close()
         except OSError as error:
             raise refuse_file(self._path, error) from None
+
+    def abandon(self) -> None:
+        """Lines that were written stay; a file that is whole only at its end does not come to be."""
+        if isinstance(self._writer, ParquetWriter | ArrowWriter):
+            self._writer.abandon()
+        else:
+            self._writer.close()
 
     def _write(self) -> None:
         if self._held:
@@ -79,6 +89,8 @@ class StandardOutput:
     def close(self) -> None:
         self._write()
         self._stdout.flush()
+
+    abandon = close
 
     def _write(self) -> None:
         held, self._held, self._rows = self._held, [], 0

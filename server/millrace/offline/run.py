@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
@@ -108,7 +108,7 @@ class Run:
         schemas = {name: plan.schema for name, plan in self.script.queries.items()}
         self._takers, opened = outputs_of(wanted, schemas, self._stdout, iso=iso)
         for output in opened:
-            closing.callback(output.close)
+            closing.push(_ended(output))
         for stream, path in self.options.late:
             self._late[stream] = LateLines(path, self._stdout, iso=iso)
             closing.callback(self._late[stream].close)
@@ -219,6 +219,18 @@ class Run:
                 Path(path).write_bytes(text)
         except OSError as error:
             raise refuse_file(path, error) from None
+
+
+def _ended(output: Output) -> Callable[[type[BaseException] | None, BaseException | None, object], None]:
+    """What becomes of an output when the run is over, or has failed."""
+
+    def exit_(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            output.close()
+        else:
+            output.abandon()
+
+    return exit_
 
 
 def _begun(instants: Iterator[Instant]) -> tuple[int, Iterator[Instant]]:

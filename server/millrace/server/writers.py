@@ -176,6 +176,11 @@ class ParquetWriter:
         self._writer.close()
         self._aside.rename(self._path)
 
+    def abandon(self) -> None:
+        """Leave nothing: half a result must not look like a whole one."""
+        self._writer.close()
+        self._aside.unlink()
+
     def _write_group(self) -> None:
         from millrace.server.arrow import to_arrow
 
