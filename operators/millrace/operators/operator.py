@@ -56,6 +56,8 @@ class Operator(ABC):
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         self.name = name
         self.inputs = list(inputs)
+        for reader in self.inputs:
+            reader.consumer = self
         self.output = output
         self.counts = Counts()
 
