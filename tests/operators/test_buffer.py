@@ -175,9 +175,11 @@ def test_a_reader_that_comes_back_has_skipped_what_it_missed() -> None:
     reader = arc.attach()
     arc.put(batch(1, 2, 3))
     taken(reader, 1)
-    arc.detach(reader)
+    reader.leave()
     arc.put(batch(4))
-    arc.reattach(reader)
+    assert not reader.waiting
+    assert taken(reader, 9) == []
+    reader.come_back()
     arc.put(batch(5))
     assert reader.skipped == 3
     assert taken(reader, 9) == [5]

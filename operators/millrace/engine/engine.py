@@ -431,7 +431,7 @@ class Engine:
         if query.paused is not None:
             raise Refuse(f"query {name} is paused already: {query.paused}", code="already_paused")
         for reader in query.entries:
-            reader.buffer.detach(reader)
+            reader.leave()
         query.paused = reason
         self.graph.rewire()
         return {"query": name, "paused": reason}
@@ -442,7 +442,7 @@ class Engine:
             raise Refuse(f"query {name} is not paused", code="not_paused")
         before = sum(reader.skipped for reader in query.entries)
         for reader in query.entries:
-            reader.buffer.reattach(reader)
+            reader.come_back()
         query.paused = None
         self.graph.rewire()
         return {"query": name, "skipped": sum(reader.skipped for reader in query.entries) - before}

@@ -116,7 +116,7 @@ class Graph:
 
     def producer(self, reader: Reader) -> Operator:
         """The operator that fills what this reader reads."""
-        return self._producers[id(reader.buffer)]
+        return self._producers[id(reader.home)]
 
     def all_operators(self) -> list[Operator]:
         """Every operator, each fork behind the operator whose output it shares."""
@@ -165,6 +165,7 @@ class Graph:
         operators = list(self.operators.values())
         self._consumers = {reader: operator for operator in operators for reader in operator.inputs}
         self._producers = {id(operator.output): operator for operator in operators if not isinstance(operator, Sink)}
+        self._sort_readers(operators)
         self._fork(operators)
         self._divide(operators)
         self._want(operators)
@@ -173,6 +174,13 @@ class Graph:
             members = [operator for operator in self.all_operators() if self._component_of[operator] is component]
             sinks = [operator for operator in members if isinstance(operator, Sink)]
             component.rows((self._row(operator) for operator in members if not isinstance(operator, Sink)), sinks)
+
+    def _sort_readers(self, operators: Sequence[Operator]) -> None:
+        """Readers of an output stand in the order of their operators, also after a pause: a fork's turns depend on it."""
+        age = {operator: position for position, operator in enumerate(operators)}
+        for operator in operators:
+            if len(operator.output.readers) > 1:
+                operator.output.readers.sort(key=lambda reader: age[self._consumers[reader]])
 
     def _fork(self, operators: Sequence[Operator]) -> None:
         """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn."""

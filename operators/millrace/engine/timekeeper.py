@@ -102,22 +102,38 @@ class Timekeeper:
                 continue
             # Another input past the need: this one's clock is behind for a reason that only its clients know.
             passed = any(reader.promise > need for reader in waiter.inputs)
-            for source in self.holders(waiter, need):
-                helped |= self._ask(source, need, passed, effects)
+            for holder in self.holders(waiter, need):
+                if isinstance(holder, Source):
+                    helped |= self._ask(holder, need, passed, effects)
+                else:
+                    helped |= self._ask_stamper(holder, need)
         return helped
 
-    def holders(self, waiter: Waiting, need_us: int) -> list[Source]:
-        """The sources above the inputs that hold an operator back, each once, in order."""
+    def holders(self, waiter: Waiting, need_us: int) -> list[Source | Waiting]:
+        """What holds an operator back, above its inputs, each once, in order.
+
+        It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
+        """
         graph = self._engine.graph
-        found: dict[Source, None] = {}
+        found: dict[Source | Waiting, None] = {}
         todo: list[Operator] = [graph.producer(waiter.inputs[position]) for position in waiter.holding()]
         while todo:
             operator = todo.pop(0)
             if isinstance(operator, Source):
                 found[operator] = None
-            else:
-                todo.extend(graph.producer(reader) for reader in operator.inputs if reader.promise < need_us)
+                continue
+            above = [graph.producer(reader) for reader in operator.inputs if reader.promise < need_us]
+            if not above and isinstance(operator, Waiting):
+                found[operator] = None
+            todo.extend(above)
         return list(found)
+
+    def _ask_stamper(self, waiter: Waiting, need_us: int) -> bool:
+        now_us = self._engine.moment.now_us
+        if now_us < need_us:
+            self.timers.set_earlier(need_us, "need", self._engine.graph.component_of(waiter).sources[0].stream)
+            return False
+        return waiter.reach(now_us)
 
     def _ask(self, source: Source, need_us: int, passed: bool, effects: Effects) -> bool:
         definition = self._definition(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
 from millrace.operators.sink import Sink
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def time_or_none(value_us: int) -> int | None:
     """A time, or None where it stands for no time known or for the end."""
-    return None if value_us in (BEGINNING, END_OF_TIME) else value_us
+    return None if value_us in (BEGINNING, ANY_TIME, END_OF_TIME) else value_us
 
 
 def stream(engine: Engine, found: Stream) -> dict[str, Any]:

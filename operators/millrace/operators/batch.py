@@ -31,6 +31,8 @@ NO_TIME: Final = -(2**63)
 # The bounds of time: no tuple is below the first, a closed stream's punctuation is the second.
 BEGINNING: Final = -(2**63)
 END_OF_TIME: Final = 2**63 - 1
+# What a latent stream promises until it ends: nobody waits for it, and yet more may come.
+ANY_TIME: Final = END_OF_TIME - 1
 
 DTYPES: Final[dict[Type, np.dtype[Any]]] = {
     Type.BOOLEAN: np.dtype(np.bool_),

@@ -51,6 +51,7 @@ class Reader:
         "_segment",
         "buffer",
         "consumer",
+        "home",
         "passed",
         "peak",
         "punctuations",
@@ -62,6 +63,7 @@ class Reader:
     )
 
     def __init__(self, buffer: Buffer, since_us: int | None = None) -> None:
+        self.home = buffer
         self.buffer = buffer
         self.consumer: Operator | None = None
         self.passed = self.told = BEGINNING
@@ -78,6 +80,27 @@ class Reader:
         self.punctuations: deque[tuple[int, int]] = deque()
         self.passed = max(self.passed, self.buffer.promise)
         self.unseen = False
+
+    def leave(self) -> None:
+        """Read nothing more until it comes back. Meanwhile it reads a buffer in which nothing ever happens."""
+        home = self.home
+        home.detach(self)
+        self.buffer = Buffer(home.schema, ordered=home.ordered, gauge=home.gauge)
+        self._stand_still(self.taken, home.promise)
+        self._segment = self._offset = 0
+        self.punctuations.clear()
+        self.unseen = False
+
+    def come_back(self) -> None:
+        """Go on at the end of the arc; what was missed is counted as skipped."""
+        self.skipped += self.home.end - self.taken
+        self.buffer = self.home
+        self.jump()
+        self.home.readers.append(self)
+
+    def _stand_still(self, taken: int, promise: int) -> None:
+        self.buffer.end = taken
+        self.buffer.promise = promise
 
     @property
     def waiting(self) -> int:
@@ -182,12 +205,15 @@ class Reader:
             self.skipped,
             self.peak,
             self.told,
+            None if self.buffer is self.home else self.buffer.promise,
         ]
 
     def restore(self, data: Sequence[Any]) -> None:
         (self.taken, self._segment, self._offset, self.passed, punctuations, self.unseen, *rest) = data
         self.punctuations = deque((position, value) for position, value in punctuations)
-        self.since_us, self.skipped, self.peak, self.told = rest
+        self.since_us, self.skipped, self.peak, self.told, still = rest
+        if still is not None:
+            self._stand_still(self.taken, still)
 
     @property
     def segment(self) -> int:
@@ -240,12 +266,6 @@ class Buffer:
         reader = Reader(self, since_us)
         self.readers.append(reader)
         return reader
-
-    def reattach(self, reader: Reader) -> None:
-        """Bring a detached reader back, at the end; what it missed is counted as skipped."""
-        reader.skipped += self.end - reader.taken
-        reader.jump()
-        self.readers.append(reader)
 
     def detach(self, reader: Reader) -> None:
         """Take a reader away; what it alone had still to read is freed."""

@@ -136,8 +136,8 @@ class RowWise(Operator):
         before = reader.taken
         batch = reader.take(limit)
         taken = reader.taken - before
-        counts.input_tuples += taken
         if batch is not None and len(batch.ts):
+            counts.input_tuples += len(batch.ts)
             given = self.compute(batch)
             counts.output_tuples += len(given.ts)
             output.put(given)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.batch import Batch
+from millrace.operators.batch import NO_TIME, Batch
 
 
 class Run:
@@ -34,6 +34,16 @@ class Run:
     @property
     def head_us(self) -> int:
         return int(self.batches[0].ts[self.offset])
+
+    def least_timed(self) -> int | None:
+        """The first time behind the tuples that have none."""
+        offset = self.offset
+        for batch in self.batches:
+            at = max(offset, int(np.searchsorted(batch.ts, NO_TIME, "right")))
+            if at < len(batch):
+                return int(batch.ts[at])
+            offset = 0
+        return None
 
     def prefix(self, through_us: int, limit: int) -> list[Batch]:
         """The tuples up to a time, at most `limit`; they stay."""
@@ -93,6 +103,10 @@ class Reorder:
         if len(runs) == 1:
             return runs[0].head_us
         return min(run.head_us for run in runs)
+
+    def least_timed(self) -> int | None:
+        """The least time that waits, of the tuples that have one."""
+        return min((time for run in self.runs if (time := run.least_timed()) is not None), default=None)
 
     def forget(self, counts: Iterable[tuple[Run, int]]) -> None:
         """Drop tuples from the fronts of runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import ANY_TIME, BEGINNING, Batch
 from millrace.operators.buffer import Reader
 from millrace.operators.operator import Operator
 
@@ -51,7 +51,7 @@ class Sink(Operator):
         reader = self.inputs[0]
         reader.pass_punctuations()
         reached = reader.low_water()
-        if reached <= self.progress_us:
+        if reached <= self.progress_us or reached == ANY_TIME:
             return None
         self.progress_us = reached
         return reached

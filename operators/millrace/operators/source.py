@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from millrace.operators.arcs import Arc, announce
-from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s, constant_int64
+from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s, constant_int64
 from millrace.operators.buffer import Buffer
 from millrace.operators.feeds import Feed, Feeds
 from millrace.operators.operator import Operator
@@ -49,7 +49,7 @@ class Source(Operator):
 
     mark     no later tuple is on time below it; the least over the feeds, and never going back
     newest   the newest time taken in so far
-    arcs     where a promise made on demand goes, past the operators that do not need it
+    arcs     where a promise that comes without tuples goes, past the operators that do not need it
     """
 
     kind: ClassVar[str] = "source"
@@ -65,7 +65,7 @@ class Source(Operator):
         self.late = self.broken = self.far = 0
         self.punctuations = dict.fromkeys(CAUSES, 0)
         if clocking.timestamps == "latent":
-            output.promise = END_OF_TIME
+            output.promise = ANY_TIME
 
     def execute(self, limit: int) -> int:
         raise AssertionError(f"{self.name}: a source is filled by arrivals, never executed")
@@ -198,9 +198,9 @@ class Source(Operator):
         if value_us <= self.mark:
             return False
         self.mark = value_us
-        if self.clocking.timestamps == "latent":
+        if self.clocking.timestamps == "latent" and value_us != END_OF_TIME:
             return False
-        if self.arcs and cause in ("ets", "heartbeat"):
+        if self.arcs and cause != "tuple":
             told = announce(value_us, self.output, self.arcs)
         else:
             told = value_us > self.output.promise

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from millrace.operators.batch import NO_TIME, Batch, Int64s
+from millrace.operators.batch import ANY_TIME, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Operator
 from millrace.operators.waiting import Waiting
@@ -30,9 +30,23 @@ class OrderedUnion(Waiting):
         self.last_us = max(self.last_us, int(ts[-1]))
         return Batch(self.output.schema, ts, batch.columns, batch.valid, batch.arrival)
 
+    def low_water(self) -> int:
+        """While a latent input may bring more, which is stamped with the clock, nothing above the clock can be promised."""
+        promised = super().low_water()
+        if promised > self.moment.now_us and any(reader.promise == ANY_TIME for reader in self.inputs):
+            return max(self.last_us, self.moment.now_us)
+        return promised
+
     def _stamped(self, ts: Int64s) -> Int64s:
-        stamp = max(self.last_us, min(self.moment.now_us, self.horizon()))
-        return np.maximum(ts, stamp)
+        """Give a time to the tuples that have none, which come first: no later than any tuple that is still to come."""
+        untimed = int(np.searchsorted(ts, NO_TIME, "right"))
+        following = [int(time) for time in ts[untimed : untimed + 1]]
+        following += [time for reorder in self.waiting if (time := reorder.least_timed()) is not None]
+        stamped = ts.copy()
+        stamped[:untimed] = max(
+            self.last_us, self.output.promise, min(self.moment.now_us, self.horizon(), *following)
+        )
+        return stamped
 
 
 class ArrivalUnion(Operator):
@@ -58,12 +72,12 @@ class ArrivalUnion(Operator):
                 batch = reader.take(limit - taken)
                 taken += reader.taken - before
                 if batch is not None:
+                    counts.input_tuples += len(batch.ts)
                     counts.output_tuples += len(batch.ts)
                     output.put(batch.renamed(output.schema) if self._renames[self._turn] else batch)
                 if taken >= limit:
                     break
             self._turn = (self._turn + 1) % len(self.inputs)
-        counts.input_tuples += taken
         for reader in self.inputs:
             if reader.punctuations:
                 reader.pass_punctuations()

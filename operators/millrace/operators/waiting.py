@@ -128,6 +128,15 @@ class Waiting(Operator):
                 self.output.punctuate(self.low_water())
         return taken
 
+    def reach(self, now_us: int) -> bool:
+        """Promise what the clock allows; say whether that told anything new."""
+        low_us = self.low_water()
+        if self.arcs:
+            return announce(low_us, self.output, self.arcs)
+        before = self.output.promise
+        self.output.punctuate(low_us)
+        return self.output.promise != before
+
     def empty_input(self) -> int:
         """The input whose promise is least: it is the one that holds the others back."""
         promises = [reader.promise for reader in self.inputs]
