@@ -132,10 +132,12 @@ async def play(listen: str, seconds: float | None, seen: Seen) -> None:
 
 def tell_how_to_look(addresses: dict[str, str], seconds: float | None) -> None:
     admin = addresses["admin"]
+    rates = " and ".join(f"{link.stream} with about {link.per_second:g} packets a second" for link in LINKS)
     print(
         f"""
 A Millrace server runs: feeds and subscribers at {addresses["listen"]}, admin API at http://{admin}
-Two links feed it, {LINKS[0].stream} about {LINKS[0].per_second:g} and {LINKS[1].stream} about {LINKS[1].per_second:g} packets a second. In another terminal, try
+Two links feed it, {rates}.
+In another terminal, try
 
   export MILLRACE_ADMIN={admin}
   millrace tail alarms              the rows of another query

@@ -140,19 +140,21 @@ class Component:
             if row.yields():
                 following = self._choose(row)
                 if following is not None:
-                    if len(row.readers) > 1:
-                        # Other branches of the fork may still wait when this cycle ends.
-                        self.ready[operator] = None
                     return following
         return None
 
     def _choose(self, row: Row) -> Operator | None:
         """The continuation step: follow the rules until one names an operator to execute, or exits."""
-        following = row.rule(row)
-        while following is not None and not following.execute:
-            row = self.table[following.operator]
+        while True:
+            if row.role is Role.FORK and sum(reader.unseen for reader in row.readers) > 1:
+                # The cycle goes on in one branch and may end far from here: the others must not be forgotten.
+                self.ready[row.operator] = None
             following = row.rule(row)
-        return None if following is None else following.operator
+            if following is None:
+                return None
+            if following.execute:
+                return following.operator
+            row = self.table[following.operator]
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:

@@ -49,7 +49,7 @@ AGGREGATES: Final = frozenset(
     ]
 )
 # Functions of other systems whose result no two runs would share.
-_CLOCKS: Final = frozenset("now current_timestamp clock_timestamp localtimestamp current_date random".split())
+_CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
 _ANY_TYPE: Final[Readings] = dict.fromkeys(Type, 0)
 
 

@@ -38,8 +38,13 @@ _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
 
 
 def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Library = LIBRARY) -> Planned:
-    """What a statement comes to in this catalog. `name` is what a bare SELECT or EXPLAIN is called. Raises SqlError."""
+    """What a statement comes to in this catalog. Raises SqlError.
+
+    `name` is what a bare SELECT or EXPLAIN is called; where it is taken, q2, q3 and so on.
+    """
     body = statement.body
+    if catalog.kind_of(name):
+        name = bare_name(catalog)
     match body:
         case s.CreateStreamStatement():
             return _create_stream(statement, body, catalog)
@@ -62,8 +67,7 @@ def plan_all(
     """All statements of a file, each on top of those before it; bare SELECTs are q, q2, q3 and so on."""
     planned: list[Planned] = []
     for statement in statements:
-        name = bare_name(catalog) if isinstance(statement.body, s.SelectStatement) else "q"
-        planned.append(plan(statement, catalog, name, library))
+        planned.append(plan(statement, catalog, library=library))
         catalog = catalog.with_(planned[-1])
     return planned, catalog
 
@@ -498,7 +502,7 @@ class _Planner:
             return replace(self._query(cte.query, cte.scope), alias=name)
         if name in self.catalog.streams:
             return self._stream(self.catalog.streams[name])
-        if name == self.name and not (name == "q" and isinstance(self.statement.body, s.ExplainStatement)):
+        if name == self.name:
             raise self._error(source, f"{name} cannot read itself")
         if name in self.catalog.queries:
             if reaches(name, self.name, self.catalog):

@@ -143,7 +143,8 @@ class Catalog:
     def _check_sinks_fit(self, step: CreateQuery) -> None:
         """A replaced query's files go on: they cannot if its rows look different."""
         name = step.plan.name
-        if step.replaces and step.plan.schema != self.known.queries[name].schema:
+        before = self.known.queries.get(name)  # None: made by an earlier statement of the same text
+        if before is not None and step.plan.schema != before.schema:
             writing = [sink for sink, made in self._sinks.items() if made.definition.query == name]
             if writing:
                 raise Refuse(

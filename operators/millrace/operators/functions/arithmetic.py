@@ -20,11 +20,11 @@ from millrace.operators.functions.faults import Fault
 from millrace.operators.functions.library import Function, Make, strict
 from millrace.operators.functions.vectors import Faults, Operand, Run, Vector, both, fill, first_fault, only, scalar
 from millrace.operators.kernels import arithmetic as kernel
+from millrace.operators.kernels import compiled
 from millrace.protocol import MAX_INT64, MIN_INT64, Type
 
 Compute = Callable[[Values, Values], tuple[Values, Faults | None]]
 
-COMPILED = str(kernel.__file__).endswith((".so", ".pyd"))
 _INT64 = np.dtype(np.int64)
 _max = np.maximum.reduce
 _min = np.minimum.reduce
@@ -54,16 +54,16 @@ def lowest(values: Values) -> int:
 # -- integers: two columns ---------------------------------------------------------------------------------------------
 
 
-def _overflows_add(a: Values, b: Values, total: Values) -> Bools:
+def overflows_add(a: Values, b: Values, total: Values) -> Bools:
     """The sum of two numbers of one sign overflowed if its sign is the other one."""
     return ((a ^ total) & (b ^ total)) < 0
 
 
-def _overflows_subtract(a: Values, b: Values, difference: Values) -> Bools:
+def overflows_subtract(a: Values, b: Values, difference: Values) -> Bools:
     return ((a ^ b) & (a ^ difference)) < 0
 
 
-def _overflows_multiply(a: Values, b: Values, product: Values) -> Bools:
+def overflows_multiply(a: Values, b: Values, product: Values) -> Bools:
     """A product that does not fit differs from the same product in doubles by about 2**64, others by 2**11 at most."""
     return np.abs(a.astype(np.float64) * b - product) > 2.0**62
 
@@ -87,7 +87,7 @@ def integers(
         failed = overflows(a, b, out)
         return out, _marked(failed, fault) if failed.any() else None
 
-    return in_kernel if COMPILED else in_numpy
+    return in_kernel if compiled() else in_numpy
 
 
 def _marked(failed: Bools, fault: Fault) -> Faults:
@@ -307,19 +307,19 @@ def _subtract_constant(number: int, fault: Fault) -> Callable[[Values], tuple[Va
 
 def _sum(left: Type, right: Type, result: Type) -> Function:
     fault = RANGE_FAULTS[result]
-    general = binary(result, integers(np.add, kernel.add_checked, _overflows_add, fault))
+    general = binary(result, integers(np.add, kernel.add_checked, overflows_add, fault))
     return Function("+", (left, right), result, with_constants(result, general, _add_constant, _add_constant))
 
 
 def _difference(left: Type, right: Type, result: Type) -> Function:
     fault = RANGE_FAULTS[result]
-    general = binary(result, integers(np.subtract, kernel.sub_checked, _overflows_subtract, fault))
+    general = binary(result, integers(np.subtract, kernel.sub_checked, overflows_subtract, fault))
     return Function("-", (left, right), result, with_constants(result, general, _constant_minus, _subtract_constant))
 
 
 def _product(left: Type, right: Type, result: Type) -> Function:
     fault = RANGE_FAULTS[result]
-    general = binary(result, integers(np.multiply, kernel.mul_checked, _overflows_multiply, fault))
+    general = binary(result, integers(np.multiply, kernel.mul_checked, overflows_multiply, fault))
     return Function("*", (left, right), result, with_constants(result, general, _multiply_constant, _multiply_constant))
 
 

@@ -1,0 +1,360 @@
+"""The admin API: every route, problems, tokens, TLS; and the catalog behind it."""
+
+import asyncio
+import json
+import ssl
+import subprocess
+
+import pytest
+
+from millrace.protocol.messages import Error, Welcome
+from millrace.server.metrics import RECONFIGURATIONS
+from tests.server.harness import SCHEMA_SQL, lines, peer, running, served, until
+
+
+async def ask(daemon, method, path, body=None, token=None, ssl=None, raw=None):
+    """Status, content type and content of one request."""
+    reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port, ssl=ssl)
+    content = raw if raw is not None else json.dumps(body).encode() if body is not None else b""
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(content)}\r\n"
+    head += "content-type: application/json\r\n" + (f"authorization: Bearer {token}\r\n" if token else "")
+    writer.write(head.encode() + b"\r\n" + content)
+    answer = await reader.read()
+    writer.close()
+    top, _, rest = answer.partition(b"\r\n\r\n")
+    status = int(top.split()[1])
+    kind = next(line for line in top.decode().lower().split("\r\n") if line.startswith("content-type")).split(": ")[1]
+    return status, kind, json.loads(rest) if "json" in kind else rest.decode()
+
+
+async def get(daemon, path, **options):
+    status, _, said = await ask(daemon, "GET", path, **options)
+    assert status == 200, said
+    return said
+
+
+@served()
+async def test_pages(daemon):
+    assert await get(daemon, "/-/healthy") == "healthy\n"
+    assert await get(daemon, "/-/ready") == "ready\n"
+    assert "<h2>Queries</h2>" in await get(daemon, "/")
+    document = await get(daemon, "/api/v1/openapi.json")
+    assert "/api/v1/components/{name}/table" in document["paths"]
+    server = await get(daemon, "/api/v1/server")
+    assert server["listen"] == str(daemon.listen)
+    daemon.state = "draining"
+    assert (await ask(daemon, "GET", "/-/ready"))[0] == 503
+
+
+@served()
+async def test_lists_and_items(daemon):
+    assert [stream["name"] for stream in await get(daemon, "/api/v1/streams")] == ["s"]
+    assert (await get(daemon, "/api/v1/streams/s"))["fields"][0] == ["k", "bigint", True]
+    assert (await get(daemon, "/api/v1/queries/q"))["state"] == "running"
+    assert (await get(daemon, "/api/v1/components"))[0]["strategy"] == "dfs"
+    assert (await get(daemon, "/api/v1/operators/q.select1"))["kind"] == "select"
+    assert "q.select1" in (await get(daemon, "/api/v1/queries/q/explain"))["text"]
+    rows = (await get(daemon, "/api/v1/components/s/table"))["rows"]
+    assert [set(row) for row in rows] == [{"state", "pred", "succ", "transition"}] * len(rows)
+    assert rows[0]["state"] == "s.source"
+    assert await get(daemon, "/api/v1/sinks") == []
+
+
+@served()
+async def test_unknown_names_are_problems(daemon):
+    for path, code, near in [
+        ("streams/t", "unknown_stream", "there is s"),
+        ("queries/qq", "unknown_query", "did you mean q?"),
+        ("queries/qq/explain", "unknown_query", "did you mean q?"),
+        ("sinks/x", "unknown_sink", "there are none yet"),
+        ("components/x", "unknown_component", "there is s"),
+        ("components/x/table", "unknown_component", "there is s"),
+        ("operators/q.selct1", "unknown_operator", "did you mean q.select1?"),
+    ]:
+        status, kind, said = await ask(daemon, "GET", f"/api/v1/{path}")
+        assert (status, kind) == (404, "application/problem+json")
+        assert (said["code"], said["status"]) == (code, 404)
+        assert near in said["detail"]
+        assert said["title"]
+        assert said["type"]
+    assert (await ask(daemon, "GET", "/nowhere"))[1] == "application/problem+json"
+    assert (await ask(daemon, "PATCH", "/api/v1/streams"))[0] == 405
+
+
+@served()
+async def test_sql_as_a_whole_or_not_at_all(daemon):
+    async def sql(text, **more):
+        return await ask(daemon, "POST", "/api/v1/sql", {"sql": text, **more})
+
+    status, _, said = await sql("CREATE STREAM a (x BIGINT); CREATE QUERY b AS SELECT x FROM a", dry_run=True)
+    assert (status, [made["kind"] for made in said["statements"]]) == (200, ["create_stream", "create_query"])
+    assert [stream["name"] for stream in await get(daemon, "/api/v1/streams")] == ["s"]
+    status, kind, said = await sql("CREATE STREAM a (x BIGINT);\nCREATE QUERY b AS SELECT y FROM a")
+    assert (status, kind, said["code"]) == (400, "application/problem+json", "sql")
+    assert (said["line"], said["column"]) == (2, 26)
+    assert [stream["name"] for stream in await get(daemon, "/api/v1/streams")] == ["s"]
+    assert (await sql("SELECT k FROM s"))[2]["detail"].startswith("a SELECT alone")
+    assert "q.select1" not in (await sql("EXPLAIN SELECT k FROM s"))[2]["statements"][0]["text"]
+    assert (await sql("CREATE STREAM a (x BIGINT); CREATE QUERY b AS SELECT x FROM a"))[0] == 200
+    assert (await sql("DROP STREAM a"))[0] == 400
+    assert (await ask(daemon, "DELETE", "/api/v1/streams/a"))[0] == 400
+    assert (await ask(daemon, "DELETE", "/api/v1/queries/b"))[0] == 200
+    assert (await ask(daemon, "DELETE", "/api/v1/streams/a"))[0] == 200
+    assert (await ask(daemon, "DELETE", "/api/v1/streams/a"))[2]["code"] == "unknown_stream"
+
+
+@served()
+async def test_a_refusal_by_the_engine_takes_back_what_was_done(daemon, monkeypatch):
+    obey = type(daemon.engine)._obey
+
+    def stubborn(engine, body):
+        from millrace.engine.events import AddQuery
+        from millrace.protocol import Refuse
+
+        if isinstance(body, AddQuery) and body.plan.name == "b":
+            raise Refuse("not today")
+        return obey(engine, body)
+
+    monkeypatch.setattr(type(daemon.engine), "_obey", stubborn)
+    before = daemon.engine.streams(), daemon.engine.queries()
+    status, _, said = await ask(
+        daemon, "POST", "/api/v1/sql", {"sql": "CREATE STREAM a (x BIGINT); CREATE QUERY b AS SELECT x FROM a"}
+    )
+    assert (status, said["detail"]) == (409, "not today")
+    assert (daemon.engine.streams(), daemon.engine.queries()) == before
+    assert "a" not in daemon.catalog.known.streams
+
+
+@served()
+async def test_requests_that_are_not_well_formed(daemon):
+    for raw in (b"", b"{", b"[]", b'{"sql": 5}', b'{"sql": "", "dryrun": true}'):
+        status, kind, said = await ask(daemon, "POST", "/api/v1/sql", raw=raw)
+        assert (status, kind, said["code"]) == (422, "application/problem+json", "invalid_request")
+    assert (await ask(daemon, "POST", "/api/v1/sql", raw=b"\xff"))[:2] == (400, "application/problem+json")
+    assert (await ask(daemon, "PUT", "/api/v1/components/s/weight", {"weight": 0}))[0] == 422
+
+
+@served()
+async def test_scheduling(daemon):
+    status, _, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "bfs"})
+    assert (status, said["strategy"]) == (200, "bfs")
+    assert (await get(daemon, "/api/v1/components/s/strategy"))["strategy"] == "bfs"
+    body = {"strategy": "dfs(5)", "operator": "q.select1"}
+    assert (await ask(daemon, "PUT", "/api/v1/components/s/strategy", body))[0] == 200
+    assert (await get(daemon, "/api/v1/components/s/strategy"))["operators"]["q.select1"] == "dfs(5)"
+    status, kind, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "fastest"})
+    assert (status, kind) == (409, "application/problem+json")
+    assert (await ask(daemon, "PUT", "/api/v1/operators/s.source/break"))[0] == 200
+    assert "s.source" in (await get(daemon, "/api/v1/components/s"))["breaks"]
+    assert (await ask(daemon, "DELETE", "/api/v1/operators/s.source/break"))[0] == 200
+    assert (await ask(daemon, "PUT", "/api/v1/components/s/weight", {"weight": 3}))[0] == 200
+    assert (await get(daemon, "/api/v1/components/s"))["weight"] == 3
+    assert (await ask(daemon, "POST", "/api/v1/queries/q/pause"))[0] == 200
+    assert (await ask(daemon, "POST", "/api/v1/queries/q/pause"))[0] == 409
+    assert (await get(daemon, "/api/v1/queries/q"))["state"] == "paused"
+    assert (await ask(daemon, "POST", "/api/v1/queries/q/resume"))[0] == 200
+
+
+@served()
+async def test_replacing_a_query(daemon, tmp_path):
+    path = tmp_path / "out.csv"
+    await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{path}')")
+    with pytest.raises(Exception, match="drop that sink first"):
+        await daemon.catalog.execute("CREATE OR REPLACE QUERY q AS SELECT k FROM s")
+    await daemon.catalog.execute("CREATE OR REPLACE QUERY q AS SELECT k + 1 AS k, v, name FROM s")
+    async with lines(daemon) as nc:
+        nc.say('{"stream": "s", "tuple": {"k": 1}}')
+        await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 1)
+    await daemon.catalog.execute("DROP SINK f")
+    assert path.read_text() == "k,v,name\n2,,\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "wanted"),
+    [
+        ("jsonl", '{"k":1,"v":0.5,"name":"ä"}\n{"k":2,"v":null,"name":null}\n'),
+        ("csv", "k,v,name\n1,0.5,ä\n2,,\n"),
+    ],
+)
+@served()
+async def test_text_sinks(daemon, tmp_path, ending, wanted):
+    path = tmp_path / f"out.{ending}"
+    await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{path}')")
+    async with lines(daemon) as nc:
+        nc.say('{"stream": "s", "tuple": {"k": 1, "v": 0.5, "name": "ä"}}')
+        nc.say('{"stream": "s", "tuple": {"k": 2}}')
+        # Rows are on disk while the sink runs, not only when it ends.
+        await until(lambda: path.exists() and path.read_text() == wanted)
+
+
+@served()
+async def test_parquet_sinks_appear_whole(daemon, tmp_path):
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "out.parquet"
+    for number in (1, 2):
+        await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{path}')")
+        async with lines(daemon) as nc:
+            nc.say(f'{{"stream": "s", "tuple": {{"k": {number}}}}}')
+            await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 1)
+        assert not (tmp_path / "out-2.parquet").exists()
+        assert path.exists() == (number > 1)
+        await daemon.catalog.execute("DROP SINK f")
+    assert pq.read_table(path).to_pylist() == [{"k": 1, "v": None, "name": None}]
+    assert pq.read_table(tmp_path / "out-2.parquet")["k"].to_pylist() == [2]
+    assert not list(tmp_path.glob("*.part"))
+
+
+@served()
+async def test_a_sink_that_cannot_write_refuses_the_whole(daemon, tmp_path):
+    status, _, said = await ask(
+        daemon,
+        "POST",
+        "/api/v1/sql",
+        {"sql": f"CREATE STREAM a (x BIGINT); CREATE SINK f FROM q WITH (type='file', path='{tmp_path}/no/x.csv')"},
+    )
+    assert status == 409
+    assert "no such file or directory" in said["detail"]
+    assert [stream["name"] for stream in daemon.streams()] == ["s"]
+
+
+@served()
+async def test_a_sink_whose_disk_fails_is_shown(daemon):
+    await daemon.catalog.execute("CREATE SINK f FROM q WITH (type = 'file', path = '/dev/full', format = 'jsonl')")
+    async with lines(daemon) as nc:
+        nc.say('{"stream": "s", "tuple": {"k": 1}}')
+        await until(lambda: daemon.catalog.sinks()[0]["state"] == "failed")
+        nc.say('{"subscribe": "q"}')
+        nc.say('{"stream": "s", "tuple": {"k": 2}}')
+        assert (await nc.hear())["row"]["k"] == 2
+    sink = daemon.catalog.sinks()[0]
+    assert "No space left" in sink["reason"]
+    assert (sink["dropped"], sink["held"]) == (2, 0)
+
+
+@served()
+async def test_metrics(daemon):
+    empty = await get(daemon, "/metrics")
+    for name in RECONFIGURATIONS:
+        assert f'millrace_reconfigurations_total{{kind="{name}",result="refused"}} 0.0' in empty
+    async with lines(daemon) as nc:
+        nc.say('{"subscribe": "q"}')
+        for k in (1, -1, 2):
+            nc.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
+        nc.say('{"stream": "s", "tuple": {"k": "x"}}')
+        await nc.hear()
+        await until(lambda: daemon.streams()[0]["rejected"] == 1)
+        text = await get(daemon, "/metrics")
+    for line in (
+        'millrace_source_connections{stream="s"} 1.0',
+        'millrace_source_tuples_total{stream="s"} 3.0',
+        'millrace_source_rejected_total{stream="s"} 1.0',
+        'millrace_source_late_tuples_total{stream="s"} 0.0',
+        'millrace_operator_input_tuples_total{component="s",operator="q.select1"} 3.0',
+        'millrace_operator_output_tuples_total{component="s",operator="q.select1"} 2.0',
+        'millrace_operator_queue_tuples{component="s",input="s.source",operator="q.select1"} 0.0',
+        'millrace_component_strategy_info{component="s",strategy="dfs"} 1.0',
+        'millrace_sink_delivered_tuples_total{query="q",sink="subscriptions"} 2.0',
+        'millrace_query_latency_seconds_count{query="q"} 2.0',
+        'millrace_query_latency_seconds_bucket{le="+Inf",query="q"} 2.0',
+        'millrace_reconfigurations_total{kind="create_query",result="done"} 1.0',
+    ):
+        assert line in text, line
+    assert "process_resident_memory_bytes" in text
+
+
+# -- tokens and TLS ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    more = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "key"), "-out", str(folder / "cert")]
+    subprocess.run([*command.split(), *more], check=True, capture_output=True)
+    (folder / "token").write_text("secret\n")
+    return folder
+
+
+def test_tls_and_tokens(certificate):
+    @served(
+        server={
+            "tls_certificate": certificate / "cert",
+            "tls_key": certificate / "key",
+            "token_file": certificate / "token",
+        }
+    )
+    async def play(daemon):
+        trust = ssl.create_default_context(cafile=str(certificate / "cert"))
+        async with peer(daemon, greet=False, ssl=trust) as asker:
+            assert isinstance(await asker.greet("secret"), Welcome)
+        for wrong in (None, "wrong"):
+            async with peer(daemon, greet=False, ssl=trust) as asker:
+                error = await asker.greet(wrong)
+                assert isinstance(error, Error)
+                assert error.code == "unauthorised"
+                assert await asker.hear() is None
+        assert await get(daemon, "/-/healthy", ssl=trust) == "healthy\n"
+        for token in (None, "wrong"):
+            status, _, said = await ask(daemon, "GET", "/api/v1/streams", ssl=trust, token=token)
+            assert (status, said["code"]) == (401, "unauthorised")
+            assert (await ask(daemon, "GET", "/metrics", ssl=trust, token=token))[0] == 401
+        assert await get(daemon, "/api/v1/streams", ssl=trust, token="secret")
+
+    play()
+
+
+def test_a_token_by_lines(certificate):
+    @served(server={"token_file": certificate / "token"})
+    async def play(daemon):
+        async with lines(daemon) as nc:
+            nc.say('{"token": "secret"}')
+            nc.say('{"subscribe": "q"}')
+            nc.say('{"stream": "s", "tuple": {"k": 1}}')
+            assert (await nc.hear())["seq"] == 0
+        for first in ('{"token": "wrong"}', '{"subscribe": "q"}'):
+            async with lines(daemon) as nc:
+                nc.say(first)
+                assert (await nc.hear())["error"]["code"] == "unauthorised"
+                assert await nc.hear() is None
+
+    play()
+
+
+# -- the end, and the next beginning -------------------------------------------------------------------------------
+
+
+def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
+    async def first_life():
+        async with running(SCHEMA_SQL, server={"data_dir": tmp_path}) as daemon:
+            await daemon.catalog.execute(
+                "CREATE QUERY older AS SELECT k FROM q;"
+                "CREATE QUERY base AS SELECT k FROM s; CREATE OR REPLACE QUERY older AS SELECT k FROM base;"
+                f"CREATE SINK f FROM older WITH (type = 'file', path = '{tmp_path}/out.parquet')"
+            )
+            async with peer(daemon) as feeder, peer(daemon) as reader:
+                await feeder.open()
+                await reader.subscribe("older")
+                feeder.data(0, [(k, 0.0, "") for k in range(1_000)])
+                await until(lambda: daemon.streams()[0]["tuples"] == 1_000)
+                daemon.stop()
+                await daemon.wait_ended()
+                heard = [message async for message in everything(reader)]
+                assert type(heard[-1]).__name__ == "Bye"
+                assert sum(len(message.rows) for message in heard if hasattr(message, "rows")) == 1_000
+        return json.loads((tmp_path / "addresses.json").read_text())
+
+    async def second_life():
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert [query["name"] for query in daemon.queries()] == ["q", "base", "older"]
+            assert daemon.catalog.sinks()[0]["path"] == f"{tmp_path}/out.parquet"
+
+    async def everything(reader):
+        while (message := await reader.hear()) is not None:
+            yield message
+
+    assert set(asyncio.run(first_life())) == {"listen", "admin"}
+    import pyarrow.parquet as pq
+
+    assert pq.read_table(tmp_path / "out.parquet")["k"].to_pylist() == list(range(1_000))
+    asyncio.run(second_life())

@@ -1,0 +1,195 @@
+"""Errors: the sentence, the line and column, and the caret under the place that is meant."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.sql import Catalog, SqlError, parse, plan_all
+
+STREAMS = """
+CREATE STREAM s (a BIGINT, b BIGINT, price DOUBLE, t TEXT);
+CREATE STREAM p (ts TIMESTAMP, len BIGINT) WITH (time = 'ts');
+CREATE QUERY x AS SELECT a FROM s;
+CREATE SINK k FROM x WITH (type = 'stdout');
+"""
+_, CATALOG = plan_all(parse(STREAMS), Catalog())
+
+
+def refused(sql: str) -> SqlError:
+    with pytest.raises(SqlError) as caught:
+        plan_all(parse(sql), CATALOG)
+    return caught.value
+
+
+# The caret is under the « of each statement; the sentence begins with, or has, the words.
+CASES = [
+    # syntax
+    ("SELECT «FROM s", "expected '*' or an expression, got FROM"),
+    ("SELECT a FRM «s", "expected"),
+    ("«SELEC a FROM s", "did you mean SELECT?"),
+    ("SELECT a FROM s WHERE«", "expected an expression here, got the end"),
+    ("SELECT a FROM s WHERE «'x", "this quote is never closed"),
+    ('SELECT «"x FROM s', "this quote is never closed"),
+    ("SELECT a FROM s «/* x", "this comment is never closed"),
+    ("CREATE «STREEM z (a BIGINT)", "did you mean STREAM?"),
+    ("CREATE STREAM z (a BIGINT«", "expected ')', ','"),
+    ("SELECT (a «FROM s", "expected ')', got FROM"),
+    ("SELECT a FROM s WHERE a = «= 2", "expected an expression, got ="),
+    ("SELECT CASE WHEN a = 1 THEN 2 «FROM s", "expected ELSE, END or WHEN, got FROM"),
+    ("SELECT «1a FROM s", "got 1a"),
+    ("«#", "got #"),
+    # names
+    ("SELECT «pric FROM s", "there is no column pric in s; did you mean price?"),
+    ("SELECT a FROM «ss", "there is no stream or query ss; did you mean s?"),
+    ("SELECT «z.a FROM s", "there is no table z in FROM; the table here is s"),
+    ("SELECT z.* FROM s".replace("z", "«z"), "there is no table z in FROM"),
+    ("SELECT «lenght(t) FROM s", "there is no function lenght; did you mean length?"),
+    ("SELECT a::«bigin FROM s", "there is no type bigin; did you mean bigint?"),
+    ("SELECT a FROM «tumbel(s, ts, INTERVAL '1 s')", "did you mean tumble?"),
+    ("SELECT extract(«hours FROM ts) FROM s", "there is no field hours to extract; did you mean hour?"),
+    ("SELECT a FROM s.«lat", "there is no s.lat; a stream has one side stream, s.late"),
+    ("SELECT a, «a FROM s", "two columns are called a"),
+    ("SELECT ts, «len AS ts FROM p", "two columns are called ts"),
+    ("CREATE STREAM «s (a BIGINT)", "there is already a stream called s"),
+    ("CREATE QUERY «s AS SELECT a FROM p", "there is already a stream called s"),
+    ("CREATE STREAM z (a BIGINT, «a TEXT)", "there are two columns called a"),
+    ('CREATE STREAM «"a.b" (a BIGINT)', "expected a name of letters"),
+    # types
+    ("SELECT a + «t FROM s", "+: expected bigint or double, got text"),
+    ("SELECT «t * 2 FROM s", "*: expected bigint, double or interval, got text"),
+    ("SELECT a FROM s WHERE «a", "WHERE: expected boolean, got bigint"),
+    ("SELECT a FROM s WHERE a > 1 AND «b", "AND: expected boolean, got bigint"),
+    ("SELECT a FROM s WHERE t > «5", ">: expected text, got bigint"),
+    ("SELECT CASE WHEN a = 1 THEN 2 ELSE «'x' END FROM s", "the branches of CASE must have one type"),
+    ("SELECT CASE WHEN «a THEN 2 END FROM s", "CASE WHEN: expected boolean, got bigint"),
+    ("SELECT «sqrt(a, b) FROM s", "sqrt: expected 1 arguments, got 2"),
+    ("SELECT «price::timestamp FROM s", "there is no cast from double to timestamp"),
+    ("SELECT «INTERVAL '1 s' FROM s", "an interval cannot leave a query"),
+    ("SELECT ts - «INTERVAL '1 month' FROM s", "a month has no fixed length"),
+    ("SELECT «TIMESTAMP '2026-13-01' FROM s", "is not a time that exists"),
+    ("SELECT «9223372036854775808 FROM s", "expected a number within 64 bits"),
+    ("SELECT «regexp_like(t, '(') FROM s", "the pattern is not valid: '('"),
+    ("SELECT «date_trunc('hourr', ts) FROM s", "date_trunc: there is no unit 'hourr'"),
+    ("SELECT a FROM s UNION ALL «SELECT t FROM s", "column 1 of UNION ALL: expected bigint, got text (t)"),
+    ("SELECT a FROM s UNION ALL «SELECT a, b FROM s", "expected 1 columns, got 2"),
+    ("CREATE STREAM z (a «INTERVAL)", "a column cannot be an interval"),
+    # options
+    ("CREATE STREAM z (a BIGINT) WITH («timestamp = 'internal')", "no option timestamp; did you mean timestamps?"),
+    ("CREATE STREAM z (a BIGINT) WITH (timestamps = «'intrenal')", "did you mean internal?"),
+    ("CREATE STREAM z (a BIGINT) WITH (timestamps = «'external')", "it needs a column of type TIMESTAMP"),
+    ("CREATE STREAM z (at TIMESTAMP) WITH (timestamps = «'external')", "add time = 'at'"),
+    ("CREATE STREAM z (at TIMESTAMP) WITH (time = «'att')", "time: there is no column att; did you mean at?"),
+    ("CREATE STREAM z (a BIGINT) WITH (update_key = «'a, k')", "update_key: there is no column k"),
+    ("CREATE STREAM z (a BIGINT) WITH (lull = «'-1 s')", "lull: expected a time above 0"),
+    ("CREATE STREAM z (a BIGINT) WITH (lull = «5)", "lull: expected a time in quotes"),
+    ("CREATE STREAM z (a BIGINT) WITH (history = «'maybe')", "history: expected true or false"),
+    ("CREATE STREAM z (a BIGINT) WITH (ets = 'none', «ets = 'none')", "the option ets is given twice"),
+    ("CREATE STREAM «z (at BIGINT) WITH (time = 'at')", "must be a TIMESTAMP"),
+    ("CREATE QUERY z WITH (ordre = 'event') AS SELECT a FROM s".replace("ordre", "«ordre"), "did you mean order?"),
+    ("CREATE QUERY z WITH (max_state = «0) AS SELECT a FROM s", "expected a whole number above 0"),
+    ("CREATE QUERY z WITH (join = «'sync') AS SELECT a FROM s", "joins are not available yet"),
+    ("CREATE SINK «z FROM x", "a sink says what it is"),
+    ("CREATE SINK z FROM «s WITH (type = 'stdout')", "is a stream: make a query of it first"),
+    ("CREATE SINK z FROM x WITH («type = 'file')", "add path"),
+    ("CREATE SINK z FROM x WITH (type = 'stdout', «path = 'a')", "only a file sink has a path"),
+    # what cannot run
+    ("SELECT a FROM s «ORDER BY a", "ORDER BY needs all rows"),
+    ("SELECT a FROM s «LIMIT 3", "LIMIT needs an end"),
+    ("SELECT a FROM s «UNION SELECT a FROM s", "UNION has to remember every row"),
+    ("SELECT a FROM s «EXCEPT SELECT a FROM s", "EXCEPT has to remember"),
+    ("«SELECT DISTINCT a FROM s", "SELECT DISTINCT has to remember"),
+    ("«SELECT 1", "add FROM"),
+    ("SELECT a FROM s WHERE «EXISTS (SELECT a FROM p)", "write a JOIN instead"),
+    ("SELECT a FROM s WHERE «a IN (SELECT len FROM p)", "write a JOIN instead"),
+    ("SELECT «(SELECT a FROM s) FROM s", "write a JOIN instead"),
+    ("SELECT a FROM s, «p", "write a JOIN b ON"),
+    ("SELECT «now() FROM s", "would make the result depend on the clock"),
+    ("CREATE QUERY z AS SELECT a FROM «z", "z cannot read itself"),
+    ("CREATE QUERY y AS SELECT a FROM x; CREATE OR REPLACE QUERY x AS SELECT a FROM «y", "y reads x"),
+    ("CREATE QUERY y AS SELECT a FROM x; CREATE OR REPLACE QUERY «x AS SELECT b FROM s", "x is read by query y"),
+    ("DROP STREAM «s", "s is still read by query x: drop that first"),
+    ("DROP QUERY «x", "x is still read by sink k: drop that first"),
+    ("DROP QUERY «xx", "there is no query called xx; did you mean x?"),
+    ("«WITH RECURSIVE r AS (SELECT a FROM s) SELECT a FROM r", "a query cannot read itself"),
+    ("WITH r AS (SELECT «z FROM s) SELECT a FROM s", "there is no column z"),
+    # what cannot run yet
+    ("SELECT «count(*) FROM s", "aggregates such as count are not available yet"),
+    ("SELECT «sum(a) FILTER (WHERE a > 1) FROM s", "aggregates such as sum are not available yet"),
+    ("SELECT «ROW_NUMBER() OVER (PARTITION BY a ORDER BY b DESC) FROM s", "not available yet"),
+    ("SELECT a FROM s GROUP BY «a", "GROUP BY is not available yet"),
+    ("SELECT a FROM s HAVING «a > 1", "HAVING is not available yet"),
+    ("SELECT a FROM «TUMBLE(s, ts, INTERVAL '10 seconds')", "windows are not available yet"),
+    ("SELECT a FROM «HOP(s, ts, INTERVAL '1 s', INTERVAL '10 s', INTERVAL '2 s')", "windows are not available yet"),
+    ("SELECT a FROM «SESSION(s, ts, INTERVAL '10 s' PARTITION BY a)", "windows are not available yet"),
+    ("SELECT a FROM s «[RANGE '5 minutes' SLIDE '1 minute']", "windows are not available yet"),
+    ("SELECT a FROM s z «[ROWS 100 SLIDE 10]", "windows are not available yet"),
+    ("SELECT a FROM s «[RANGE UNBOUNDED] z", "windows are not available yet"),
+    ("SELECT a FROM s [RANGE '3 minutes'] JOIN «p [RANGE '2 minutes'] ON s.a = p.len", "joins are not available yet"),
+    ("SELECT a FROM s LEFT JOIN «p ON s.a = p.len AND s.ts BETWEEN p.ts - INTERVAL '1 s' AND p.ts", "joins are not"),
+    ("SELECT a FROM s JOIN LATEST «p ON TRUE", "joins are not available yet"),
+    ("SELECT a FROM s c FOLLOWED BY «p p RECENT ON c.a = p.len", "FOLLOWED BY is not available yet"),
+    ("SELECT a FROM s FOLLOWED BY NO «p WITHIN '5 seconds' ON s.a = p.len", "FOLLOWED BY is not available yet"),
+    ("SELECT a FROM s FOLLOWED BY p ON TRUE CHRONICLE FOLLOWED BY «p", "FOLLOWED BY is not available yet"),
+    ("SELECT t, price FROM s «LATEST USING LINECUTTING", "LATEST edges are not available yet"),
+    ("SELECT t FROM s «LATEST EAGER USING INPLACE", "LATEST edges are not available yet"),
+    ("SELECT t FROM s «SHED RANDOM 100", "SHED RANDOM is not available yet"),
+    ("SELECT a FROM «s.late", "the late tuples of s cannot be queried yet"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("marked", "words"), CASES)
+def test_the_caret_stands_under_the_place(marked: str, words: str) -> None:
+    at = marked.index("«")
+    sql = marked.replace("«", "")
+    error = refused(sql)
+    assert words in error.message
+    assert (error.line, error.column) == (1, at + 1)
+    assert str(error) == f"line 1, column {at + 1}: {error.message}\n{error.pointer}"
+    shown, caret = error.pointer.split("\n")
+    assert caret.strip() == "^"
+    assert shown[caret.index("^") :] == sql[at:][: len(shown) - caret.index("^")].rstrip()
+
+
+def test_line_and_column_in_a_long_text() -> None:
+    error = refused("SELECT a\nFROM s\n\tWHERE nope > 1;\nSELECT b FROM s")
+    assert (error.line, error.column) == (3, 8)
+    assert error.pointer == "  \tWHERE nope > 1;\n  \t      ^"
+    assert error.code == "sql"
+
+
+def test_a_long_line_is_cut_around_the_place() -> None:
+    error = refused("SELECT " + ", ".join(f"a AS a{n}" for n in range(200)) + ", nope FROM s")
+    shown, caret = error.pointer.split("\n")
+    assert len(shown) < 130
+    assert shown[caret.index("^") :].startswith("nope")
+
+
+@pytest.mark.parametrize("letters", ["(" * 5000, "SELECT " + "(" * 5000, "SELECT " + "NOT " * 5000 + "a FROM s"])
+def test_nesting_without_end_is_refused(letters: str) -> None:
+    assert refused(letters).line == 1
+    assert "levels of nesting" in refused("SELECT " + "-" + "(" * 500 + "a" + ")" * 500 + " FROM s").message
+
+
+def test_long_conditions_are_no_deep_ones() -> None:
+    condition = " OR ".join(f"a = {n}" for n in range(3000))
+    plan_all(parse(f"SELECT a FROM s WHERE {condition}"), CATALOG)
+
+
+@given(
+    st.text(max_size=60)
+    | st.lists(st.sampled_from([*STREAMS.split(), "(", ")", ",", "'", "=", "1", "SELECT", "NOT"]), max_size=20).map(
+        " ".join
+    )
+)
+@settings(max_examples=300)
+def test_any_text_is_planned_or_refused(text: str) -> None:
+    try:
+        plan_all(parse(text), CATALOG)
+    except SqlError as error:
+        refusal = error
+    else:
+        return
+    assert 1 <= refusal.line <= text.count("\n") + 1
+    assert refusal.message

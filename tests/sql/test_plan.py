@@ -1,0 +1,255 @@
+"""Plans by the names of their operators, and what each of them is."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.engine.plan import QueryPlan
+from millrace.operators.expression import TIME, Column
+from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, UnionSpec
+from millrace.protocol import Field, Type
+from millrace.sql import Catalog, CreateQuery, CreateSink, CreateStream, DropStatement, Explain, parse, plan, plan_all
+
+STREAMS = """
+CREATE STREAM s (a BIGINT, b BIGINT, t TEXT NOT NULL);
+CREATE STREAM p (ts TIMESTAMP, a BIGINT, x DOUBLE) WITH (time = 'ts');
+CREATE STREAM l (a BIGINT) WITH (timestamps = 'latent');
+"""
+_, CATALOG = plan_all(parse(STREAMS), Catalog())
+
+
+def planned(sql: str, catalog: Catalog = CATALOG) -> QueryPlan:
+    made = plan(parse(sql)[0], catalog)
+    if isinstance(made, CreateQuery):
+        return made.plan
+    assert isinstance(made, QueryPlan)
+    return made
+
+
+def shape(made: QueryPlan) -> str:
+    """`name(inputs)` of every operator, in plan order."""
+    return " ".join(f"{node.name}({','.join(node.inputs)})" for node in made.nodes)
+
+
+SHAPES = {
+    "SELECT a, b + 1 FROM s WHERE a > 5": "q.select1(s.source) q.map1(q.select1)",
+    "SELECT * FROM s": "q.map1(s.source)",
+    "SELECT a, b, t FROM s": "q.map1(s.source)",
+    "SELECT * FROM s WHERE a > 5": "q.select1(s.source)",
+    "SELECT a, b, t FROM s WHERE a > 5": "q.select1(s.source)",
+    "SELECT b, a, t FROM s WHERE a > 5": "q.select1(s.source) q.map1(q.select1)",
+    "SELECT a, b AS c, t FROM s WHERE a > 5": "q.select1(s.source) q.map1(q.select1)",
+    "SELECT * FROM s UNION ALL SELECT * FROM s": "q.union1(s.source,s.source)",
+    "SELECT a FROM s UNION ALL SELECT a FROM p UNION ALL SELECT a FROM l": (
+        "q.map1(s.source) q.map2(p.source) q.union1(q.map1,q.map2,l.source)"
+    ),
+    "(SELECT * FROM s UNION ALL SELECT * FROM s) UNION ALL (SELECT * FROM s)": ("q.union1(s.source,s.source,s.source)"),
+    "SELECT a FROM (SELECT * FROM s WHERE a > 1) WHERE a < 9": (
+        "q.select1(s.source) q.select2(q.select1) q.map1(q.select2)"
+    ),
+    "SELECT * FROM (SELECT * FROM (SELECT a FROM s) u) v": "q.map1(s.source)",
+    "WITH big AS (SELECT * FROM s WHERE a > 9) SELECT a FROM big UNION ALL SELECT b FROM big": (
+        "q.select1(s.source) q.map1(q.select1) q.select2(s.source) q.map2(q.select2) q.union1(q.map1,q.map2)"
+    ),
+    "WITH unused AS (SELECT a FROM s WHERE a > 9) SELECT b FROM s": "q.map1(s.source)",
+    "WITH s AS (SELECT a FROM p) SELECT a + 1 AS a FROM s": "q.map1(p.source) q.map2(q.map1)",
+    # A branch that computes its columns widens them itself; one that does not needs a map.
+    "SELECT a FROM s UNION ALL SELECT x FROM p": "q.map1(s.source) q.map2(p.source) q.union1(q.map1,q.map2)",
+    "SELECT * FROM l UNION ALL SELECT x FROM p": "q.map1(p.source) q.map2(l.source) q.union1(q.map2,q.map1)",
+    # Order.
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM s": "q.map1(s.source)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM l": "q.map1(l.source)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM p": "q.map1(p.source) q.sort1(q.map1)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p": "q.map1(p.source) q.sort1(q.map1)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p UNION ALL SELECT * FROM p": (
+        "q.union1(p.source,p.source)"
+    ),
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a + 1 FROM (SELECT a FROM p UNION ALL SELECT a FROM p)": (
+        "q.map1(p.source) q.map2(p.source) q.union1(q.map1,q.map2) q.map3(q.union1)"
+    ),
+}
+
+
+@pytest.mark.parametrize(("sql", "expected"), SHAPES.items())
+def test_operators_are_named_in_plan_order(sql: str, expected: str) -> None:
+    made = planned(sql)
+    assert shape(made) == expected
+    assert made.output == made.nodes[-1].name
+    assert made.sink == "q.sink1"
+
+
+def test_a_union_is_ordered_if_the_query_is() -> None:
+    for order, ordered in (("arrival", False), ("event", True)):
+        made = planned(f"CREATE QUERY q WITH (order = '{order}') AS SELECT * FROM s UNION ALL SELECT * FROM s")
+        assert made.nodes[-1].spec == UnionSpec(ordered)
+        assert made.options.order == order
+
+
+def test_a_union_takes_names_from_the_first_branch_and_the_wider_type() -> None:
+    made = planned("SELECT a AS n, t FROM s UNION ALL SELECT x, 'x' FROM p")
+    assert made.schema.fields == (Field("n", Type.DOUBLE), Field("t", Type.TEXT, False))
+    assert made.reads_streams == ("s", "p")
+
+
+def test_where_and_projection() -> None:
+    made = planned("SELECT b, ts, t FROM s WHERE a > 5")
+    select, projection = (node.spec for node in made.nodes)
+    assert isinstance(select, SelectSpec)
+    assert isinstance(projection, MapSpec)
+    assert projection.columns == (
+        ("b", Column(Type.BIGINT, True, 1, "b")),
+        ("ts", Column(Type.TIMESTAMP, False, TIME, "ts")),
+        ("t", Column(Type.TEXT, False, 2, "t")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "column"),
+    [
+        ("SELECT ts FROM s", Column(Type.TIMESTAMP, False, TIME, "ts")),
+        ("SELECT ts FROM l", Column(Type.TIMESTAMP, True, TIME, "ts")),
+        ("SELECT ts FROM p", Column(Type.TIMESTAMP, False, 0, "ts")),
+        ("SELECT ts FROM (SELECT a FROM p) d", Column(Type.TIMESTAMP, False, TIME, "ts")),
+        ("SELECT d.ts FROM (SELECT a, ts FROM p) d", Column(Type.TIMESTAMP, False, 1, "ts")),
+        ("SELECT ts FROM (SELECT a FROM l) d", Column(Type.TIMESTAMP, True, TIME, "ts")),
+    ],
+)
+def test_ts_is_a_column_of_that_name_or_the_rows_own_time(sql: str, column: Column) -> None:
+    spec = planned(sql).nodes[-1].spec
+    assert isinstance(spec, MapSpec)
+    assert spec.columns[-1][1] == column
+
+
+def test_columns_without_as_are_named_by_what_they_are() -> None:
+    made = planned("SELECT a, s.b, length(t), a + 1, t::text, CASE WHEN a > 1 THEN 1 END, abs(a), abs(b) FROM s")
+    assert made.schema.names == ("a", "b", "length", "column4", "t", "case", "abs", "column8")
+
+
+def test_names_fold_unless_quoted() -> None:
+    _, catalog = plan_all(parse('CREATE STREAM "Odd-Name" ("Select" BIGINT, UPPER BIGINT)'), Catalog())
+    made = planned('SELECT "Select", Upper FROM "Odd-Name"', catalog)
+    assert made.schema.names == ("Select", "upper")
+    assert made.nodes[0].inputs == ("Odd-Name.source",)
+
+
+def test_a_query_reads_another_by_its_last_operator() -> None:
+    _, catalog = plan_all(parse("CREATE QUERY x WITH (order = 'event') AS SELECT a FROM p"), CATALOG)
+    made = planned("CREATE QUERY y WITH (order = 'event') AS SELECT a * 2 AS d FROM x WHERE a > 1", catalog)
+    assert shape(made) == "y.select1(x.sort1) y.map1(y.select1)"
+    assert made.reads_queries == ("x",)
+    assert made.reads_streams == ()
+    unsorted = plan_all(parse("CREATE QUERY x AS SELECT a FROM p"), CATALOG)[1]
+    assert shape(planned("CREATE QUERY y WITH (order = 'event') AS SELECT a FROM x", unsorted)) == (
+        "y.map1(x.map1) y.sort1(y.map1)"
+    )
+
+
+def test_a_sort_is_the_last_operator() -> None:
+    made = planned("CREATE QUERY q WITH (order = 'event') AS SELECT a + 1 FROM p WHERE a > 1")
+    assert [type(node.spec) for node in made.nodes] == [SelectSpec, MapSpec, SortSpec]
+
+
+def test_bare_selects_are_numbered() -> None:
+    made, catalog = plan_all(
+        parse("SELECT a FROM s; SELECT b FROM s; EXPLAIN SELECT b FROM q2; SELECT a FROM q"), CATALOG
+    )
+    assert [one.name for one in made if isinstance(one, QueryPlan)] == ["q", "q2", "q3"]
+    assert made[-1].reads_queries == ("q",)  # type: ignore[union-attr]
+    assert set(catalog.queries) == {"q", "q2", "q3"}
+
+
+def test_create_stream_takes_all_options() -> None:
+    made = plan(
+        parse(
+            "CREATE STREAM n (at TIMESTAMP, k TEXT, v DOUBLE PRECISION) WITH (timestamps = 'external', time = 'at',"
+            " disorder = '1 s', max_skew = '2 min', ets = 'periodic', ets_interval = '50 ms', ets_retry = '20 ms',"
+            " progress = 'punctuation', grace = '1 h', update_key = 'k', queue = 'linecutting', history = true,"
+            " extra = 'ignore', lull = '1.5 seconds')"
+        )[0],
+        CATALOG,
+    )
+    assert isinstance(made, CreateStream)
+    stream = made.stream
+    assert (stream.timestamps, stream.time, stream.disorder_us, stream.max_skew_us) == (
+        "external", "at", 1_000_000, 120_000_000,
+    )  # fmt: skip
+    assert (stream.ets, stream.ets_interval_us, stream.ets_retry_us) == ("periodic", 50_000, 20_000)
+    assert (stream.progress, stream.grace_us, stream.update_key, stream.queue) == (
+        "punctuation", 3_600_000_000, ("k",), "linecutting",
+    )  # fmt: skip
+    assert (stream.history, stream.extra, stream.lull_us) == (True, "ignore", 1_500_000)
+    assert [str(field) for field in stream.schema] == ["at timestamp not null", "k text", "v double"]
+
+
+def test_create_query_takes_its_options() -> None:
+    made = planned(
+        "CREATE QUERY q WITH (order = event, fuse = 'off', emit = 'every', max_state = 500) AS SELECT a FROM s"
+    )
+    options = made.options
+    assert (options.order, options.fuse, options.emit, options.max_state) == ("event", False, "every", 500)
+
+
+def test_sinks_and_drops() -> None:
+    script = (
+        "CREATE QUERY x AS SELECT a FROM s;"
+        "CREATE SINK f FROM x WITH (type = 'file', path = 'a/b.parquet', slow_limit = 9);"
+        "CREATE SINK o FROM x WITH (type = 'stdout', on_slow = 'disconnect'); DROP SINK f; DROP SINK o; DROP QUERY x;"
+        "DROP STREAM s"
+    )
+    made, catalog = plan_all(parse(script), CATALOG)
+    _, file, out, *drops = made
+    assert isinstance(file, CreateSink)
+    assert isinstance(out, CreateSink)
+    assert (file.sink.type, file.sink.path, file.sink.format, file.sink.slow_limit) == (
+        "file",
+        "a/b.parquet",
+        "parquet",
+        9,
+    )
+    assert (out.sink.type, out.sink.on_slow, out.sink.format) == ("stdout", "disconnect", "jsonl")
+    assert drops[-1] == DropStatement("stream", "s")
+    assert (set(catalog.streams), dict(catalog.queries), dict(catalog.sinks)) == ({"p", "l"}, {}, {})
+
+
+def test_each_statement_keeps_its_own_words() -> None:
+    made, _ = plan_all(parse("-- first\nCREATE QUERY x AS SELECT a FROM s ; SELECT b /* here */ FROM s;"), CATALOG)
+    assert isinstance(made[0], CreateQuery)
+    assert made[0].plan.sql == "CREATE QUERY x AS SELECT a FROM s"
+    assert made[1].sql == "SELECT b /* here */ FROM s"  # type: ignore[union-attr]
+
+
+def test_replace() -> None:
+    _, catalog = plan_all(parse("CREATE QUERY x AS SELECT a FROM s; CREATE QUERY y AS SELECT a FROM x"), CATALOG)
+    made = plan(parse("CREATE OR REPLACE QUERY x AS SELECT a + 1 AS a FROM s")[0], catalog)
+    assert isinstance(made, CreateQuery)
+    assert made.replaces
+    fresh = plan(parse("CREATE OR REPLACE QUERY z AS SELECT a FROM s")[0], catalog)
+    assert isinstance(fresh, CreateQuery)
+    assert not fresh.replaces
+
+
+@pytest.mark.parametrize(("table", "word"), [("s", "rows"), ("l", "load")])
+def test_explain_says_what_may_be_compared(table: str, word: str) -> None:
+    _, catalog = plan_all(parse(f"CREATE QUERY below AS SELECT a FROM {table}"), CATALOG)
+    for source in (table, "below"):
+        made = plan(parse(f"EXPLAIN SELECT a + 1 FROM {source}")[0], catalog)
+        assert isinstance(made, Explain)
+        assert made.text.splitlines()[0] == f"query q: order arrival, equality {word}"
+
+
+def test_printed_expressions_read_back_as_themselves() -> None:
+    from millrace.sql import show
+
+    for text in (
+        "a + 1 > 3 AND NOT b IS NULL OR t LIKE 'a%' ESCAPE '!'",
+        "-(-a) - (b - (a - 1)) * 2 % 3",
+        "CASE WHEN a = 1 THEN 'x''y' ELSE NULL END || t",
+        "a IN (1, 2, NULL) AND (ts - INTERVAL '1 day 00:00:01.5' > TIMESTAMP '2026-01-01')",
+        "extract(hour FROM ts) = 3 AND CAST(a AS double) / 2.5 < 1e300 AND (a IS NOT DISTINCT FROM b) IS TRUE",
+        "substring(t, 1, 2) = left(t, 2) AND NOT (a BETWEEN 1 AND 2)",
+    ):
+        sql = f"SELECT {text} AS x FROM s"
+        first = planned(sql).nodes[-1].spec
+        assert isinstance(first, MapSpec)
+        again = planned(f"SELECT {show(first.columns[0][1])} AS x FROM s").nodes[-1].spec
+        assert again == first
