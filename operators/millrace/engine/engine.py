@@ -50,6 +50,7 @@ from millrace.engine.graph import Graph
 from millrace.engine.plan import POLICIES, QueryPlan, StreamDefinition, names
 from millrace.engine.table import Strategy
 from millrace.engine.timekeeper import Timekeeper
+from millrace.engine.why import why
 from millrace.operators.batch import BEGINNING, Batch, constant_int64, object_array
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
@@ -292,7 +293,9 @@ class Engine:
 
     def _awaited(self, component: Component, source: Source) -> bool:
         return any(
-            source in self.time.holders(waiter, need) for waiter in component.waiters if (need := waiter.need()) is not None
+            source in self.time.holders(waiter, need)
+            for waiter in component.waiters
+            if (need := waiter.need()) is not None
         )
 
     # -- commands ------------------------------------------------------------------------------------------------------
@@ -314,7 +317,7 @@ class Engine:
             case ResumeQuery(name):
                 return self._resume(name)
             case WatchProgress(name, wanted):
-                self._query(name).sink.watched = wanted
+                self.query(name).sink.watched = wanted
                 self.graph.rewire()
                 return {"query": name, "watched": wanted}
             case SetStrategy(component, strategy, operator):
@@ -409,7 +412,7 @@ class Engine:
         return producer.output.attach()
 
     def _drop_query(self, name: str) -> dict[str, Any]:
-        query = self._query(name)
+        query = self.query(name)
         readers = [other.plan.name for other in self.queries_by_name.values() if name in other.plan.reads_queries]
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
@@ -427,7 +430,7 @@ class Engine:
         return {"query": name}
 
     def _pause(self, name: str, reason: str) -> dict[str, Any]:
-        query = self._query(name)
+        query = self.query(name)
         if query.paused is not None:
             raise Refuse(f"query {name} is paused already: {query.paused}", code="already_paused")
         for reader in query.entries:
@@ -437,7 +440,7 @@ class Engine:
         return {"query": name, "paused": reason}
 
     def _resume(self, name: str) -> dict[str, Any]:
-        query = self._query(name)
+        query = self.query(name)
         if query.paused is None:
             raise Refuse(f"query {name} is not paused", code="not_paused")
         before = sum(reader.skipped for reader in query.entries)
@@ -474,7 +477,7 @@ class Engine:
     def source(self, name: str) -> Source:
         return self._stream(name).source
 
-    def _query(self, name: str) -> Query:
+    def query(self, name: str) -> Query:
         found = self.queries_by_name.get(name)
         if found is None:
             raise Refuse(f"there is no query {name}", code="unknown_query")
@@ -493,6 +496,10 @@ class Engine:
 
     def operators(self) -> list[dict[str, Any]]:
         return [views.operator(self, operator) for operator in self.graph.all_operators()]
+
+    def why(self, query: str) -> dict[str, Any]:
+        """What keeps a query from giving rows, in a sentence and as data."""
+        return why(self, query)
 
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}

@@ -47,8 +47,8 @@ class FeedOpened:
 class FeedClosed:
     """A feed left.
 
-    `ended` means that the stream itself ends when its last feed has left (files do, connections do not); `lost` that the
-    connection broke, so that the feed may come back within the stream's grace.
+    `ended` means that the stream itself ends when its last feed has left (files do, connections do not); `lost` that
+    the connection broke, so that the feed may come back within the stream's grace.
     """
 
     stream: str
@@ -196,9 +196,7 @@ CommandBody = (
     | SetBreak
     | SetWeight
 )
-Event = (
-    Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
-)
+Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -310,17 +308,7 @@ class RowsFailed:
 
 
 Effect = (
-    Deliver
-    | Progressed
-    | Late
-    | TooFar
-    | Grant
-    | AskTimestamp
-    | AskEnded
-    | WakeAt
-    | Answer
-    | Rejected
-    | RowsFailed
+    Deliver | Progressed | Late | TooFar | Grant | AskTimestamp | AskEnded | WakeAt | Answer | Rejected | RowsFailed
 )
 
 

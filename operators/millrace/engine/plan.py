@@ -39,8 +39,8 @@ class StreamDefinition:
 
     `time` names the field that carries the time of an external stream; other streams have an implicit column `ts`.
     `disorder_us` is how far behind its newest tuple a feed may still be in time; `max_skew_us` (the papers' delta)
-    bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone. `grace_us` is how long a
-    feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie, and
+    bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone. `grace_us` is how
+    long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie, and
     `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them.
     """
 

@@ -1,10 +1,11 @@
 """What the engine asks of the world about time: clocks, clients, and to be woken.
 
-Timestamps on demand (ETS, section 5), by need: when the scheduler has nothing left and an operator is idle-waiting, the
-least promise that would let it act is carried to the sources that hold it back. A stream that the engine stamps answers
-with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under way for each;
-for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A guess never makes an
-honest tuple late, so time in which something of a feed's may lie unread does not count as passed.
+Timestamps on demand (ETS, section 5), by need: when the scheduler has nothing left and an operator is idle-waiting,
+the least promise that would let it act is carried to the sources that hold it back. A stream that the engine stamps
+answers with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under
+way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A
+guess never makes an honest tuple late, so time in which something of a feed's may lie unread does not count as
+passed.
 
 What cannot be answered yet is tried again at a time that is known: every wait in here has a timer, and nothing is asked
 and no timer is set while nobody waits.
@@ -91,7 +92,7 @@ class Timekeeper:
         self.heard_us = 0
         self.requests = 0
 
-    # -- need ------------------------------------------------------------------------------------------------------------
+    # -- need ----------------------------------------------------------------------------------------------------------
 
     def demand(self, component: Component, effects: Effects) -> bool:
         """Carry the needs of a component's blocked operators to the sources; say whether any of them could help."""
@@ -199,7 +200,7 @@ class Timekeeper:
             self.timers.set_earlier(self._engine.moment.now_us + need_us - bound, "need", source.stream)
         return False
 
-    # -- answers -----------------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     def answered(self, event: Answered, effects: Effects) -> None:
         """A client's word: a promise like any other, whenever it comes."""
@@ -229,7 +230,7 @@ class Timekeeper:
         feed.request = None
         self.timers.unset("ask", source.stream, feed.name)
 
-    # -- timers ------------------------------------------------------------------------------------------------------------
+    # -- timers --------------------------------------------------------------------------------------------------------
 
     def ring(self, effects: Effects) -> None:
         """Do what is due."""
@@ -293,5 +294,3 @@ class Timekeeper:
     def restore(self, data: Sequence[Any]) -> None:
         self.heard_us, self.requests, timers = data
         self.timers.restore(timers)
-
-

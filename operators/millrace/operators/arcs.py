@@ -1,9 +1,10 @@
 """ETS arcs: the way of a promise past the operators that neither need nor change it (EQG, section 4).
 
-An arc leads from a source or an operator with registers to the next operator with registers below it, past the selects and
-maps in between. A value may take it only when the skipped operators are drained: a tuple still under way to the register
-might be below the value by the time it arrives. Backtracking alone does not make sure of that under batching, break points
-or round robin, so it is checked, and what is not drained gets punctuation through the operators instead.
+An arc leads from a source or an operator with registers to the next operator with registers below it, past the
+selects and maps in between. A value may take it only when the skipped operators are drained: a tuple still under way
+to the register might be below the value by the time it arrives. Backtracking alone does not make sure of that under
+batching, break points or round robin, so it is checked, and what is not drained gets punctuation through the
+operators instead.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Arc:
 
 
 def announce(value_us: int, output: Buffer, arcs: Iterable[Arc]) -> bool:
-    """Carry a promise to the registers at the ends of the arcs, each value once; say whether it told any of them anything new."""
+    """Carry a promise to the registers at the ends of the arcs; say whether it told any of them anything new."""
     told = blocked = False
     for arc in arcs:
         if arc.register.promise >= value_us:

@@ -42,8 +42,9 @@ class Gauge:
 class Reader:
     """One operator's head pointer on a buffer.
 
-    `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at. `told` is the
-    last value that an ETS arc has set here, past the operators in between (the papers' register with its active flag).
+    `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at. `told` is
+    the last value that an ETS arc has set here, past the operators in between (the papers' register with its active
+    flag).
     """
 
     __slots__ = (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+
 from millrace.operators.arcs import Arc, announce
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s, constant_int64
 from millrace.operators.buffer import Buffer
@@ -48,7 +49,7 @@ class Source(Operator):
     begins, and backtracking ends here. The output is ordered if the engine stamps the stream itself.
 
     mark     no later tuple is on time below it; the least over the feeds, and never going back
-    newest   the newest time taken in so far
+    newest   the newest time taken in so far; `last_us` is when the last tuple came
     arcs     where a promise that comes without tuples goes, past the operators that do not need it
     """
 
@@ -60,6 +61,7 @@ class Source(Operator):
         self.clocking = clocking
         self.mark = BEGINNING
         self.newest = BEGINNING
+        self.last_us = NO_TIME
         self.feeds = Feeds()
         self.arcs: tuple[Arc, ...] = ()
         self.late = self.broken = self.far = 0
@@ -100,6 +102,7 @@ class Source(Operator):
         """
         feed = self.feeds.get(feed_name) or self.open(feed_name)
         count = len(batch.ts)
+        self.last_us = now_us
         feed.tuples += count
         feed.owed += count
         self.counts.input_tuples += count
@@ -213,9 +216,9 @@ class Source(Operator):
 
     def save(self) -> list[Any]:
         counts = [self.late, self.broken, self.far, list(self.punctuations.values())]
-        return [self.mark, self.newest, self.feeds.save(), counts]
+        return [self.mark, self.newest, self.last_us, self.feeds.save(), counts]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.mark, self.newest, feeds, (self.late, self.broken, self.far, punctuations) = data
+        self.mark, self.newest, self.last_us, feeds, (self.late, self.broken, self.far, punctuations) = data
         self.feeds.restore(feeds)
         self.punctuations = dict(zip(CAUSES, punctuations, strict=True))

@@ -31,7 +31,7 @@ class OrderedUnion(Waiting):
         return Batch(self.output.schema, ts, batch.columns, batch.valid, batch.arrival)
 
     def low_water(self) -> int:
-        """While a latent input may bring more, which is stamped with the clock, nothing above the clock can be promised."""
+        """A latent input may bring more, stamped with the clock: until it ends, no promise goes above the clock."""
         promised = super().low_water()
         if promised > self.moment.now_us and any(reader.promise == ANY_TIME for reader in self.inputs):
             return max(self.last_us, self.moment.now_us)
@@ -43,9 +43,7 @@ class OrderedUnion(Waiting):
         following = [int(time) for time in ts[untimed : untimed + 1]]
         following += [time for reorder in self.waiting if (time := reorder.least_timed()) is not None]
         stamped = ts.copy()
-        stamped[:untimed] = max(
-            self.last_us, self.output.promise, min(self.moment.now_us, self.horizon(), *following)
-        )
+        stamped[:untimed] = max(self.last_us, self.output.promise, min(self.moment.now_us, self.horizon(), *following))
         return stamped
 
 
