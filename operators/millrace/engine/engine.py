@@ -166,6 +166,7 @@ class Engine:
                 feed = self.source(event.stream).feeds.get(event.feed)
                 if feed is not None:
                     (feed.hold if event.held else feed.release)(self.time.heard_us)
+                self.graph.component_of(self.source(event.stream)).stirred = True
             case Heard():
                 self.time.heard_us = min(event.until_us, self.moment.now_us)
             case ClockStepped():

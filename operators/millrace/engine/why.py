@@ -123,7 +123,7 @@ def _last_tuple(engine: Engine, query: Query) -> Why | None:
             return Why(
                 text, "filtered", operator.name, stream=source.stream, try_=f"millrace explain {query.plan.name}"
             )
-    text = f"{came}; {query.plan.name} has given {query.sink.sequence} rows."
+    text = f"{came}; {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
     return Why(text, "flowing", stream=source.stream, try_=f"millrace tail {query.plan.name}")
 
 
@@ -250,7 +250,11 @@ def _below(engine: Engine, query: Query, source: Source) -> Iterator[Operator]:
 
 
 def _tuples(count: int) -> str:
-    return "1 tuple" if count == 1 else f"{count} tuples"
+    return _count(count, "tuple")
+
+
+def _count(count: int, word: str) -> str:
+    return f"1 {word}" if count == 1 else f"{count} {word}s"
 
 
 def _time(value_us: int) -> str:
