@@ -6,6 +6,7 @@
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios       make figures     the papers' figures and claims
+#   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves and restores against an oracle
 #   make lock                renew the lock files          make setup       .venv alone
 #   make clean               remove what was built         make distclean   and .venv too
 
@@ -18,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test test-pure check lint types format bench figures lock clean distclean kernels
+.PHONY: help setup demo test test-pure check lint types format bench figures simulate lock clean distclean kernels
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -80,6 +81,9 @@ bench: setup
 figures: setup
 	@if [ -e bench/papers/__main__.py ]; then $(BIN)/python -m bench.papers; \
 	else echo "figures: no figures yet"; fi
+
+simulate: setup
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \

@@ -121,7 +121,7 @@ def _booleans(of: Any) -> list[st.SearchStrategy[Expression]]:
         _calls(_COMPARISONS, of(left), of(right))
         for left, right in [(B, B), (D, D), (B, D), (D, B), (T, T), (O, O), (TS, TS), (I, I)]
     ]
-    members = st.lists(st.builds(lambda v: Constant(B, v is None, v), st.none() | VALUES[B]), min_size=1, max_size=4)
+    members = st.lists(st.builds(lambda v: Constant(B, v is None, v), st.none() | VALUES[B]), min_size=1, max_size=12)
     words = st.lists(st.builds(lambda v: Constant(T, v is None, v), st.none() | VALUES[T]), min_size=1, max_size=4)
     return [
         *comparisons,

@@ -58,6 +58,8 @@ def _value(expression: Expression, row: Sequence[Any], ts: int) -> Any:
             values = _all(thunks)
             if any(value is None for value in values):
                 return None
+            if name.startswith("extract ") and expression.arguments[0].type is Type.INTERVAL:
+                return _interval_part(name.removeprefix("extract "))(*values, result=expression.type)
             return _checked(STRICT[name](*values, result=expression.type), expression.type)
     raise AssertionError(expression)
 
@@ -229,6 +231,42 @@ def _position(part: str, text: str, result: Type) -> int:
     return next((at for at in range(1, len(text) + 2) if text[at - 1 :].startswith(part)), 0)
 
 
+def _round(value: float, digits: int = 0, *, result: Type) -> float:
+    """By exact fractions; more digits than any double has change nothing."""
+    if digits > 1100:
+        return value
+    scale = Fraction(10) ** max(digits, -400)
+    return _float(lambda: float(round(Fraction(value) * scale) / scale))
+
+
+def _btrim(text: str, characters: str = " ", *, result: Type) -> str:
+    while text and text[0] in characters:
+        text = text[1:]
+    while text and text[-1] in characters:
+        text = text[:-1]
+    return text
+
+
+def _interval_part(field: str) -> Callable[..., Any]:
+    """The parts of an interval as it is written: days, then a clock, all with its sign."""
+
+    def extracted(us: int, result: Type) -> Any:
+        sign = -1 if us < 0 else 1
+        days, rest = divmod(abs(us), DAY_US)
+        hours, rest = divmod(rest, 3_600_000_000)
+        minutes, rest = divmod(rest, 60_000_000)
+        return {
+            "day": sign * days,
+            "hour": sign * hours,
+            "minute": sign * minutes,
+            "microseconds": sign * rest,
+            "second": sign * rest / 1e6,
+            "epoch": us / 1e6,
+        }[field]
+
+    return extracted
+
+
 def _split_part(text: str, delimiter: str, number: int, result: Type) -> str:
     if number == 0:
         raise Failed
@@ -240,7 +278,7 @@ def _split_part(text: str, delimiter: str, number: int, result: Type) -> str:
 
 def _like(text: str, pattern: str, escape: str = "\\", *, result: Type) -> bool:
     """By trying every way to split: no regular expression."""
-    if re.sub(re.escape(escape) + r"(?s:.)", "", pattern).endswith(escape):
+    if len(escape) > 1 or (escape and re.sub(re.escape(escape) + r"(?s:.)", "", pattern).endswith(escape)):
         raise Failed
     if not pattern:
         return not text
@@ -346,7 +384,7 @@ STRICT: dict[str, Callable[..., Any]] = {
     "sign": lambda a, result: type(a)((a > 0) - (a < 0)),
     "floor": lambda a, result: float(math.floor(a)),
     "ceil": lambda a, result: float(math.ceil(a)),
-    "round": lambda a, result: float(round(a)),
+    "round": _round,
     "trunc": lambda a, result: float(math.trunc(a)),
     "sqrt": _domain(math.sqrt),
     "ln": _domain(math.log),
@@ -362,7 +400,7 @@ STRICT: dict[str, Callable[..., Any]] = {
     "starts_with": lambda a, b, result: a[: len(b)] == b,
     "left": lambda a, n, result: a[:n] if n >= 0 else a[: max(len(a) + n, 0)],
     "right": lambda a, n, result: a[max(len(a) - n, 0) :] if n >= 0 else a[min(-n, len(a)) :],
-    "btrim": lambda a, result: re.sub(r"\A +| +\Z", "", a),
+    "btrim": _btrim,
     "like": _like,
     "date_trunc": _date_trunc,
     **{f"extract {field}": _extract(field) for field in FIELDS},
@@ -394,3 +432,17 @@ def _cast(value: Any, source: Type, target: Type) -> Any:
         case (Type.TIMESTAMP | Type.INTERVAL, Type.BIGINT) | (Type.BIGINT, Type.TIMESTAMP | Type.INTERVAL):
             return value
     raise AssertionError((source, target))
+
+
+CASTS_KNOWN = [
+    (Type.BIGINT, Type.DOUBLE),
+    (Type.BIGINT, Type.BOOLEAN),
+    (Type.BOOLEAN, Type.BIGINT),
+    (Type.DOUBLE, Type.BIGINT),
+    (Type.BOOLEAN, Type.TEXT),
+    (Type.BIGINT, Type.TEXT),
+    (Type.TEXT, Type.BIGINT),
+    (Type.TIMESTAMP, Type.TEXT),
+    (Type.TIMESTAMP, Type.BIGINT),
+    (Type.BIGINT, Type.INTERVAL),
+]

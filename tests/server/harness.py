@@ -1,7 +1,6 @@
 """A daemon inside the test's own event loop, and peers that speak to it over real sockets."""
 
 import asyncio
-import functools
 import inspect
 import json
 from contextlib import asynccontextmanager, suppress
@@ -40,7 +39,6 @@ def served(sql=SCHEMA_SQL, **sections):
     """A test that is given a running daemon."""
 
     def decorate(test):
-        @functools.wraps(test)
         def wrapped(*args, **kwargs):
             async def play():
                 async with asyncio.timeout(60), running(sql, **sections) as daemon:
@@ -48,9 +46,11 @@ def served(sql=SCHEMA_SQL, **sections):
 
             uvloop.run(play())
 
-        # pytest must not take the daemon for a fixture.
+        # What `functools.wraps` does, but for the daemon, which pytest would take for a fixture.
+        wrapped.__name__, wrapped.__doc__, wrapped.__module__ = test.__name__, test.__doc__, test.__module__
+        wrapped.__dict__.update(test.__dict__)
         parameters = list(inspect.signature(test).parameters.values())
-        wrapped.__signature__ = inspect.Signature(parameters[1:])
+        vars(wrapped)["__signature__"] = inspect.Signature(parameters[1:])
         return wrapped
 
     return decorate

@@ -4,11 +4,17 @@ import asyncio
 import json
 import ssl
 import subprocess
+import threading
 
 import pytest
 
+from millrace.protocol import Refuse
 from millrace.protocol.messages import Error, Welcome
+from millrace.server import daemon as daemon_module
+from millrace.server.catalog import _Made
 from millrace.server.metrics import RECONFIGURATIONS
+from millrace.server.sink import Slow, WriterSink
+from millrace.sql import SinkDefinition
 from tests.server.harness import SCHEMA_SQL, lines, peer, running, served, until
 
 
@@ -143,7 +149,7 @@ async def test_scheduling(daemon):
     assert (await ask(daemon, "PUT", "/api/v1/components/s/strategy", body))[0] == 200
     assert (await get(daemon, "/api/v1/components/s/strategy"))["operators"]["q.select1"] == "dfs(5)"
     status, kind, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "fastest"})
-    assert (status, kind) == (409, "application/problem+json")
+    assert (status, kind) == (400, "application/problem+json")
     assert (await ask(daemon, "PUT", "/api/v1/operators/s.source/break"))[0] == 200
     assert "s.source" in (await get(daemon, "/api/v1/components/s"))["breaks"]
     assert (await ask(daemon, "DELETE", "/api/v1/operators/s.source/break"))[0] == 200
@@ -153,6 +159,15 @@ async def test_scheduling(daemon):
     assert (await ask(daemon, "POST", "/api/v1/queries/q/pause"))[0] == 409
     assert (await get(daemon, "/api/v1/queries/q"))["state"] == "paused"
     assert (await ask(daemon, "POST", "/api/v1/queries/q/resume"))[0] == 200
+
+
+@served(engine={"strategy": "bfs"})
+async def test_new_operators_take_their_components_strategy(daemon):
+    assert set((await get(daemon, "/api/v1/components/s"))["strategies"].values()) == {"bfs"}
+    await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "rr(3)"})
+    await daemon.catalog.execute("CREATE QUERY more AS SELECT k FROM q WHERE k > 5")
+    assert set((await get(daemon, "/api/v1/components/s"))["strategies"].values()) == {"rr(3)"}
+    assert (await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "fast"}))[0] == 400
 
 
 @served()
@@ -335,6 +350,7 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
             async with peer(daemon) as feeder, peer(daemon) as reader:
                 await feeder.open()
                 await reader.subscribe("older")
+                addresses = json.loads((tmp_path / "addresses.json").read_text())
                 feeder.data(0, [(k, 0.0, "") for k in range(1_000)])
                 await until(lambda: daemon.streams()[0]["tuples"] == 1_000)
                 daemon.stop()
@@ -342,7 +358,8 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
                 heard = [message async for message in everything(reader)]
                 assert type(heard[-1]).__name__ == "Bye"
                 assert sum(len(message.rows) for message in heard if hasattr(message, "rows")) == 1_000
-        return json.loads((tmp_path / "addresses.json").read_text())
+        assert not (tmp_path / "addresses.json").exists()
+        return addresses
 
     async def second_life():
         async with running(server={"data_dir": tmp_path}) as daemon:
@@ -358,3 +375,90 @@ def test_the_end_drains_and_the_catalog_comes_back(tmp_path):
 
     assert pq.read_table(tmp_path / "out.parquet")["k"].to_pylist() == list(range(1_000))
     asyncio.run(second_life())
+
+
+def test_a_catalog_that_cannot_be_carried_out_says_which_statement(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    async def first_life():
+        async with running(SCHEMA_SQL, server={"data_dir": tmp_path}) as daemon:
+            await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{folder}/out.jsonl')")
+
+    async def second_life():
+        with pytest.raises(Refuse, match=r"catalog.sqlite has a statement .*: cannot write .*out.jsonl"):
+            async with running(server={"data_dir": tmp_path}):
+                pass
+
+    asyncio.run(first_life())
+    (folder / "out.jsonl").unlink()
+    folder.rmdir()
+    asyncio.run(second_life())
+
+
+@served(server={"listen": "[::1]:0"})
+async def test_ipv6(daemon):
+    assert str(daemon.listen).startswith("[::1]:")
+    async with peer(daemon) as asker:
+        await asker.open()
+
+
+def test_a_sink_that_hangs_does_not_keep_the_server(monkeypatch):
+    monkeypatch.setattr(daemon_module, "SINK_SECONDS", 0.05)
+    released = threading.Event()
+
+    class Stuck:
+        def write(self, batch):
+            released.wait(20)
+
+        def flush(self): ...
+
+        def close(self): ...
+
+    async def play():
+        async with running(SCHEMA_SQL, server={"drain_seconds": 0.05}) as daemon:
+            sink = WriterSink("stuck", Slow(), Stuck())
+            daemon.runner.outlets["q"].add(sink)
+            daemon.catalog._sinks["stuck"] = _Made(SinkDefinition("stuck", "q", "stdout"), sink)
+            async with lines(daemon) as nc:
+                nc.say('{"stream": "s", "tuple": {"k": 1}}')
+                await until(lambda: sink.held == 1)
+        assert daemon.stuck
+        released.set()
+
+    asyncio.run(play())
+
+
+@served(limits={"connections": 2})
+async def test_connections_beyond_the_limit_are_turned_away(daemon):
+    async with peer(daemon), peer(daemon), lines(daemon) as third:
+        assert await third.reader.read() == b""
+    await until(lambda: not daemon.hall.connections)
+    async with peer(daemon):
+        pass
+
+
+@served(limits={"idle_seconds": 0.05})
+async def test_a_silent_connection_is_closed(daemon):
+    async with peer(daemon) as silent:
+        assert type(await silent.hear()).__name__ == "Bye"
+        assert await silent.hear() is None
+
+
+@served()
+async def test_requests_of_other_sites_and_huge_ones_are_refused(daemon):
+    async def with_head(head):
+        reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
+        writer.write(
+            f"POST /api/v1/queries/q/pause HTTP/1.1\r\nhost: me\r\nconnection: close\r\n{head}\r\n\r\n".encode()
+        )
+        answer = await reader.read()
+        writer.close()
+        return int(answer.split()[1])
+
+    assert await with_head("origin: http://elsewhere") == 403
+    assert await with_head("origin: null") == 403
+    assert await with_head(f"content-length: {10**9}") == 413
+    assert await with_head("transfer-encoding: chunked\r\n\r\n0") == 413
+    assert daemon.engine.queries()[0]["state"] == "running"
+    assert await with_head("origin: http://me") == 200

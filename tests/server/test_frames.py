@@ -39,12 +39,13 @@ KEPT = ((1, 1.5, "a"), (2, None, None))
 
 async def rows_of(reader, count):
     """So many rows, with the number of the first."""
-    found, first = [], None
+    found: list[object] = []
+    first = None
     while len(found) < count:
         result = await reader.hear(Result)
         first = result.sequence if first is None else first
         found += result.rows
-    return first, [tuple(row) for row in found]
+    return first, found
 
 
 @served()

@@ -46,7 +46,7 @@ class Outlets:
     """An outlet and what it asked of its query."""
 
     def __init__(self, retain=5):
-        self.waits = []
+        self.waits: list[bool] = []
         self.outlet = Outlet("q", SCHEMA, retain, lambda wait, reason: self.waits.append(wait))
 
     def subscribe(self, policy, limit, room=0, start=None):

@@ -239,6 +239,18 @@ def test_tables_of_files_may_be_encoded():
     assert SOURCE.from_table(table(t=pa.array(["a", "a"]).dictionary_encode())).rows()[1][4] == "a"
 
 
+def test_arrow_may_leave_nullable_columns_out():
+    assert SOURCE.from_arrow(to_stream(table().drop_columns(["i", "y"]))).rows()[0] == (
+        1,
+        True,
+        None,
+        1.0,
+        "a",
+        None,
+        1,
+    )
+
+
 def test_arrow_shares_the_payload_where_it_can():
     payload = to_stream(table())
     column = SOURCE.from_arrow(payload).columns[2]

@@ -27,7 +27,7 @@ def refused(sql: str) -> SqlError:
 CASES = [
     # syntax
     ("SELECT «FROM s", "expected '*' or an expression, got FROM"),
-    ("SELECT a FRM «s", "expected"),
+    ("SELECT a FRM «s", "did you mean FROM instead of FRM?"),
     ("«SELEC a FROM s", "did you mean SELECT?"),
     ("SELECT a FROM s WHERE«", "expected an expression here, got the end"),
     ("SELECT a FROM s WHERE «'x", "this quote is never closed"),
@@ -50,6 +50,7 @@ CASES = [
     ("SELECT a FROM «tumbel(s, ts, INTERVAL '1 s')", "did you mean tumble?"),
     ("SELECT extract(«hours FROM ts) FROM s", "there is no field hours to extract; did you mean hour?"),
     ("SELECT a FROM s.«lat", "there is no s.lat; a stream has one side stream, s.late"),
+    ("CREATE STREAM e (at TIMESTAMP) WITH (time = 'at'); SELECT «ts FROM e", "there is no column ts in e"),
     ("SELECT a, «a FROM s", "two columns are called a"),
     ("SELECT ts, «len AS ts FROM p", "two columns are called ts"),
     ("CREATE STREAM «s (a BIGINT)", "there is already a stream called s"),
@@ -118,6 +119,11 @@ CASES = [
     ("SELECT «count(*) FROM s", "aggregates such as count are not available yet"),
     ("SELECT «sum(a) FILTER (WHERE a > 1) FROM s", "aggregates such as sum are not available yet"),
     ("SELECT «ROW_NUMBER() OVER (PARTITION BY a ORDER BY b DESC) FROM s", "not available yet"),
+    ("SELECT «count(DISTINCT a) FROM s", "aggregates such as count are not available yet"),
+    ("SELECT «arg_min(a, by) FROM s", "aggregates such as arg_min are not available yet"),
+    ("SELECT «first(a), last(b) FROM s", "aggregates such as first are not available yet"),
+    ("SELECT a FROM (SELECT a, «row_number() OVER (ORDER BY b) AS n FROM s) WHERE n <= 3", "not available yet"),
+    ("SELECT a FROM HOP(s, ts, INTERVAL '1 s', INTERVAL '2 s') h «LATEST LAZY USING FIFO", "LATEST edges are not"),
     ("SELECT a FROM s GROUP BY «a", "GROUP BY is not available yet"),
     ("SELECT a FROM s HAVING «a > 1", "HAVING is not available yet"),
     ("SELECT a FROM «TUMBLE(s, ts, INTERVAL '10 seconds')", "windows are not available yet"),
@@ -174,7 +180,19 @@ def test_nesting_without_end_is_refused(letters: str) -> None:
 
 def test_long_conditions_are_no_deep_ones() -> None:
     condition = " OR ".join(f"a = {n}" for n in range(3000))
-    plan_all(parse(f"SELECT a FROM s WHERE {condition}"), CATALOG)
+    members = ", ".join(f"b + {n}" for n in range(3000))
+    plan_all(parse(f"EXPLAIN SELECT a FROM s WHERE ({condition}) AND a IN ({members})"), CATALOG)
+
+
+def test_depth_counts_operators_in_a_row_too() -> None:
+    deep = "a" + " + 1" * 100
+    plan_all(parse(f"EXPLAIN SELECT {deep} AS x FROM s"), CATALOG)
+    assert "levels of nesting" in refused(f"SELECT ({deep}){' + 1' * 100} AS x FROM s").message
+
+
+def test_queries_that_double_are_refused_in_time() -> None:
+    doubling = ", ".join(f"d{n + 1} AS (SELECT * FROM d{n} UNION ALL SELECT a FROM d{n})" for n in range(40))
+    assert "operators in a query" in refused(f"WITH d0 AS (SELECT a FROM s), {doubling} SELECT a FROM d40").message
 
 
 @given(

@@ -176,7 +176,7 @@ class Graph:
             component.rows((self._row(operator) for operator in members if not isinstance(operator, Sink)), sinks)
 
     def _sort_readers(self, operators: Sequence[Operator]) -> None:
-        """Readers of an output stand in the order of their operators, also after a pause: a fork's turns need it."""
+        """Readers of an output stand in the order of their operators, after a pause too: forks take turns by it."""
         age = {operator: position for position, operator in enumerate(operators)}
         for operator in operators:
             if len(operator.output.readers) > 1:

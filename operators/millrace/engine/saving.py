@@ -197,9 +197,7 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
             reader.restore(reader_state)
         operator.restore(state)
     for component, state in zip(graph.components, saved["components"], strict=True):
-        component.strategy = Strategy.parse(
-            state[1]
-        )  # before the rows are made: those without one of their own have it
+        component.strategy = Strategy.parse(state[1])  # rows without one of their own have it
     graph.rewire()
     for component, state in zip(graph.components, saved["components"], strict=True):
         _restore_component(component, graph.operator, state)

@@ -134,7 +134,10 @@ class Timekeeper:
         if now_us < need_us:
             self.timers.set_earlier(need_us, "need", self._engine.graph.component_of(waiter).sources[0].stream)
             return False
-        return waiter.reach(now_us)
+        if not waiter.reach(now_us):
+            return False
+        self._engine.graph.component_of(waiter).ready[waiter] = None
+        return True
 
     def _ask(self, source: Source, need_us: int, passed: bool, effects: Effects) -> bool:
         definition = self._definition(source)

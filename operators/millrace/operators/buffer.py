@@ -97,6 +97,7 @@ class Reader:
         self.skipped += self.home.end - self.taken
         self.buffer = self.home
         self.jump()
+        self.unseen = True  # its operator has to pass on what was promised meanwhile
         self.home.readers.append(self)
 
     def _stand_still(self, taken: int, promise: int) -> None:

@@ -71,9 +71,8 @@ def compile_predicate(expression: Expression, library: Library = LIBRARY) -> Pre
     count_true = np.count_nonzero
 
     def test(batch: Batch) -> tuple[Bools | None, Errors | None]:
-        values, valid, faults = run(batch)
-        if valid is not None:
-            values = values & valid
+        # Null is not true: its filler is false.
+        values, _, faults = run(batch)
         if faults is not None and (errors := _errors(faults)) is not None:
             return values & ~errors.rows, errors
         return None if count_true(values) == len(values) else values, None
@@ -175,10 +174,7 @@ def _case_run(type: Type, branches: Sequence[tuple[Run, Run]], otherwise: Run) -
             if not open_rows.any():
                 break
             true, _, failed = test(batch)
-            failed = only(failed, open_rows)
-            if failed is not None:
-                faults = first_fault(faults, failed)
-                open_rows &= failed == 0
+            faults = first_fault(faults, only(failed, open_rows))
             taken = true & open_rows
             open_rows &= ~taken
             faults = first_fault(faults, _put(values, valid, taken, value, batch))

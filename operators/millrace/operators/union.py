@@ -31,7 +31,7 @@ class OrderedUnion(Waiting):
         return Batch(self.output.schema, ts, batch.columns, batch.valid, batch.arrival)
 
     def low_water(self) -> int:
-        """A latent input may bring more, stamped with the clock: until it ends, no promise goes above the clock."""
+        """Nothing above the clock while a latent input may bring more, which is stamped with the clock."""
         promised = super().low_water()
         if promised > self.moment.now_us and any(reader.promise == ANY_TIME for reader in self.inputs):
             return max(self.last_us, self.moment.now_us)

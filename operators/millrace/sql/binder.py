@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Final
 
 from millrace.operators import expression as e
@@ -50,6 +49,8 @@ AGGREGATES: Final = frozenset(
 )
 # Functions of other systems whose result no two runs would share.
 _CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
+# Each level costs some frames of Python's stack here, in the evaluator and in EXPLAIN.
+MAX_DEPTH: Final = 120
 _ANY_TYPE: Final[Readings] = dict.fromkeys(Type, 0)
 
 
@@ -93,6 +94,7 @@ class Binder:
         self._sql = sql
         self._relation = relation
         self._library = library
+        self._depth = 0
 
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self._sql, node.span.start, message)
@@ -101,6 +103,14 @@ class Binder:
 
     def bind(self, node: s.Expr) -> e.Expression:
         """The typed expression of a parsed one."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self.error(node, f"expected at most {MAX_DEPTH} levels of nesting here")
+        bound = self._bind(node)
+        self._depth -= 1
+        return bound
+
+    def _bind(self, node: s.Expr) -> e.Expression:
         match node:
             case s.Constant():
                 return self._constant(node)
@@ -342,8 +352,15 @@ class Binder:
                 self._call(at, "=", [node.value, at], [value, member])
                 for at, member in zip(node.members, members, strict=True)
             ]
-            bound = reduce(lambda left, right: self._logic("or", left, right), equal)
+            bound = self._any_of(equal)
         return self._negated(bound, node.negated)
+
+    def _any_of(self, tests: Sequence[e.Expression]) -> e.Expression:
+        """A shallow tree of ORs."""
+        if len(tests) == 1:
+            return tests[0]
+        half = len(tests) // 2
+        return self._logic("or", self._any_of(tests[:half]), self._any_of(tests[half:]))
 
     def _like(self, node: s.Like) -> e.Expression:
         nodes = [node.value, node.pattern] + ([node.escape] if node.escape else [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterable
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
@@ -21,6 +23,25 @@ _OPERATORS = {
 # What an expression can begin with, beside a name.
 _BEGINNINGS = {"NUMBER", "STRING", "CASE", "CAST", "NULL", "TRUE", "FALSE", "INTERVAL", "TIMESTAMP", "EXISTS"}
 _SHOWN = 8
+# What a statement is made of: an alias that looks like one of these was probably meant to be it.
+_CLAUSES = [
+    "FROM",
+    "WHERE",
+    "GROUP",
+    "HAVING",
+    "UNION",
+    "SELECT",
+    "JOIN",
+    "FOLLOWED",
+    "LATEST",
+    "WITH",
+    "ORDER",
+    "LIMIT",
+    "AND",
+    "OR",
+    "NOT",
+    "BETWEEN",
+]
 
 
 def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
@@ -31,7 +52,8 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
         at = error.token.start_pos or 0
         if text.startswith("/*", at):
             return SqlError(text, at, "this comment is never closed: expected */")
-        return SqlError(text, at, _sentence(str(error.token), error.accepts or ()))
+        sentence = _sentence(str(error.token), error.accepts or ())
+        return SqlError(text, at, sentence if "did you mean" in sentence else sentence + _misspelt_before(text[:at]))
     if isinstance(error, UnexpectedEOF):
         return SqlError(text, len(text), "the statement ends too early")
     at = error.pos_in_stream or 0
@@ -41,6 +63,15 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
             return SqlError(text, at, f"this quote is never closed: expected another {letter}")
         return SqlError(text, at, f"expected {_expected(error.allowed or ())}, got {_word_at(text, at)}")
     return SqlError(text, at, "this is no SQL that Millrace knows")
+
+
+def _misspelt_before(text: str) -> str:
+    """A misspelt keyword was taken for an alias: `SELECT a FRM s` goes wrong at s."""
+    word = re.search(r"(\w+)\s*\Z", text)
+    if word is None or word[1].upper() in _CLAUSES:
+        return ""
+    near = difflib.get_close_matches(word[1].upper(), _CLAUSES, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]} instead of {word[1]}?" if near else ""
 
 
 def _sentence(got: str, accepts: Iterable[str]) -> str:

@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 
 PROBLEM: Final = "application/problem+json"
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+# A million characters of SQL, each at its longest in JSON.
+BODY_BYTES: Final = 8 * 2**20
 # What a load balancer may ask without a token.
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 
 # The HTTP status of each code that is not simply a conflict with what is there.
 STATUSES: Final[Mapping[str, int]] = {
     "sql": 400,
+    "unknown_strategy": 400,
     "unauthorised": 401,
     "shutting_down": 503,
     "unknown_stream": 404,
@@ -122,6 +125,8 @@ def _title(status: int) -> str:
     return {
         400: "The statement cannot be used",
         401: "A token is required",
+        403: "This is not allowed",
+        413: "The request is too large",
         404: "There is no such thing",
         405: "This cannot be done here",
         409: "This cannot be done now",
@@ -137,15 +142,31 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        token = daemon.admin_token
-        if token is not None and request.url.path not in OPEN_PATHS:
-            scheme, _, given = request.headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not same_token(token, given):
-                text = "send the server's token: Authorization: Bearer ..."
-                answer = problem(401, "unauthorised", _title(401), text)
-                answer.headers["www-authenticate"] = "Bearer"
-                return answer
-        return await proceed(request)
+        return _refuse_stranger(request) or _refuse_token(request, daemon.admin_token) or await proceed(request)
+
+
+def _refuse_stranger(request: Request) -> Response | None:
+    """Requests that a page of another site makes a browser send, and bodies that nobody needs."""
+    origin = request.headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        return problem(403, "forbidden", _title(403), f"requests from pages of {origin} are not taken")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > BODY_BYTES or "transfer-encoding" in request.headers:
+        text = f"a request's body has a length given beforehand, at most {BODY_BYTES} bytes"
+        return problem(413, "too_large", _title(413), text)
+    return None
+
+
+def _refuse_token(request: Request, token: str | None) -> Response | None:
+    if token is None or request.url.path in OPEN_PATHS:
+        return None
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and same_token(token, given):
+        return None
+    text = "send the server's token: Authorization: Bearer ..."
+    answer = problem(401, "unauthorised", _title(401), text)
+    answer.headers["www-authenticate"] = "Bearer"
+    return answer
 
 
 # -- routes ------------------------------------------------------------------------------------------------------------
@@ -203,7 +224,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def query(name: Name) -> dict[str, Any]:
         return find(daemon.queries(), name, "query")
 
-    @app.delete("/api/v1/queries/{name}", summary="Drop a query that no other reads, with its sinks")
+    @app.delete("/api/v1/queries/{name}", summary="Drop a query that nothing reads")
     async def drop_query(name: Name) -> dict[str, Any]:
         return await daemon.catalog.drop("query", name)
 

@@ -50,7 +50,7 @@ def read_arrow(
             raise Refuse(
                 f"field {field.name}: expected plain values, got a dictionary; decode it", code="schema_mismatch"
             )
-    return *read_table(table, fields, ignore_extra), table.num_rows
+    return *read_table(with_missing(table, fields), fields, ignore_extra), table.num_rows
 
 
 def read_table(table: Any, fields: Sequence[Field], ignore_extra: bool) -> tuple[list[Values], list[Bools | None]]:

@@ -85,7 +85,13 @@ class Catalog:
     # -- statements --------------------------------------------------------------------------------
 
     async def execute(self, sql: str, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Plan all statements, then apply all of them or none; what each came to."""
+        """Plan all statements, then apply all of them or none; what each came to.
+
+        Goes on if whoever asked goes away: a change that is half known would be worse than one nobody waits for.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, dry_run)))
+
+    async def _execute(self, sql: str, dry_run: bool) -> list[dict[str, Any]]:
         async with self._one_at_a_time:
             steps, after = self._plan(sql)
             if not dry_run:
@@ -155,10 +161,10 @@ class Catalog:
     def _commands(self, step: Planned) -> list[CommandBody]:
         match step:
             case CreateStream(stream):
-                return [AddStream(stream)]
+                # A stream begins a component, and what joins a component takes its strategy.
+                return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
             case CreateQuery(query, replaces):
-                drop: list[CommandBody] = [DropQuery(query.name)] if replaces else []
-                return [*drop, AddQuery(query, self._strategy)]
+                return [DropQuery(query.name), AddQuery(query)] if replaces else [AddQuery(query)]
             case DropStatement("stream", name):
                 return [DropStream(name)]
             case DropStatement("query", name):
@@ -177,7 +183,7 @@ class Catalog:
                 case DropStream(name):
                     await self._runner.command(AddStream(self.known.streams[name]))
                 case DropQuery(name):
-                    await self._runner.command(AddQuery(self.known.queries[name], self._strategy))
+                    await self._runner.command(AddQuery(self.known.queries[name]))
                 case _:
                     pass
 
@@ -198,7 +204,6 @@ class Catalog:
             case DropStatement("stream", name):
                 self._feeds.drop_stream(name)
             case DropStatement("query", name):
-                await self._end_sinks(name)
                 self._runner.remove_outlet(name)
                 self._metrics.forget_query(name)
             case DropStatement("sink", name):
@@ -226,10 +231,6 @@ class Catalog:
         if outlet is not None:
             outlet.remove(made.consumer)
         await made.consumer.close()
-
-    async def _end_sinks(self, query: str) -> None:
-        for name in [name for name, made in self._sinks.items() if made.definition.query == query]:
-            await self._end_sink(name)
 
     def sinks(self) -> list[dict[str, Any]]:
         now_us = self._runner.now_us()
@@ -305,10 +306,16 @@ class Catalog:
             return
         statements = self._store.read()
         for statement in statements:
-            async with self._one_at_a_time:
+            try:
                 steps, after = self._plan(statement)
                 await self._apply(steps)
-                self.known = after
+            except Refuse as error:
+                raise Refuse(
+                    f"{self._store.path} has a statement that cannot be carried out now: {error.text}\n"
+                    f"(the statement: {statement})",
+                    code="start",
+                ) from None
+            self.known = after
         if statements:
             log.info("restored from the catalog", statements=len(statements))
 

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from millrace.protocol import MillraceError
+from millrace.engine.table import Strategy
+from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 
 PREFIX: Final = "MILLRACE_"
@@ -69,6 +70,13 @@ def parse_address(value: object) -> Address:
 
 
 AddressField = Annotated[Address, BeforeValidator(parse_address), PlainSerializer(str)]
+
+
+def _check_strategy(text: str) -> str:
+    try:
+        return str(Strategy.parse(text))
+    except Refuse as error:
+        raise ValueError(error.text) from None
 
 
 class Section(BaseModel):
@@ -158,7 +166,9 @@ class EngineSection(Section):
         ge=1,
         description="Tuples queued in a component above which its feeds get no new credit.",
     )
-    strategy: str = Field(default="dfs", description="Strategy of new components: dfs, bfs or rr, also with (k).")
+    strategy: Annotated[str, AfterValidator(_check_strategy)] = Field(
+        default="dfs", description="Strategy of new components: dfs, bfs or rr, also with (k)."
+    )
 
 
 class LogSection(Section):

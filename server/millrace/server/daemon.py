@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import os
 import signal
 import socket
 import ssl
@@ -52,6 +53,10 @@ BACKLOG: Final = 4096
 SWEEP_SHARE: Final = 4
 
 
+# How long the end waits for files to be finished, after the rows have been written.
+SINK_SECONDS: Final = 5.0
+
+
 class StartError(MillraceError):
     """The daemon cannot start although its configuration is fine."""
 
@@ -64,6 +69,7 @@ class Daemon:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.state = "starting"
+        self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
             stopwatch=self.stopwatch, credit=settings.engine.credit, most_queued=settings.engine.most_queued
@@ -73,6 +79,7 @@ class Daemon:
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
         self.runner.on_delivery = self.metrics.delivered
+        self.runner.on_reconfiguration = self.metrics.paused
         slow = Slow(limits.on_slow, limits.slow_limit)
         self.catalog = Catalog(
             self.runner,
@@ -98,7 +105,10 @@ class Daemon:
         )
         self.listen = settings.server.listen
         self.admin = settings.server.admin
+        folder = settings.server.data_dir
+        self._addresses = None if folder is None else folder / "addresses.json"
         self._stopping = asyncio.Event()
+        self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._server: asyncio.Server | None = None
         self._http: _Http | None = None
@@ -150,9 +160,22 @@ class Daemon:
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open both ports and be ready; whatever is in the way is a MillraceError."""
+        """Open both ports and be ready; whatever is in the way is a MillraceError, and then nothing stays open."""
+        try:
+            await self._start()
+        except BaseException:
+            for bound in self._sockets:
+                bound.close()
+            await self._close_sinks()
+            await self._end_tasks()
+            raise
+
+    async def _start(self) -> None:
         server = self.settings.server
-        tcp, http = _bind("server.listen", server.listen), _bind("server.admin", server.admin)
+        self._remove_addresses()  # of a server that was killed
+        for setting, address in (("server.listen", server.listen), ("server.admin", server.admin)):
+            self._sockets.append(_bind(setting, address))
+        tcp, http = self._sockets
         self.listen, self.admin = _bound(tcp), _bound(http)
         self._watch(asyncio.create_task(self.runner.run(), name="engine"))
         await self.catalog.load()
@@ -184,6 +207,7 @@ class Daemon:
     async def _end(self) -> None:
         """Stop accepting, finish what is queued within the bound, flush the sinks, say goodbye."""
         self.state = "draining"
+        self._remove_addresses()
         seconds = self.settings.server.drain_seconds
         log.info("draining", at_most_seconds=seconds)
         if self._server is not None:
@@ -199,9 +223,17 @@ class Daemon:
             log.warning("the time for draining is over; rows that were still queued are lost")
         for connection in tuple(self.hall.connections):
             connection.farewell("the server is ending")
-        await self.catalog.close()
+        await self._close_sinks()
         await self._end_tasks()
         log.info("ended")
+
+    async def _close_sinks(self) -> None:
+        try:
+            async with asyncio.timeout(SINK_SECONDS):
+                await self.catalog.close()
+        except TimeoutError:
+            self.stuck = True
+            log.error("a sink does not take its last rows; they are lost")
 
     async def _end_tasks(self) -> None:
         if self._http is not None:
@@ -235,10 +267,16 @@ class Daemon:
                     connection.farewell(f"nothing was said for {idle_seconds} seconds")
 
     def _write_addresses(self) -> None:
-        folder = self.settings.server.data_dir
-        if folder is not None:
+        """Tell programs on this machine where the server listens, for as long as it does."""
+        if self._addresses is not None:
             text = json.dumps({"listen": str(self.listen), "admin": str(self.admin)})
-            (folder / "addresses.json").write_text(text + "\n", encoding="utf-8")
+            aside = self._addresses.with_suffix(".part")
+            aside.write_text(text + "\n", encoding="utf-8")
+            aside.rename(self._addresses)
+
+    def _remove_addresses(self) -> None:
+        if self._addresses is not None:
+            self._addresses.unlink(missing_ok=True)
 
 
 class _Http(uvicorn.Server):
@@ -292,10 +330,14 @@ def _bind(setting: str, address: Address) -> socket.socket:
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(where)
-        bound.listen(BACKLOG)
-        bound.setblocking(False)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(where)
+            bound.listen(BACKLOG)
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         hint = "; is another server running?" if "in use" in reason else ""
@@ -326,8 +368,8 @@ def configure_logging(settings: Settings) -> None:
     )
 
 
-async def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT."""
+async def serve(settings: Settings) -> bool:
+    """Run until SIGTERM or SIGINT; whether everything could be ended."""
     daemon = Daemon(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -335,6 +377,7 @@ async def serve(settings: Settings) -> None:
     await daemon.start()
     spare_the_collector()
     await daemon.wait_ended()
+    return not daemon.stuck
 
 
 def spare_the_collector() -> None:
@@ -355,7 +398,10 @@ def main(settings: Settings) -> None:
     configure_logging(settings)
     check_certificates(settings)
     _make_folder(settings)
-    uvloop.run(serve(settings))
+    if not uvloop.run(serve(settings)):
+        # Python would wait for the hanging thread for ever.
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _make_folder(settings: Settings) -> None:

@@ -66,7 +66,7 @@ class Feeds:
         del self._streams[name]
         for stream, producer in [key for key in self._owners if key[0] == name]:
             owner = self._owners.pop((stream, producer))
-            self._runner.close_feed(stream, producer, owner)
+            self._runner.forget_feed(stream, producer)
             owner.ended("dropped", f"stream {name} was dropped")
         for key in [key for key in self._next if key[0] == name]:
             del self._next[key]

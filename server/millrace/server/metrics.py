@@ -43,13 +43,18 @@ class Views(Protocol):
 
 
 @dataclass(slots=True)
-class Latency:
-    """Delivery minus the arrival of the newest tuple in the row, counted by bounds."""
+class Histogram:
+    """Durations, counted by bounds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_US) + 1))
     total_us: int = 0
 
-    def observe(self, now_us: int, batch: Batch) -> None:
+    def observe(self, us: int) -> None:
+        self.counts[bisect_left(BOUNDS_US, us)] += 1
+        self.total_us += us
+
+    def observe_rows(self, now_us: int, batch: Batch) -> None:
+        """For each row, delivery minus the arrival of the newest tuple in it."""
         arrival = batch.arrival
         if arrival.strides == (0,) or len(arrival) == 1:
             # Rows that came in one frame: one look-up for all of them.
@@ -70,7 +75,8 @@ class Metrics:
         self._engine = engine
         self._runner = runner
         self._feeds = feeds
-        self._latency: dict[str, Latency] = {}
+        self._latency: dict[str, Histogram] = {}
+        self._pauses = Histogram()
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -79,10 +85,14 @@ class Metrics:
     # -- told while the server runs ----------------------------------------------------------------
 
     def delivered(self, query: str, now_us: int, batch: Batch) -> None:
-        self._latency.setdefault(query, Latency()).observe(now_us, batch)
+        self._latency.setdefault(query, Histogram()).observe_rows(now_us, batch)
 
     def reconfigured(self, kind: str, result: str) -> None:
         self._reconfigurations[kind, result] += 1
+
+    def paused(self, seconds: float) -> None:
+        """A step that carried a change took so long: that is how long tuples waited for it at most."""
+        self._pauses.observe(round(seconds * 1e6))
 
     def forget_query(self, query: str) -> None:
         self._latency.pop(query, None)
@@ -111,6 +121,11 @@ class Metrics:
             ("kind", "result"),
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )
+        pauses = HistogramMetricFamily(
+            "millrace_reconfiguration_pause_seconds", "How long a step took that carried a change."
+        )
+        pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
+        yield pauses
         yield _counter("steps", "Steps of the engine.", (), [((), self._runner.steps)])
 
     def _sources(self) -> Iterator[Metric]:
@@ -214,7 +229,7 @@ class Metrics:
             labels=("query",),
         )
         for query in self._runner.outlets:
-            latency = self._latency.setdefault(query, Latency())
+            latency = self._latency.setdefault(query, Histogram())
             family.add_metric((query,), list(_buckets(latency)), latency.total_us / 1e6)
         return family
 
@@ -227,10 +242,10 @@ def version() -> str:
         return "unknown"
 
 
-def _buckets(latency: Latency) -> Iterator[tuple[str, float]]:
+def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
     total = 0
     bounds = [*(str(bound / 1e6) for bound in BOUNDS_US), "+Inf"]
-    for bound, count in zip(bounds, latency.counts, strict=True):
+    for bound, count in zip(bounds, histogram.counts, strict=True):
         total += count
         yield bound, total
 

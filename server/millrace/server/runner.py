@@ -89,6 +89,7 @@ class Runner:
         self.steps = 0
         self.late: dict[str, int] = {}
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
+        self.on_reconfiguration: Callable[[float], None] = _ignore
         self._clock = clock
         self._budget = budget
         self._retain = retain
@@ -141,6 +142,10 @@ class Runner:
         if self.feeds.get((stream, feed)) is peer:
             del self.feeds[stream, feed]
             self.submit(FeedClosed(stream, feed))
+
+    def forget_feed(self, stream: str, feed: str) -> None:
+        """The feed went with its stream."""
+        self.feeds.pop((stream, feed), None)
 
     def add_outlet(self, query: str, schema: Schema) -> Outlet:
         outlet = Outlet(query, schema, self._retain, lambda wait, reason: self._wait(query, wait, reason))
@@ -212,7 +217,10 @@ class Runner:
             heapq.heappop(self._wakes)
         events, self._events = self.stopwatch.take() + self._events, []
         self._something.clear()
+        began = time.perf_counter()
         effects = self.engine.step(now_us, events, budget=self._budget)
+        if any(isinstance(event, Command) for event in events):
+            self.on_reconfiguration(time.perf_counter() - began)
         self.steps += 1
         self._more = effects.more
         for order in effects.orders:

@@ -17,6 +17,7 @@ class Store:
     """One SQLite file. A write replaces all statements in one transaction: a crash leaves the old ones or the new."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self._database = sqlite3.connect(path)
             self._database.execute("PRAGMA journal_mode = WAL")

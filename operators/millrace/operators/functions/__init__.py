@@ -5,7 +5,7 @@ from __future__ import annotations
 from millrace.operators.functions import arithmetic, comparison, logic, mathematics, text, times
 from millrace.operators.functions.library import Function, Library
 
-# What Millrace itself brings. A server copies it and adds its users' functions.
+# What Millrace itself brings. `Library([*LIBRARY, *more])` has a user's functions beside them.
 LIBRARY = Library(
     [row for subject in (arithmetic, comparison, logic, mathematics, text, times) for row in subject.FUNCTIONS]
 )

@@ -18,7 +18,18 @@ import numpy as np
 from millrace.operators.batch import Batch, Bools, Values
 from millrace.operators.functions.faults import Fault
 from millrace.operators.functions.library import Function, Make, strict
-from millrace.operators.functions.vectors import Faults, Operand, Run, Vector, both, fill, first_fault, only, scalar
+from millrace.operators.functions.vectors import (
+    Faults,
+    Operand,
+    Run,
+    Vector,
+    both,
+    faults_where,
+    fill,
+    first_fault,
+    only,
+    scalar,
+)
 from millrace.operators.kernels import arithmetic as kernel
 from millrace.operators.kernels import compiled
 from millrace.protocol import MAX_INT64, MIN_INT64, Type
@@ -85,7 +96,7 @@ def integers(
     def in_numpy(a: Values, b: Values) -> tuple[Values, Faults | None]:
         out = plain(a, b)
         failed = overflows(a, b, out)
-        return out, _marked(failed, fault) if failed.any() else None
+        return out, faults_where(failed, fault)
 
     return in_kernel if compiled() else in_numpy
 
@@ -186,7 +197,7 @@ def check_finite(values: Values, fault: Fault = Fault.DOUBLE_RANGE) -> Faults | 
     if math.isfinite(values.item() if values.size == 1 else np.add.reduce(values, axis=None)):
         return None
     failed = ~np.isfinite(values)
-    return _marked(failed, fault) if failed.any() else None
+    return faults_where(failed, fault)
 
 
 def doubles(operation: Callable[[Values, Values], Values]) -> Compute:
@@ -362,7 +373,7 @@ def _scaled(operation: Callable[[Values, Values], Values]) -> Compute:
         with np.errstate(all="ignore"):
             values = np.rint(operation(a.astype(np.float64), b.astype(np.float64)))
         fits = (values >= -(2.0**63)) & (values < 2.0**63)
-        faults = None if fits.all() else _marked(~fits, Fault.INTERVAL_RANGE)
+        faults = faults_where(~fits, Fault.INTERVAL_RANGE)
         return np.where(fits, values, 0.0).astype(_INT64), faults
 
     return compute

@@ -15,7 +15,7 @@ import numpy as np
 from millrace.operators.batch import Values
 from millrace.operators.functions.faults import Fault, RowFault
 from millrace.operators.functions.library import Make, each_row, no_faults, strict
-from millrace.operators.functions.vectors import Faults, Operand, Run
+from millrace.operators.functions.vectors import Faults, Operand, Run, faults_where
 from millrace.operators.intervals import format_interval, parse_interval
 from millrace.protocol import MAX_INT64, MIN_INT64, MillraceError, Type
 from millrace.protocol.timestamps import format_timestamp, parse_timestamp
@@ -112,7 +112,7 @@ def double_to_bigint(values: Values) -> tuple[Values, Faults | None]:
     fits = (rounded >= -(2.0**63)) & (rounded < 2.0**63)
     if fits.all():
         return rounded.astype(np.int64), None
-    return np.where(fits, rounded, 0.0).astype(np.int64), np.where(fits, np.uint8(0), np.uint8(Fault.BIGINT_RANGE))
+    return np.where(fits, rounded, 0.0).astype(np.int64), faults_where(~fits, Fault.BIGINT_RANGE)
 
 
 def same(operands: Sequence[Operand]) -> Run:

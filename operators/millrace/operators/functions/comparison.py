@@ -7,10 +7,11 @@ rounded to a double first, so 9007199254740993 > 9007199254740992.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from millrace.operators.batch import FILLERS, Batch, Bools, Values
+from millrace.operators.batch import DTYPES, Batch, Bools, Values
 from millrace.operators.functions.library import NEVER, Function, Make
 from millrace.operators.functions.vectors import Operand, Run, Vector, both, first_fault, scalar
 from millrace.protocol import MAX_INT64, MIN_INT64, Type
@@ -157,12 +158,30 @@ def _member(type: Type) -> Make:
     return make
 
 
-def _contains(type: Type, members: Sequence[object]) -> Callable[[Values], Bools]:
+# So many numbers are compared one by one; in longer lists each row is looked up.
+_SHORT_LIST = 8
+
+
+def _contains(type: Type, members: Sequence[Any]) -> Callable[[Values], Bools]:
     if type in (Type.TEXT, Type.BYTES):
         known = frozenset(members)
-        return lambda values: np.fromiter((value in known for value in values.tolist()), np.bool_, len(values))
-    array = np.array(sorted(set(members)), scalar(type, FILLERS[type]).dtype)  # type: ignore[type-var]
-    return lambda values: np.isin(values, array)
+        return lambda values: np.fromiter(map(known.__contains__, values.tolist()), np.bool_, len(values))
+    distinct = sorted(set(members))
+    if len(distinct) <= _SHORT_LIST:
+        return _equals_any([scalar(type, member) for member in distinct])
+    array = np.array(distinct, DTYPES[type])
+    last = len(array) - 1
+    return lambda values: np.equal(array[np.minimum(array.searchsorted(values), last)], values)
+
+
+def _equals_any(members: Sequence[Values]) -> Callable[[Values], Bools]:
+    def contains(values: Values) -> Bools:
+        found = np.zeros(len(values), np.bool_)
+        for member in members:
+            found |= np.equal(values, member)
+        return found
+
+    return contains
 
 
 # -- greatest and least ------------------------------------------------------------------------------------------------

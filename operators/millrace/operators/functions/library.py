@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from millrace.operators.batch import Batch, Bools, Values
-from millrace.operators.functions.faults import Fault, RowFault
 from millrace.operators.functions.vectors import (
     Faults,
     Operand,
@@ -179,18 +178,6 @@ def each_row(result: Type, compute: Callable[..., Any]) -> Make:
         return run
 
     return make
-
-
-def guarded(compute: Callable[..., Any], *errors: type[Exception]) -> Callable[..., Any]:
-    """A function whose exceptions of these kinds mean an argument outside what it takes."""
-
-    def guard(*values: Any) -> Any:
-        try:
-            return compute(*values)
-        except errors:
-            raise RowFault(Fault.BAD_ARGUMENT) from None
-
-    return guard
 
 
 def _scalar_run(operand: Operand) -> Run:

@@ -122,20 +122,16 @@ def coalesce(operands: Sequence[Operand]) -> Run:
         for other in others:
             if valid is None:
                 break
-            missing = ~valid if faults is None else ~valid & (faults == 0)
+            missing = ~valid
             if not missing.any():
                 break
             more, more_valid, more_faults = other(batch)
             values = np.where(missing, more, values)
-            valid = None if more_valid is None and faults is None else valid | (missing & _all(more_valid, len(batch)))
+            valid = None if more_valid is None else valid | more_valid
             faults = first_fault(faults, only(more_faults, missing))
         return values, valid, faults
 
     return run
-
-
-def _all(valid: Bools | None, count: int) -> Bools:
-    return np.ones(count, np.bool_) if valid is None else valid
 
 
 def _nullif(type: Type) -> Make:

@@ -17,7 +17,7 @@ from millrace.operators.batch import Values
 from millrace.operators.functions.arithmetic import check_finite, cleared
 from millrace.operators.functions.faults import Fault, RowFault
 from millrace.operators.functions.library import Function, each_row, strict
-from millrace.operators.functions.vectors import Faults
+from millrace.operators.functions.vectors import Faults, faults_where
 from millrace.protocol import MIN_INT64, Type
 
 _BIGINT, _DOUBLE, _INTERVAL = Type.BIGINT, Type.DOUBLE, Type.INTERVAL
@@ -27,8 +27,7 @@ def _absolute(fault: Fault) -> Callable[[Values], tuple[Values, Faults | None]]:
     """The least integer has no opposite within 64 bits."""
 
     def compute(values: Values) -> tuple[Values, Faults | None]:
-        least = values == MIN_INT64
-        return np.abs(values), np.where(least, np.uint8(fault), np.uint8(0)) if least.any() else None
+        return np.abs(values), faults_where(values == MIN_INT64, fault)
 
     return compute
 

@@ -12,7 +12,7 @@ import numpy as np
 from millrace.operators.batch import Values
 from millrace.operators.functions.faults import Fault, RowFault
 from millrace.operators.functions.library import Function, each_row, strict
-from millrace.operators.functions.vectors import Faults, Operand, Run
+from millrace.operators.functions.vectors import Faults, Operand, Run, faults_where
 from millrace.protocol import MAX_INT64, MIN_INT64, Refuse, Type
 
 _TEXT, _BIGINT, _DOUBLE = Type.TEXT, Type.BIGINT, Type.DOUBLE
@@ -116,8 +116,7 @@ def _truncated(unit: str) -> Callable[[Values], tuple[Values, Faults | None]]:
     def compute(us: Values) -> tuple[Values, Faults | None]:
         begin = truncate(us)
         # What lies before the least timestamp has wrapped around to the far future.
-        wrapped = begin > us
-        return begin, np.where(wrapped, np.uint8(Fault.TIMESTAMP_RANGE), np.uint8(0)) if wrapped.any() else None
+        return begin, faults_where(begin > us, Fault.TIMESTAMP_RANGE)
 
     return compute
 
@@ -322,8 +321,7 @@ def _from_seconds(values: Values) -> tuple[Values, Faults | None]:
     with np.errstate(all="ignore"):
         us = np.rint(values * 1e6)
     fits = (us >= float(MIN_INT64)) & (us < float(MAX_INT64))
-    faults = None if fits.all() else np.where(fits, np.uint8(0), np.uint8(Fault.TIMESTAMP_RANGE))
-    return np.where(fits, us, 0.0).astype(np.int64), faults
+    return np.where(fits, us, 0.0).astype(np.int64), faults_where(~fits, Fault.TIMESTAMP_RANGE)
 
 
 FUNCTIONS: Sequence[Function] = (

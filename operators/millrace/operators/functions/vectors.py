@@ -73,13 +73,9 @@ def first_fault(left: Faults | None, right: Faults | None) -> Faults | None:
     return left if right is None else np.where(left != 0, left, right)
 
 
-def faults_where(failed: Bools, fault: Fault, valid: Bools | None = None) -> Faults | None:
-    """This fault where `failed` is true and the row not null; None if that is nowhere."""
-    if valid is not None:
-        failed = failed & valid
-    if not failed.any():
-        return None
-    return np.where(failed, np.uint8(fault), np.uint8(0))
+def faults_where(failed: Bools, fault: Fault) -> Faults | None:
+    """This fault where `failed` is true; None if that is nowhere."""
+    return np.where(failed, np.uint8(fault), np.uint8(0)) if failed.any() else None
 
 
 def only(faults: Faults | None, rows: Bools | None) -> Faults | None:
@@ -139,4 +135,4 @@ def _per_row_with_faults(
 
 def _array(type: Type, values: list[Any]) -> Values:
     dtype = DTYPES[type]
-    return object_array(values) if dtype.hasobject else np.array(values, dtype)
+    return object_array(values) if dtype.hasobject else np.fromiter(values, dtype, len(values))

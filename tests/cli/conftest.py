@@ -1,0 +1,81 @@
+"""A server for the whole module, in a process of its own, and the command line beside it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ANY_PORT = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+MILLRACE = [sys.executable, "-m", "millrace.cli.main"]
+
+
+def clean_environment(**more):
+    """Ours, without settings that the person running the tests may have."""
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}, **more}
+
+
+class Server:
+    """A running `millrace serve`."""
+
+    def __init__(self, folder, *flags, **variables):
+        self.process = subprocess.Popen(
+            [*MILLRACE, "serve", *ANY_PORT, "--data-dir", str(folder), *flags],
+            env=clean_environment(**variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        addresses = folder / "addresses.json"
+        while not (addresses.exists() and addresses.read_text().endswith("\n")):
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.01)
+        found = json.loads(addresses.read_text())
+        self.listen, self.admin = found["listen"], found["admin"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def millrace(self, *arguments, stdin=""):
+        """One command against this server."""
+        return millrace(*arguments, stdin=stdin, MILLRACE_ADMIN=self.admin)
+
+    def json(self, *arguments):
+        done = self.millrace(*arguments, "--json")
+        assert done.returncode == 0, done
+        return json.loads(done.stdout)
+
+    def end(self):
+        """SIGTERM; the exit code and what was said."""
+        self.process.send_signal(signal.SIGTERM)
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err
+
+
+def millrace(*arguments, stdin="", **variables):
+    return subprocess.run(
+        [*MILLRACE, *arguments],
+        input=stdin,
+        env=clean_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("server")) as made:
+        yield made
+        code, _, err = made.end()
+    assert code == 0, err
+    assert "Traceback" not in err

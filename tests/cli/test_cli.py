@@ -1,0 +1,200 @@
+"""The commands against a server in another process: what is printed where, and the exit codes."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.cli.admin import table_lines
+from tests.cli.conftest import millrace
+
+SQL = """
+CREATE STREAM a (k BIGINT, name TEXT);
+CREATE STREAM b (k BIGINT, name TEXT);
+CREATE QUERY q WITH (order = 'event') AS
+  SELECT k, name FROM a WHERE k > 0 UNION ALL SELECT k, name FROM b;
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def applied(server, tmp_path_factory):
+    file = tmp_path_factory.mktemp("sql") / "all.sql"
+    file.write_text(SQL)
+    planned = server.millrace("apply", str(file), "--plan")
+    assert (planned.returncode, planned.stdout) == (0, "")
+    assert "would create query q" in planned.stderr
+    assert server.json("query", "list") == []
+    done = server.millrace("apply", str(file))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines() == ["create stream a", "create stream b", "create query q"]
+
+
+def test_lists_and_items(server):
+    listed = server.millrace("stream", "list")
+    assert listed.returncode == 0
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["name", "a", "b"]
+    assert [item["name"] for item in server.json("stream", "list")] == ["a", "b"]
+    for kind, name in [("stream", "a"), ("query", "q"), ("component", "a"), ("operator", "q.union1")]:
+        assert server.json(kind, "show", name)["name"] == name
+        shown = server.millrace(kind, "show", name)
+        assert name in shown.stdout.splitlines()[0]
+    assert server.json("sink", "list") == []
+    assert server.json("operator", "list")[0]["name"] == "a.source"
+
+
+def test_the_state_table_is_printed_as_in_the_papers(server):
+    printed = server.millrace("component", "table", "a")
+    rows = [line.split() for line in printed.stdout.splitlines()]
+    assert rows[0] == ["state", "pred", "succ", "transition"]
+    assert ["a.source", "-", "q.select1", "DFS-Source"] in rows
+    union = next(row for row in rows if row[0] == "q.union1")
+    assert union == ["q.union1", "q.select1", "-", "DFS-IWP"]
+    assert rows[rows.index(union) + 1] == ["b.source"]
+    assert server.json("component", "table", "a")["rows"][0]["succ"] == ["q.select1"]
+
+
+def test_a_fork_has_a_line_per_successor():
+    row = {"state": "q.fork1", "pred": ["s.source"], "succ": ["x", "y"], "transition": "DFS-Fork"}
+    assert table_lines([row]) == [["q.fork1", "s.source", "x", "DFS-Fork"], ["", "", "y", ""]]
+
+
+def test_strategies_and_break_points(server):
+    assert server.millrace("strategy", "set", "a", "bfs").stderr == "a now runs bfs\n"
+    assert server.json("strategy", "show", "a")["strategy"] == "bfs"
+    assert server.millrace("strategy", "set", "a", "dfs(2)", "--operator", "q.select1").returncode == 0
+    assert "q.select1  dfs(2)" in server.millrace("strategy", "show", "a").stdout
+    assert server.millrace("strategy", "set", "a", "dfs").returncode == 0
+    assert server.millrace("break", "set", "q.select1").returncode == 0
+    assert "q.select1" in server.json("component", "show", "a")["breaks"]
+    assert server.millrace("break", "unset", "q.select1").returncode == 0
+
+
+def test_explain(server):
+    assert "q.union1" in server.millrace("explain", "q").stdout
+    assert "q.union1" in server.json("explain", "q")["text"]
+    assert "WHERE k > 5" in server.millrace("sql", "EXPLAIN SELECT k FROM a WHERE k > 5").stdout
+
+
+def rows(kind, tmp_path):
+    """The same rows as a file of each format."""
+    path = tmp_path / f"rows.{kind}"
+    data = [{"k": 1, "name": "one"}, {"k": -1, "name": "gone"}, {"k": 2, "name": None}]
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in data))
+    elif kind == "csv":
+        path.write_text("k,name\n1,one\n-1,gone\n2,\n")
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(data), path)
+    else:
+        with pa.ipc.new_file(path, pa.Table.from_pylist(data).schema) as writer:
+            writer.write(pa.Table.from_pylist(data))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "arrow"])
+def test_feed_and_tail(server, tmp_path, kind):
+    start = server.json("query", "show", "q")["next_sequence"]
+    fed = server.millrace("feed", "a", str(rows(kind, tmp_path)))
+    assert (fed.returncode, fed.stdout) == (0, ""), fed.stderr
+    assert fed.stderr.startswith("fed 3 tuples to a")
+    tailed = server.millrace("tail", "q", "--from", str(start), "--limit", "2")
+    assert [json.loads(line) for line in tailed.stdout.splitlines()] == [
+        {"k": 1, "name": "one"},
+        {"k": 2, "name": None},
+    ]
+    assert f"from row {start}" in tailed.stderr
+    said = server.millrace("tail", "q", "--from", str(start), "--limit", "1", "--json").stdout
+    assert json.loads(said) == {"query": "q", "seq": start, "row": {"k": 1, "name": "one"}}
+
+
+def test_feed_from_the_standard_input_at_a_rate(server):
+    fed = server.millrace("feed", "b", "--rate", "1000", "--json", stdin='{"k": 5}\n{"k": 6}\n')
+    assert (fed.returncode, json.loads(fed.stdout)["tuples"]) == (0, 2)
+    fed = server.millrace("feed", "b", "-", "--format", "csv", stdin="k\n7\n")
+    assert fed.returncode == 0, fed.stderr
+
+
+def test_pause_resume_drop(server):
+    server.millrace("sql", "CREATE QUERY gone AS SELECT k FROM a")
+    assert server.millrace("query", "pause", "gone").stderr == "paused query gone\n"
+    assert server.json("query", "show", "gone")["state"] == "paused"
+    assert server.millrace("query", "pause", "gone").returncode == 1
+    assert server.millrace("query", "resume", "gone").stderr.startswith("resumed query gone")
+    assert server.millrace("query", "drop", "gone").stderr == "dropped query gone\n"
+    assert "gone" not in [query["name"] for query in server.json("query", "list")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("query", "show", "qq"), "there is no query qq; did you mean q?"),
+        (("query", "drop", "qq"), "there is no query qq"),
+        (("component", "table", "x"), "there is no component x"),
+        (("strategy", "set", "a", "fastest"), "fastest"),
+        (("break", "set", "q.selct1"), "did you mean q.select1?"),
+        (("tail", "qq"), "there is no query qq"),
+        (("tail", "q", "--from", "999999"), "holds the rows from"),
+        (("feed", "t", "/dev/null"), "there is no stream t"),
+        (("feed", "a", "/no/such.jsonl"), "/no/such.jsonl: no such file or directory"),
+        (("apply", "/no/such.sql"), "/no/such.sql: no such file or directory"),
+        (("sql", "SELECT k FROM a"), "CREATE QUERY name AS SELECT"),
+        (("sql", "CREATE QUERY z AS SELECT kk FROM a"), "did you mean k?"),
+        (("query", "list", "--token-file", "/no/token"), "/no/token"),
+    ],
+)
+def test_failures_are_one_message_and_exit_1(server, arguments, words):
+    done = server.millrace(*arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert done.stderr.startswith("millrace: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bad_row_is_named_by_its_line(server, tmp_path):
+    path = tmp_path / "half.jsonl"
+    path.write_text('{"k": 1}\n{"k": "x"}\n')
+    done = server.millrace("feed", "a", str(path))
+    assert done.returncode == 1
+    assert f"{path}, line 2, field k: expected bigint" in done.stderr
+    path.write_text('{"k": 1}\n{"k": 2')
+    assert "line 2" in server.millrace("feed", "a", str(path)).stderr
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    assert server.millrace("feed", "a", str(empty)).returncode == 0
+
+
+def test_a_server_that_is_not_there():
+    done = millrace("query", "list", MILLRACE_ADMIN="127.0.0.1:1")
+    assert done.returncode == 1
+    assert "no Millrace server answers at 127.0.0.1:1" in done.stderr
+    assert "millrace serve" in done.stderr
+    for wrong in ("nonsense:port", "ftp://x", "http://"):
+        done = millrace("query", "list", "--admin", wrong)
+        assert (done.returncode, "expected HOST:PORT" in done.stderr) == (1, True), done
+
+
+def test_usage():
+    assert millrace("fly").returncode == 2
+    assert millrace("query", "show").returncode == 2
+    assert millrace("query", "list", "--nonsense").returncode == 2
+    helped = millrace("--help")
+    assert helped.returncode == 0
+    for verb in ("serve", "run", "apply", "sql", "feed", "tail", "stream", "component", "strategy", "break", "config"):
+        assert verb in helped.stdout
+
+
+def test_version():
+    assert millrace("version").stdout.startswith("millrace ")
+    assert set(json.loads(millrace("version", "--json").stdout)) == {"version"}
+
+
+def test_starting_is_cheap():
+    """What a command does not need is not imported: the words are those that cost most."""
+    code = "import sys, millrace.cli.main; print([name for name in sys.modules])"
+    import subprocess
+    import sys
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for heavy in ("numpy", "pyarrow", "fastapi", "uvicorn", "pydantic", "msgspec", "lark", "rich.progress"):
+        assert f"'{heavy}'" not in loaded, heavy

@@ -1,0 +1,94 @@
+"""`millrace serve` as a process: its start, what keeps it from starting, and its end."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from tests.cli.conftest import Server, clean_environment, millrace
+
+ROOT = Path(__file__).parents[2]
+
+
+def refused(*arguments, code, **variables):
+    done = millrace(*arguments, **variables)
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
+    sql = f"""CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s;
+              CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/out.parquet');
+              CREATE SINK o FROM q WITH (type = 'stdout')"""
+    rows = "".join(f'{{"k": {k}}}\n' for k in range(5_000))
+    with Server(tmp_path) as server:
+        assert server.millrace("sql", sql).returncode == 0
+        assert server.millrace("feed", "s", stdin=rows).returncode == 0
+        code, out, err = server.end()
+    assert code == 0, err
+    assert "Traceback" not in err
+    assert [json.loads(line)["k"] for line in out.splitlines()] == list(range(5_000))
+    assert pq.read_table(tmp_path / "out.parquet")["k"].to_pylist() == list(range(5_000))
+    # And the next life knows what the first one was told.
+    with Server(tmp_path) as again:
+        assert [query["name"] for query in again.json("query", "list")] == ["q"]
+        assert [sink["name"] for sink in again.json("sink", "list")] == ["f", "o"]
+        assert again.end()[0] == 0
+
+
+def test_a_port_in_use():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = refused("serve", "--listen", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0", code=1)
+    assert said.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1:{port}: address already in use" in said
+
+
+def test_wrong_configuration_is_exit_78(tmp_path):
+    file = tmp_path / "m.toml"
+    file.write_text("[server]\nlisten = 5\nportt = 3\n")
+    for command in (("serve",), ("config", "check")):
+        said = refused(*command, "--config", str(file), code=78)
+        assert said.count("\n") == 2
+        assert "server.portt: unknown setting" in said
+        assert refused(*command, "--listen", "0.0.0.0:0", code=78).count("\n") == 1
+        assert "MILLRACE_LOG__LEVEL" in refused(*command, code=78, MILLRACE_LOG__LEVEL="loud")
+    pem = tmp_path / "pem"
+    pem.write_text("nonsense")
+    pems = {"MILLRACE_SERVER__TLS_CERTIFICATE": str(pem), "MILLRACE_SERVER__TLS_KEY": str(pem)}
+    assert "certificate" in refused("serve", code=78, **pems)
+    database = tmp_path / "catalog.sqlite"
+    database.write_text("this is no database, and long enough to be noticed as such" * 100)
+    flags = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    assert "catalog.sqlite" in refused("serve", *flags, code=78)
+
+
+def test_config_check_prints_what_would_hold(tmp_path):
+    done = millrace("config", "check", "--data-dir", str(tmp_path), MILLRACE_ENGINE__BUDGET="5")
+    assert done.returncode == 0
+    assert f'data_dir = "{tmp_path}"' in done.stdout
+    assert "budget = 5" in done.stdout
+    assert json.loads(millrace("config", "check", "--json").stdout)["server"]["listen"] == "127.0.0.1:7420"
+
+
+def test_the_demo():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py"), "--seconds", "3"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "millrace tail alarms" in done.stdout
+    assert "office  10.1.0." in done.stdout
+    assert "rows of watch" in done.stdout

@@ -1,0 +1,36 @@
+"""What the pages promise is what the server says."""
+
+import re
+from pathlib import Path
+
+from tests.server.harness import SCHEMA_SQL, lines, served, until
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@served(SCHEMA_SQL + "; CREATE SINK f FROM q WITH (type = 'stdout')")
+async def test_every_metric_and_its_labels_are_documented(daemon):
+    async with lines(daemon) as nc:
+        nc.say('{"stream": "s", "tuple": {"k": 1}}')  # a low watermark is shown once it is known
+        await until(lambda: daemon.queries()[0]["rows"] == 1)
+    exposed = set()
+    for family in daemon.metrics.collect():
+        labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
+        name = family.name + ("_total" if family.type == "counter" else "")
+        exposed.add((name, family.type, ", ".join(labels)))
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(millrace_\w+)` \| (\w+) \| ([\w, ]*?) \|", page, re.MULTILINE)) == exposed
+
+
+def test_every_verb_is_documented():
+    from millrace.cli.main import LAZY, app
+
+    page = (DOCS / "cli.md").read_text(encoding="utf-8").replace("\\|", "|")
+    verbs = [command.name for command in app.registered_commands] + list(LAZY)
+    for verb in verbs:
+        assert f"`millrace {verb}" in page, verb
+    for group in app.registered_groups:
+        commands = group.typer_instance.registered_commands if group.typer_instance else []
+        for command in commands:
+            pattern = rf"`millrace [\w|]*\b{group.name}\b[\w|]* [\w|]*\b{command.name}\b"
+            assert re.search(pattern, page), (group.name, command.name)

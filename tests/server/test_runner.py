@@ -1,0 +1,171 @@
+"""The driver: when it steps, what it does with orders, and that it rests."""
+
+import asyncio
+import contextlib
+from itertools import pairwise
+
+import pytest
+import uvloop
+
+from millrace.engine.events import (
+    Answer,
+    AskTimestamp,
+    Command,
+    DropQuery,
+    Effects,
+    FeedClosed,
+    FeedOpened,
+    Grant,
+    Measured,
+    WakeAt,
+)
+from millrace.protocol import Refuse
+from millrace.server.runner import Runner, Stopwatch
+from tests.server.harness import lines, served, until
+
+
+class Script:
+    """An engine that says what a test tells it to, and remembers what it was told."""
+
+    def __init__(self, *effects):
+        self.effects = list(effects)
+        self.steps = []
+
+    def step(self, now_us, events, *, budget):
+        self.steps.append((now_us, list(events), budget))
+        return self.effects.pop(0) if self.effects else Effects()
+
+
+class Clock:
+    def __init__(self):
+        self.us = 1_000
+
+    def __call__(self):
+        return self.us
+
+
+def driven(*effects):
+    """A test that is given a runner at work, its engine and its clock."""
+
+    def decorate(test):
+        def wrapped():
+            async def play():
+                engine, clock, stopwatch = Script(*effects), Clock(), Stopwatch()
+                runner = Runner(engine, stopwatch, budget=7, retain=0, clock=clock)
+                task = asyncio.create_task(runner.run())
+                try:
+                    await asyncio.sleep(0)
+                    await test(runner, engine, clock)
+                finally:
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+
+            uvloop.run(play())
+
+        wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+        return wrapped
+
+    return decorate
+
+
+async def turns(count=20):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@driven()
+async def test_nothing_happens_until_something_happens(runner, engine, clock):
+    await turns()
+    assert engine.steps == []
+    runner.submit(FeedClosed("s", "f"))
+    await turns()
+    assert engine.steps == [(1_000, [FeedClosed("s", "f")], 7)]
+
+
+@driven(Effects(more=True), Effects(more=True), Effects())
+async def test_it_steps_while_there_is_more_and_then_rests(runner, engine, clock):
+    runner.submit(FeedClosed("s", "f"))
+    await runner.wait_drained()
+    await turns()
+    assert [len(events) for _, events, _ in engine.steps] == [1, 0, 0]
+
+
+@driven(*[Effects(more=True)] * 100)
+async def test_others_have_their_turn_between_steps(runner, engine, clock):
+    seen = []
+    runner.submit(FeedClosed("s", "f"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+        seen.append(len(engine.steps))
+    assert max(after - before for before, after in pairwise(seen)) == 1
+
+
+@driven(Effects([WakeAt(500), WakeAt(2_000)]))
+async def test_timers_step_once_each(runner, engine, clock):
+    runner.submit(FeedClosed("s", "f"))
+    await until(lambda: len(engine.steps) == 2)  # 500 is past: at once
+    clock.us = 2_000
+    await until(lambda: len(engine.steps) == 3)
+    await turns()
+    assert len(engine.steps) == 3
+
+
+@driven(Effects([Answer(1, {"done": True}), Answer(2, refused=Refuse("no", code="in_use"))]))
+async def test_commands_are_answered(runner, engine, clock):
+    first, second = runner.command(DropQuery("a")), runner.command(DropQuery("b"))
+    assert await first == {"done": True}
+    with pytest.raises(Refuse) as caught:
+        await second
+    assert caught.value.code == "in_use"
+    # Both were in one step: a text of statements is applied at once.
+    assert engine.steps[0][1] == [Command(1, DropQuery("a")), Command(2, DropQuery("b"))]
+
+
+@driven(Effects([Grant("s", "f", 5), AskTimestamp("s", "f", 1, 99), Grant("s", "gone", 1)]))
+async def test_orders_reach_the_feeds_peer(runner, engine, clock):
+    class Peer:
+        def __init__(self):
+            self.heard = []
+
+        def granted(self, tuples):
+            self.heard.append(tuples)
+
+        def asked(self, request, need_us):
+            self.heard.append((request, need_us))
+
+    peer, other = Peer(), Peer()
+    runner.open_feed("s", "f", peer, can_answer=True)
+    await until(lambda: peer.heard == [5, (1, 99)])
+    assert engine.steps[0][1] == [FeedOpened("s", "f", True)]
+    runner.close_feed("s", "f", other)
+    await turns()
+    assert len(engine.steps) == 1, "who is not the owner closes nothing"
+
+
+@driven()
+async def test_readings_of_the_stopwatch_come_with_the_next_step(runner, engine, clock):
+    runner.stopwatch.start()
+    runner.stopwatch.stop("a", 3)
+    runner.stopwatch.start()
+    runner.stopwatch.stop("a", 4)
+    await turns()
+    assert engine.steps == [], "a reading alone is no reason to step"
+    runner.submit(FeedClosed("s", "f"))
+    await turns()
+    measured, closed = engine.steps[0][1]
+    assert isinstance(measured, Measured)
+    assert (measured.operator, measured.tuples) == ("a", 7)
+    assert measured.us > 0
+    assert closed == FeedClosed("s", "f")
+
+
+@served()
+async def test_an_idle_server_makes_no_steps(daemon):
+    async with lines(daemon) as nc:
+        nc.say('{"stream": "s", "tuple": {"k": 1}}')
+        await until(lambda: daemon.queries()[0]["rows"] == 1)
+        await daemon.runner.wait_drained()
+        before = daemon.runner.steps
+        await turns(200)
+        assert daemon.runner.steps == before

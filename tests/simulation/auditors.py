@@ -1,0 +1,151 @@
+"""What must hold whatever happens: looked at on every arc at every put, and over the whole engine after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from millrace.engine.engine import Engine
+from millrace.engine.events import Deliver, Effects, Progressed
+from millrace.operators.batch import BEGINNING, NO_TIME, Batch
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.map import Map
+from millrace.operators.operator import Operator
+from millrace.operators.sink import Sink
+from millrace.operators.source import Source
+from millrace.operators.waiting import Waiting
+
+
+class Broken(AssertionError):  # noqa: N818 - what a law is then
+    """A law is broken; the text says which and where."""
+
+
+@contextmanager
+def grammar() -> Iterator[None]:
+    """While this holds, no arc takes a tuple below what it promised, and no promise goes back."""
+    put, punctuate = Buffer.put, Buffer.punctuate
+
+    def checked_put(self: Buffer, batch: Batch, *rest: Any) -> None:
+        before = self.promise
+        timed = batch.ts[batch.ts != NO_TIME]
+        if len(timed) and int(timed.min()) < before:
+            raise Broken(f"a tuple at {int(timed.min())} on an arc that promised {before}")
+        if self.ordered and (batch.ts[1:] < batch.ts[:-1]).any():
+            raise Broken(f"an ordered arc got the times {batch.ts.tolist()}")
+        if self.ordered and len(timed) < len(batch) and before > BEGINNING:
+            raise Broken(f"a tuple without a time on an ordered arc that promised {before}")
+        put(self, batch, *rest)
+        _rises(before, self.promise)
+
+    def checked_punctuate(self: Buffer, value_us: int) -> None:
+        before = self.promise
+        punctuate(self, value_us)
+        _rises(before, self.promise)
+
+    Buffer.put, Buffer.punctuate = checked_put, checked_punctuate  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Buffer.put, Buffer.punctuate = put, punctuate  # type: ignore[method-assign]
+
+
+def _rises(before: int, after: int) -> None:
+    if after < before:
+        raise Broken(f"a promise went back from {before} to {after}")
+
+
+class Books:
+    """Tuples in and out of every operator, and the order of every result.
+
+    starts   by operator and input: how many tuples the arc had had when the operator began to read it
+    """
+
+    def __init__(self) -> None:
+        self._starts: dict[str, list[int]] = {}
+        self._next: dict[str, int] = {}
+        self._progress: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self.delivered: dict[str, list[tuple[int, tuple[Any, ...]]]] = {}
+
+    def began(self, operator: Operator) -> None:
+        """A new operator, before anything has reached it."""
+        self._starts[operator.name] = [reader.taken for reader in operator.inputs]
+
+    def ended(self, query: str) -> None:
+        """A query is gone, and with it what was known of it."""
+        for name in [name for name in self._starts if name.startswith(f"{query}.")]:
+            del self._starts[name]
+
+    def step(self, engine: Engine, effects: Effects, ordered: dict[str, bool]) -> None:
+        """Look at what a step ordered and at what it left behind."""
+        for order in effects.orders:
+            if isinstance(order, Deliver):
+                self._deliver(order, ordered[order.query])
+            elif isinstance(order, Progressed):
+                _rises(self._progress.get(order.query, order.value_us), order.value_us)
+                self._progress[order.query] = order.value_us
+        for operator in engine.graph.operators.values():
+            self._balance(operator)
+        self._gauge(engine)
+
+    def _deliver(self, order: Deliver, ordered: bool) -> None:
+        name, batch = order.query, order.batch
+        if order.sequence != self._next.get(name, 0):
+            raise Broken(f"{name}: row {order.sequence} came after {self._next.get(name, 0)} rows")
+        self._next[name] = order.sequence + len(batch)
+        times = batch.ts.tolist()
+        for ts in times:
+            if ts != NO_TIME and ts < self._progress.get(name, ts):
+                raise Broken(f"{name}: a row at {ts} after progress {self._progress[name]}")
+            if ordered and ts < self._last.get(name, ts):
+                raise Broken(f"{name}: a row at {ts} after one at {self._last[name]}")
+            self._last[name] = ts
+        self.delivered.setdefault(name, []).extend(zip(times, batch.rows(), strict=True))
+
+    def _balance(self, operator: Operator) -> None:
+        """Tuples in = out + late + queued + dropped."""
+        counts = operator.counts
+        if isinstance(operator, Source):
+            self._equal(
+                operator, counts.input_tuples, counts.output_tuples + operator.late, "taken in", "queued or late"
+            )
+            return
+        if operator.name not in self._starts:
+            raise Broken(f"{operator.name}: nobody saw it begin")
+        taken = sum(map(_taken, operator.inputs, self._starts[operator.name]))
+        held = sum(reorder.count for reorder in operator.waiting) if isinstance(operator, Waiting) else 0
+        self._equal(operator, taken, counts.input_tuples + held, "taken from its arcs", "consumed or held")
+        if isinstance(operator, Map):
+            self._equal(operator, counts.input_tuples, counts.output_tuples + counts.errors, "in", "out or failed")
+        elif len(operator.inputs) > 1 or isinstance(operator, Waiting | Sink):
+            self._equal(operator, counts.input_tuples, counts.output_tuples, "in", "out")
+        elif counts.input_tuples < counts.output_tuples + counts.errors:
+            raise Broken(f"{operator.name}: {counts.input_tuples} tuples in, {counts.output_tuples} out")
+
+    @staticmethod
+    def _equal(operator: Operator, one: int, other: int, first: str, second: str) -> None:
+        if one != other:
+            raise Broken(f"{operator.name}: {one} tuples {first}, {other} {second}")
+
+    @staticmethod
+    def _gauge(engine: Engine) -> None:
+        """The gauge of queued tuples says what counting them says."""
+        buffers = {id(o.output): o.output for o in engine.graph.operators.values() if not isinstance(o, Sink)}
+        queued = sum(len(batch) for buffer in buffers.values() for batch in buffer.segments)
+        queued += sum(
+            reorder.count for o in engine.graph.operators.values() if isinstance(o, Waiting) for reorder in o.waiting
+        )
+        if queued != engine.gauge.tuples:
+            raise Broken(f"the gauge says {engine.gauge.tuples} queued tuples, counting says {queued}")
+
+
+def _taken(reader: Reader, start: int) -> int:
+    return reader.taken - start - reader.skipped
+
+
+def quiet(engine: Engine) -> None:
+    """An engine that says that nothing is left does nothing when it is stepped again at the same time."""
+    effects = engine.step(engine.moment.now_us, ())
+    if effects.more or effects.executions or any(isinstance(order, Deliver) for order in effects.orders):
+        raise Broken(f"an idle engine had something left: {effects.orders} {effects.executions}")

@@ -1,0 +1,471 @@
+"""Plays a world on an engine in some style, with auditors, and compares what comes out with the oracle and between
+styles.
+
+    plain    dfs(1), one line of the log at a time, all work done before the next
+    wild     everything by chance: cuts of batches, budgets, executions, strategies, break points, weights, saves and
+             restores
+    rough    wild, and queries are added, dropped, paused and resumed in the middle of the work: only auditors look
+
+A checkpoint of the log is reached when nothing is left to do. There the rows given so far must be the oracle's, in
+every style but the rough one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millrace.engine.engine import Engine
+from millrace.engine.events import (
+    AddQuery,
+    AddStream,
+    Answer,
+    Arrived,
+    Command,
+    CommandBody,
+    DropQuery,
+    Effects,
+    Event,
+    FeedClosed,
+    FeedOpened,
+    Late,
+    PauseQuery,
+    Punctuated,
+    Rejected,
+    ResumeQuery,
+    RowsFailed,
+    SetBreak,
+    SetStrategy,
+    SetWeight,
+    WakeAt,
+    WatchProgress,
+)
+from millrace.operators.batch import NO_TIME, Batch
+from millrace.operators.fork import Fork
+from millrace.operators.sink import Sink
+from tests.oracles import graph
+from tests.oracles.stream import END, StreamOracle, Taken
+from tests.simulation.auditors import Books, Broken, grammar, quiet
+from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World
+
+STRATEGIES = ("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)")
+
+# Steps after which an engine that still has something to do is said to run in circles.
+ENDLESS = 20_000
+
+Rows = Counter[tuple[int | None, int, int | None]]
+MANY = 1 << 62
+
+
+@dataclass
+class Outcome:
+    """What a play gave: at each checkpoint the rows per query so far, the late tuples, and a digest of all effects."""
+
+    checkpoints: list[dict[str, Rows]] = field(default_factory=list)
+    late: Rows = field(default_factory=Counter)
+    impossible: int = 0
+    digest: str = ""
+    steps: int = 0
+
+
+class Play:
+    """One engine playing one world. `style` None is plain, a number seeds a wild one, which may be rough."""
+
+    def __init__(self, world: World, style: int | None, *, rough: bool = False) -> None:
+        self.world = world
+        self.rough = rough
+        self.rng = random.Random(f"style {world.seed} {style}")
+        self.wild = style is not None
+        self.engine = Engine(trace=True)
+        self.books = Books()
+        self.outcome = Outcome()
+        self.ordered: dict[str, bool] = {}
+        self._twin: tuple[Engine, int] | None = None
+        self._hash = hashlib.sha256()
+        self._wake: int | None = None
+        self._more = False
+        self._commands = 0
+        self._now = BEGIN_US
+
+    def run(self) -> Outcome:
+        with grammar():
+            self._begin()
+            for said in _recut(self.world.log, self.rng) if self.wild else self.world.log:
+                self._said(said)
+        self.outcome.digest = self._hash.hexdigest()
+        return self.outcome
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        for stream in self.world.streams:
+            self._command(AddStream(stream))
+        for query in self.world.queries:
+            if query.name not in self.world.later:
+                self._add(query)
+
+    def _said(self, said: Said) -> None:
+        if said.at > self._now:
+            if not self.wild:
+                self._drain()
+            self._wake_up(said.at)
+            self._now = said.at
+        match said.kind:
+            case "check" if self.rough and said is not self.world.log[-1]:
+                pass
+            case "check":
+                if self._wake is not None and self._wake <= self._now:
+                    self._step([])
+                self._drain()
+                quiet(self.engine)
+                self.outcome.checkpoints.append(self._rows())
+            case "add":
+                self._add(self.world.query(said.query))
+            case "drop":
+                self._command(DropQuery(said.query))
+                self.books.ended(said.query)
+            case "pause":
+                self._command(PauseQuery(said.query))
+            case "resume":
+                self._command(ResumeQuery(said.query))
+            case _:
+                self._step(self._events(said))
+        if self.wild:
+            self._meddle()
+        else:
+            self._drain()
+
+    def _events(self, said: Said) -> list[Event]:
+        match said.kind:
+            case "tuples":
+                return [Arrived(said.stream, said.feed, self._batch(said))]
+            case "punctuation":
+                return [Punctuated(said.stream, said.feed, said.value)]
+            case "open":
+                return [FeedOpened(said.stream, said.feed)]
+            case "close":
+                return [FeedClosed(said.stream, said.feed)]
+            case "end":
+                source = self.engine.streams_by_name[said.stream].source
+                return [FeedClosed(said.stream, feed, ended=True) for feed in list(source.feeds) or ["main"]]
+        return []
+
+    def _batch(self, said: Said) -> Batch:
+        stream = self.engine.streams_by_name[said.stream].definition
+        external = stream.timestamps == "external"
+        times = [ts if external and ts is not None else 0 for ts, _, _ in said.tuples]
+        return Batch.from_rows(EXTERNAL if external else SCHEMA, said.tuples, times)
+
+    def _add(self, query: QueryModel) -> None:
+        self.ordered[query.name] = self._is_ordered(query)
+        strategy = self.rng.choice([None, *STRATEGIES]) if self.wild else "dfs(1)"
+        with _seen_beginning(self.books, self.engine, query.name):
+            self._command(AddQuery(query.plan(), strategy), work=0)
+        if self.wild and self.rng.random() < 0.5:
+            self._command(WatchProgress(query.name))
+
+    def _is_ordered(self, query: QueryModel) -> bool:
+        return query.output.ordered and query.output.name not in self.world.stamped
+
+    def _rows(self) -> dict[str, Rows]:
+        """What each query has given so far; latent rows count without the time that they may have got."""
+        found = {}
+        for query in self.world.queries:
+            given = self.books.delivered.get(query.name, [])
+            timeless = query.output.name in self.world.stamped
+            found[query.name] = Counter(
+                (None if timeless or ts == NO_TIME else ts, row[1], row[2]) for ts, row in given
+            )
+        return found
+
+    # -- stepping ----------------------------------------------------------------------------------------------------
+
+    def _command(self, body: CommandBody, work: int | None = None) -> None:
+        self._commands += 1
+        self._step([Command(self._commands, body)], work=work)
+
+    def _drain(self) -> None:
+        for _ in range(ENDLESS):
+            if not self._more:
+                return
+            self._step([])
+        raise Broken("the engine runs in circles: it still has something to do, and nothing happens")
+
+    def _wake_up(self, before: int) -> None:
+        """Keep the engine's appointments, as a driver must; a wild one may be late."""
+        for _ in range(ENDLESS):
+            if self._wake is None or self._wake > before or (self.wild and self.rng.random() < 0.3):
+                return
+            self._now = max(self._now, self._wake)
+            self._step([])
+            self._drain()
+        raise Broken("the engine asks again and again to be woken")
+
+    def _step(self, events: Sequence[Event], work: int | None = None) -> None:
+        budget, executions = MANY, MANY
+        if work is not None:
+            executions = work
+        elif self.wild:
+            budget = self.rng.choice([1, 2, 5, 40, MANY])
+            executions = self.rng.choice([1, 1, 2, 6, MANY])
+        effects = self.engine.step(self._now, events, budget=budget, executions=executions)
+        self._check_twin(events, budget, executions, effects)
+        self.outcome.steps += 1
+        self._hash.update(described(effects))
+        self._more = effects.more
+        self._wake = None
+        for order in effects.orders:
+            match order:
+                case WakeAt(at_us):
+                    self._wake = at_us
+                case Late(batch=batch, marks=marks):
+                    late = zip(batch.rows(), marks.tolist(), strict=True)
+                    self.outcome.late.update((mark, row[1], row[2]) for row, mark in late)
+                case RowsFailed(count=count):
+                    self.outcome.impossible += count
+                case Rejected(refused=refused):
+                    raise Broken(f"the engine rejected an event: {refused.text}")
+                case Answer(refused=refused) if refused is not None:
+                    self._refused(events, refused.text)
+        if work != 0:
+            self.books.step(self.engine, effects, self.ordered)
+
+    @staticmethod
+    def _refused(events: Sequence[Event], text: str) -> None:
+        body = events[-1].body if isinstance(events[-1], Command) else None
+        if not isinstance(body, SetBreak | SetStrategy):
+            raise Broken(f"{body} was refused: {text}")
+
+    # -- chance ------------------------------------------------------------------------------------------------------
+
+    def _meddle(self) -> None:
+        """What an admin or an accident may do between two lines of the log."""
+        rng = self.rng
+        for _ in range(rng.choice([0, 0, 1, 2, 5])):
+            self._step([])
+        if rng.random() < 0.15:
+            component = rng.choice(self.engine.graph.components).name
+            self._command(SetStrategy(component, rng.choice(STRATEGIES)))
+        if rng.random() < 0.1:
+            operator = rng.choice(self._row_operators())
+            component = self.engine.graph.component_of(self.engine.graph.operator(operator)).name
+            self._command(SetStrategy(component, rng.choice(STRATEGIES), operator))
+        if rng.random() < 0.15:
+            operator = rng.choice(self._row_operators())
+            self._command(SetBreak(operator, operator not in self.engine.graph.breaks))
+        if rng.random() < 0.05:
+            self._command(SetWeight(rng.choice(self.engine.graph.components).name, rng.randint(1, 4)))
+        if rng.random() < 0.1:
+            self._save_and_restore()
+
+    def _row_operators(self) -> list[str]:
+        """The operators that have a row in a state table and an output to set a break point at."""
+        return [o.name for o in self.engine.graph.operators.values() if not isinstance(o, Sink | Fork)]
+
+    def _save_and_restore(self) -> None:
+        """Go on with a restored engine; the old one goes on beside it for a while and must do the same."""
+        saved = self.engine.save()
+        restored = Engine.restore(saved, trace=True)
+        if restored.save() != saved:
+            raise Broken("a restored engine, saved again, gives other bytes")
+        self._twin = self.engine, self.rng.randint(1, 12)
+        self.engine = restored
+
+    def _check_twin(self, events: Sequence[Event], budget: int, executions: int, effects: Effects) -> None:
+        if self._twin is None:
+            return
+        twin, left = self._twin
+        theirs = twin.step(self._now, events, budget=budget, executions=executions)
+        if described(theirs) != described(effects):
+            raise Broken(f"a restored engine did otherwise than the saved one:\n{effects}\n{theirs}")
+        self._twin = (twin, left - 1) if left > 1 else None
+
+
+class _seen_beginning:  # noqa: N801 - reads as a statement
+    """Tells the books of the operators that a query brings."""
+
+    def __init__(self, books: Books, engine: Engine, query: str) -> None:
+        self._books, self._engine, self._query = books, engine, query
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        for name, operator in self._engine.graph.operators.items():
+            if name.startswith(f"{self._query}."):
+                self._books.began(operator)
+
+
+def _recut(log: Sequence[Said], rng: random.Random) -> Iterator[Said]:
+    """The same log, batches cut into pieces."""
+    for said in log:
+        rest = said.tuples
+        while len(rest) > 1 and rng.random() < 0.4:
+            cut = rng.randint(1, len(rest) - 1)
+            yield replace(said, tuples=rest[:cut])
+            rest = rest[cut:]
+        yield replace(said, tuples=rest)
+
+
+def described(effects: Effects) -> bytes:
+    """Effects as bytes, the same for the same effects."""
+    return repr([effects.more, effects.executions, [_described(order) for order in effects.orders]]).encode()
+
+
+def _described(order: Any) -> Any:
+    fields = [getattr(order, name) for name in order.__dataclass_fields__]
+    return [type(order).__name__, *(_plain(value) for value in fields)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Batch):
+        return [value.ts.tolist(), value.arrival.tolist(), value.rows()]
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+# -- the oracle's answer -----------------------------------------------------------------------------------------------
+
+
+class Expected:
+    """What must have come out at each checkpoint, from the log alone."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.checkpoints: list[dict[str, Rows | None]] = []
+        self.streams = {
+            stream.name: StreamOracle(
+                stream.timestamps, stream.disorder_us, stream.progress == "tuples", stream.ets == "on-demand"
+            )
+            for stream in world.streams
+        }
+        self._begun: dict[str, dict[str, tuple[int, int | None]]] = {}
+        self._away: dict[str, list[tuple[int, int]]] = {}
+        self._paused: dict[str, int] = {}
+        self._gone: dict[str, Rows | None] = {}
+        self._now = BEGIN_US
+        for query in world.queries:
+            if query.name not in world.later:
+                self._begin(query, -1)
+        for position, said in enumerate(world.log):
+            self._now = max(self._now, said.at)
+            self._said(position, said)
+
+    @property
+    def late(self) -> Rows:
+        vs = {number: v for said in self.world.log for _, number, v in said.tuples}
+        return Counter((mark, number, vs[number]) for stream in self.streams.values() for number, mark in stream.late)
+
+    def _begin(self, query: QueryModel, position: int) -> None:
+        """A query reads each stream from one microsecond above the newest time taken in so far."""
+        self._begun[query.name] = {name: (position, self.streams[name].newest) for name in query.reads_streams}
+
+    def _said(self, position: int, said: Said) -> None:
+        stream = self.streams.get(said.stream)
+        match said.kind:
+            case "check":
+                self.checkpoints.append({query.name: self._given(query) for query in self.world.queries})
+            case "add":
+                self._begin(self.world.query(said.query), position)
+            case "pause":
+                self._paused[said.query] = position
+            case "resume":
+                self._away.setdefault(said.query, []).append((self._paused.pop(said.query), position))
+            case "drop":
+                self._gone[said.query] = self._given(self.world.query(said.query))
+            case "tuples" if stream is not None:
+                for ts, number, v in said.tuples:
+                    stream.arrived(said.feed, position, self._now, ts, number, v)
+            case "punctuation" if stream is not None:
+                stream.punctuated(said.feed, said.value)
+            case "open" if stream is not None:
+                stream.opened(said.feed)
+            case "close" if stream is not None:
+                stream.closed(said.feed, ended=False)
+            case "end" if stream is not None:
+                for feed in list(stream.feeds) or ["main"]:
+                    stream.closed(feed, ended=True)
+
+    def _given(self, query: QueryModel) -> Rows | None:
+        """The query's rows so far; None if they may depend on when rows were looked at (a pause, a latent stamp)."""
+        if query.name in self._gone:
+            return self._gone[query.name]
+        if query.name not in self._begun:
+            return Counter()
+        if query.name in self._paused:
+            return None
+        timeless = query.output.name in self.world.stamped
+        if timeless and not all(stream.mark == END for stream in self._below(query)):
+            return None
+        rows = self._compute(query).rows
+        return Counter((None if timeless else ts, number, v) for ts, number, v in rows)
+
+    def _below(self, query: QueryModel) -> list[StreamOracle]:
+        """Every timed stream that the query's rows come from."""
+        found = [self.streams[name] for name in query.reads_streams if self.streams[name].kind != "latent"]
+        for name in query.reads_queries:
+            found += self._below(self.world.query(name))
+        return found
+
+    def _compute(self, query: QueryModel) -> graph.Given:
+        given: dict[str, graph.Given] = {}
+
+        def of(name: str) -> graph.Given:
+            if name not in given:
+                given[name] = self._outside(query, name)
+            return given[name]
+
+        for node in query.nodes:
+            given[node.name] = graph.compute(node, [of(name) for name in node.inputs])
+        return given[query.output.name]
+
+    def _outside(self, query: QueryModel, name: str) -> graph.Given:
+        if not name.endswith(".source"):
+            return self._compute(next(other for other in self.world.queries if other.output.name == name))
+        stream = name.removesuffix(".source")
+        oracle = self.streams[stream]
+        return graph.source(oracle.taken, oracle.promised(self._now), self._admits(query.name, stream))
+
+    def _admits(self, query: str, stream: str) -> Callable[[Taken], bool]:
+        position, newest = self._begun[query][stream]
+        away = self._away.get(query, [])
+
+        def admits(taken: Taken) -> bool:
+            fresh = taken.position > position and (newest is None or taken.ts is None or taken.ts > newest)
+            return fresh and not any(first < taken.position < last for first, last in away)
+
+        return admits
+
+
+# -- one seed ----------------------------------------------------------------------------------------------------------
+
+
+def simulate(world: World, styles: int = 3) -> int:
+    """Play a world plainly and wildly and compare; how many steps it took. Raises Broken, or what the engine raised."""
+    expected = Expected(world)
+    steps = 0
+    for style in (None, *range(styles)):
+        outcome = Play(world, style).run()
+        steps += outcome.steps
+        _compare(expected, outcome, style)
+        if style == 0 and Play(world, style).run().digest != outcome.digest:
+            raise Broken("the same seed gave other effects")
+    for style in range(styles):
+        steps += Play(world, style, rough=True).run().steps
+    return steps
+
+
+def _compare(expected: Expected, outcome: Outcome, style: int | None) -> None:
+    how = "plain" if style is None else f"style {style}"
+    if outcome.late != expected.late:
+        raise Broken(f"{how}: late {outcome.late - expected.late} more than {expected.late - outcome.late}")
+    for number, (wanted, got) in enumerate(zip(expected.checkpoints, outcome.checkpoints, strict=True)):
+        for query, rows in wanted.items():
+            if rows is not None and got[query] != rows:
+                raise Broken(
+                    f"{how}, checkpoint {number}: {query} gave {dict(got[query] - rows)} too much, "
+                    f"withheld {dict(rows - got[query])}"
+                )

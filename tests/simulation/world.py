@@ -1,0 +1,272 @@
+"""A world from a seed: streams, queries over them, and a log of what happens, all small and as nasty as can be.
+
+A world says what happens; how it is cut, scheduled, saved and restored is another seed's business, because none of that
+may change what comes out.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from millrace.engine.plan import Node, QueryPlan, StreamDefinition
+from millrace.operators.expression import Call, Column, Constant, Expression
+from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
+from millrace.protocol import Field, Schema, Type
+from tests.oracles.graph import NodeModel
+
+SCHEMA = Schema((Field("ts", Type.TIMESTAMP), Field("id", Type.BIGINT, False), Field("v", Type.BIGINT)))
+EXTERNAL = Schema((Field("ts", Type.TIMESTAMP, False), *SCHEMA.fields[1:]))
+TS, ID, V = (Column(field.type, field.nullable, at, field.name) for at, field in enumerate(SCHEMA))
+
+# The most copies of a tuple that unions of a query with itself may make.
+MOST_COPIES = 8
+
+# The world begins at a time that no default value has.
+BEGIN_US = 1_000
+
+Kind = Literal["tuples", "punctuation", "open", "close", "end", "tick", "add", "drop", "pause", "resume", "check"]
+TupleOf = tuple[int | None, int, int | None]  # the field ts, the id, v
+
+
+@dataclass(frozen=True)
+class Said:
+    """One line of the log. `tuples` are a batch of one feed; a command is a query's name and what to do with it."""
+
+    at: int
+    kind: Kind
+    stream: str = ""
+    feed: str = ""
+    tuples: tuple[TupleOf, ...] = ()
+    value: int = 0
+    query: str = ""
+
+
+@dataclass(frozen=True)
+class QueryModel:
+    """A query: its operators in plan order. Inputs are names of nodes, `<stream>.source`, or another query's output."""
+
+    name: str
+    nodes: tuple[NodeModel, ...]
+    reads_streams: tuple[str, ...]
+    reads_queries: tuple[str, ...]
+
+    @property
+    def output(self) -> NodeModel:
+        return self.nodes[-1]
+
+    def plan(self) -> QueryPlan:
+        nodes = tuple(Node(node.name, spec_of(node), node.inputs) for node in self.nodes)
+        return QueryPlan(
+            self.name,
+            nodes,
+            self.output.name,
+            SCHEMA,
+            reads_streams=self.reads_streams,
+            reads_queries=self.reads_queries,
+        )
+
+
+@dataclass(frozen=True)
+class World:
+    seed: int
+    streams: tuple[StreamDefinition, ...]
+    queries: tuple[QueryModel, ...]
+    log: tuple[Said, ...]
+    later: tuple[str, ...] = ()  # queries that the log adds
+    dropped: tuple[str, ...] = ()
+    stamped: frozenset[str] = frozenset()  # nodes below which rows of latent streams may have got a time
+
+    def query(self, name: str) -> QueryModel:
+        return next(query for query in self.queries if query.name == name)
+
+
+def spec_of(node: NodeModel) -> Spec:
+    c = Constant(Type.BIGINT, False, node.constant)
+    match node.kind:
+        case "below":
+            return SelectSpec(_call(Type.BOOLEAN, "<", V, c))
+        case "divisor":
+            return SelectSpec(_call(Type.BOOLEAN, "=", _call(Type.BIGINT, "%", c, V), Constant(Type.BIGINT, False, 0)))
+        case "plus":
+            return _map(_call(Type.BIGINT, "+", V, c))
+        case "quotient":
+            return _map(_call(Type.BIGINT, "/", c, V))
+        case "union" | "merge":
+            return UnionSpec(node.kind == "merge")
+        case "sort":
+            return SortSpec()
+    raise AssertionError(node.kind)
+
+
+def _call(type: Type, sign: str, one: Expression, other: Expression) -> Expression:
+    return Call(type, True, f"{sign}(bigint, bigint)", (one, other))
+
+
+def _map(v: Expression) -> Spec:
+    return MapSpec((("ts", TS), ("id", ID), ("v", v)))
+
+
+def world_of(seed: int) -> World:
+    return _Maker(seed).make()
+
+
+@dataclass
+class _Maker:
+    seed: int
+    rng: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(f"world {self.seed}")
+
+    def make(self) -> World:
+        rng = self.rng
+        self.streams = tuple(self._stream(f"s{number}") for number in range(rng.randint(1, 3)))
+        # Whether the rows of a node may have no time, and whether some may have been stamped on the way.
+        self.timeless = {stream.source: stream.timestamps == "latent" for stream in self.streams}
+        self.stamped: set[str] = set()
+        self.copies = dict.fromkeys(self.timeless, 1)
+        queries: list[QueryModel] = []
+        for number in range(rng.randint(1, 4)):
+            queries.append(self._query(f"q{number}", queries))
+        read = {name for query in queries for name in query.reads_queries}
+        free = [query.name for query in queries if query.name not in read and not query.reads_queries]
+        later = tuple(name for name in free if rng.random() < 0.3)
+        dropped = tuple(name for name in free if rng.random() < 0.15)
+        paused = [name for name in free if rng.random() < 0.3]
+        log = self._log(later, dropped, paused)
+        return World(self.seed, self.streams, tuple(queries), log, later, dropped, frozenset(self.stamped))
+
+    def _stream(self, name: str) -> StreamDefinition:
+        rng = self.rng
+        kind = rng.choices(["external", "internal", "latent"], [6, 3, 2])[0]
+        ets = rng.choice(["on-demand", "on-demand", "none"])
+        if kind == "external":
+            return StreamDefinition(
+                name,
+                EXTERNAL,
+                "external",
+                "ts",
+                disorder_us=rng.choice([0, 0, 3, 12]),
+                progress=rng.choice(["tuples", "tuples", "tuples", "punctuation"]),
+            )
+        return StreamDefinition(name, SCHEMA, kind, ets=ets)  # type: ignore[arg-type]
+
+    # -- queries ---------------------------------------------------------------------------------------------------
+
+    def _query(self, name: str, others: list[QueryModel]) -> QueryModel:
+        """A random graph: nodes read sources, outputs of earlier queries and earlier nodes; the last is the result."""
+        rng = self.rng
+        outside = [stream.source for stream in self.streams]
+        if others and rng.random() < 0.5:
+            outside += [query.output.name for query in others] * 2
+        nodes: list[NodeModel] = []
+        unread: list[str] = []
+        for number in range(rng.randint(1, 5)):
+            inputs = self._inputs(outside, [node.name for node in nodes], unread)
+            node = self._node(f"{name}.n{number}", inputs)
+            nodes.append(node)
+            unread = [other for other in unread if other not in inputs] + [node.name]
+        if len(unread) > 1:
+            nodes.append(self._many(f"{name}.last", tuple(unread)))
+        used = [reads for node in nodes for reads in node.inputs]
+        by_output = {query.output.name: query.name for query in others}
+        return QueryModel(
+            name,
+            tuple(nodes),
+            tuple(dict.fromkeys(one.removesuffix(".source") for one in used if one.endswith(".source"))),
+            tuple(dict.fromkeys(by_output[one] for one in used if one in by_output)),
+        )
+
+    def _inputs(self, outside: list[str], inside: list[str], unread: list[str]) -> tuple[str, ...]:
+        rng = self.rng
+        count = rng.choices([1, 2, 3, 4], [6, 4, 2, 1])[0]
+        chosen = [rng.choice(unread if unread and rng.random() < 0.6 else outside + inside) for _ in range(count)]
+        while len(chosen) > 1 and sum(self.copies[name] for name in chosen) > MOST_COPIES:
+            chosen.pop()
+        return tuple(chosen)
+
+    def _node(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
+        if len(inputs) > 1:
+            return self._many(name, inputs)
+        kind = self.rng.choices(["below", "divisor", "plus", "quotient", "sort"], [4, 2, 3, 1, 3])[0]
+        return self._seen(NodeModel(name, kind, inputs, self.rng.randint(1, 12)))
+
+    def _many(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
+        return self._seen(NodeModel(name, self.rng.choice(["union", "merge", "merge"]), inputs))
+
+    def _seen(self, node: NodeModel) -> NodeModel:
+        """Keep to what SQL can say: rows without a time are never sorted, and mixed with others by a merge alone."""
+        self.copies[node.name] = sum(self.copies[name] for name in node.inputs)
+        timeless = [self.timeless[name] for name in node.inputs]
+        if node.kind == "sort" and any(timeless):
+            node = NodeModel(node.name, "plus", node.inputs, 1)
+        if node.kind == "union" and len(set(timeless)) > 1:
+            node = NodeModel(node.name, "merge", node.inputs)
+        merged = node.kind == "merge"
+        self.timeless[node.name] = any(timeless) and not merged
+        if any(name in self.stamped for name in node.inputs) or (merged and any(timeless)):
+            self.stamped.add(node.name)
+        return node
+
+    # -- the log ---------------------------------------------------------------------------------------------------
+
+    def _log(self, later: tuple[str, ...], dropped: tuple[str, ...], paused: list[str]) -> tuple[Said, ...]:
+        rng = self.rng
+        self.now = BEGIN_US
+        self.ids = 0
+        length = rng.randint(10, 50)
+        log: list[Said] = []
+        for _ in range(length):
+            self.now += rng.choice([0, 0, 1, 1, 2, 5, 30])
+            log.append(self._said())
+        for name in later:
+            self._insert(log, "add", name, 0)
+        for name in paused:
+            first = next((place + 1 for place, said in enumerate(log) if said.query == name), 0)
+            self._insert(log, "resume", name, self._insert(log, "pause", name, first) + 1)
+        for name in dropped:
+            self._insert(log, "drop", name, len(log))
+        end = log[-1].at
+        log += [Said(end, "check"), *(Said(end, "end", stream.name) for stream in self.streams), Said(end, "check")]
+        return tuple(log)
+
+    def _insert(self, log: list[Said], kind: Kind, name: str, first: int) -> int:
+        """Put a command, behind a check, at a random place from `first` on; where it stands now."""
+        place = self.rng.randint(max(first, 1), len(log))
+        at = log[place - 1].at
+        log[place:place] = [Said(at, "check"), Said(at, kind, query=name)]
+        return place + 1
+
+    def _said(self) -> Said:
+        rng = self.rng
+        stream = rng.choice(self.streams)
+        feed = rng.choice(["main", "main", "main", "other", "third"])
+        kinds: list[Kind] = ["tuples", "punctuation", "open", "close", "tick", "check"]
+        kind = rng.choices(kinds, [12, 3, 1, 1, 1, 1])[0]
+        if kind == "tuples":
+            return Said(self.now, "tuples", stream.name, feed, self._tuples(stream))
+        if kind == "punctuation":
+            # Only clients of external streams make promises about time.
+            value = self.now - rng.randint(-4, 15)
+            if stream.timestamps == "external":
+                return Said(self.now, "punctuation", stream.name, feed, value=value)
+            return Said(self.now, "tick")
+        if kind in ("open", "close"):
+            return Said(self.now, kind, stream.name, feed)
+        return Said(self.now, kind)
+
+    def _tuples(self, stream: StreamDefinition) -> tuple[TupleOf, ...]:
+        rng = self.rng
+        made: list[TupleOf] = []
+        back = max(stream.disorder_us, 4) if stream.disorder_us or rng.random() < 0.2 else 0
+        base = self.now - rng.randint(0, 3)
+        for _ in range(rng.choice([1, 1, 2, 3, 8, 20])):
+            base += rng.choice([0, 0, 1, 2])
+            ts = base - rng.randint(0, back)
+            v = rng.choices([None, rng.randint(0, 12)], [1, 9])[0]
+            external = stream.timestamps == "external"
+            made.append((ts if external or rng.random() < 0.5 else None, self.ids, v))
+            self.ids += 1
+        return tuple(made)
