@@ -30,7 +30,7 @@ def same_rows(one: Iterable[AnyRow], other: Iterable[AnyRow]) -> str | None:
     return None
 
 
-def same_event_order(one: Sequence[AnyRow], other: Sequence[AnyRow], time: Callable[[AnyRow], Any]) -> str | None:
+def same_event_order(one: Sequence[AnyRow], other: Sequence[AnyRow], time: Callable[[Any], Any]) -> str | None:
     """None if both have the same rows and times never fall in either."""
     for name, rows in (("first", one), ("second", other)):
         times = [time(row) for row in rows]
@@ -40,7 +40,7 @@ def same_event_order(one: Sequence[AnyRow], other: Sequence[AnyRow], time: Calla
     return same_rows(one, other)
 
 
-def same_final(one: Iterable[AnyRow], other: Iterable[AnyRow], key: Callable[[AnyRow], Hashable]) -> str | None:
+def same_final(one: Iterable[AnyRow], other: Iterable[AnyRow], key: Callable[[Any], Hashable]) -> str | None:
     """None if the last row of each key is the same in both."""
     left, right = ({key(row): row for row in rows} for rows in (one, other))
     if left.keys() != right.keys():

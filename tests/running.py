@@ -27,7 +27,7 @@ class Result:
     engine: Engine
 
 
-def run_events(sql: str, events: Sequence[Mapping[str, Any]], folder: Path, **flags: Any) -> Result:
+def run_events(sql: str, events: Sequence[Any], folder: Path, **flags: Any) -> Result:
     """Run a script over events."""
     path = folder / "events.jsonl"
     path.write_text("".join(json.dumps(event) + "\n" for event in events), "utf-8")

@@ -78,6 +78,29 @@ def test_config_check_prints_what_would_hold(tmp_path):
     assert json.loads(millrace("config", "check", "--json").stdout)["server"]["listen"] == "127.0.0.1:7420"
 
 
+def test_the_command_line_over_tls_with_a_token(tmp_path):
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    more = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "cert")]
+    subprocess.run([*command.split(), *more], check=True, capture_output=True)
+    (tmp_path / "token").write_text("secret\n")
+    guards = {
+        "MILLRACE_SERVER__TLS_CERTIFICATE": str(tmp_path / "cert"),
+        "MILLRACE_SERVER__TLS_KEY": str(tmp_path / "key"),
+        "MILLRACE_SERVER__TOKEN_FILE": str(tmp_path / "token"),
+    }
+    with Server(tmp_path, **guards) as server:
+        here = {"MILLRACE_ADMIN": server.admin, "MILLRACE_CA_FILE": str(tmp_path / "cert")}
+        asked = millrace("query", "list", **here)
+        assert (asked.returncode, "Bearer" in asked.stderr) == (1, True)
+        assert millrace("query", "list", MILLRACE_ADMIN=f"https://{server.admin}").returncode == 1
+        here["MILLRACE_TOKEN_FILE"] = str(tmp_path / "token")
+        assert millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s", **here).returncode == 0
+        fed = millrace("feed", "s", stdin='{"k": 1}\n', **here)
+        assert fed.returncode == 0, fed.stderr
+        assert millrace("tail", "q", "--from", "0", "--limit", "1", **here).stdout == '{"k": 1}\n'
+        assert server.end()[0] == 0
+
+
 def test_the_demo():
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo.py"), "--seconds", "3"],

@@ -48,7 +48,9 @@ def test_a_trace_says_the_time_before_each_execution(tmp_path):
         (1_020, "q.select1", "q.select2"),
         (1_030, "q.select2", None),
     ]
-    assert [line["step"] for line in result.trace if "step" in line] == [1, 2, 3, 4]
+    assert [line["step"] for line in result.trace if "step" in line] == [1, 2, 3, 4, 5, 6]
+    assert len(result.trace) == 7
+    assert result.trace[-1] == {"at": 1_040, "query": "q", "punctuation": None}
 
 
 def test_what_arrives_during_an_execution_enters_before_the_next(tmp_path):
@@ -98,7 +100,7 @@ def test_how_long_a_silent_input_holds_the_other_back(tmp_path):
     sql = """CREATE STREAM a (ts TIMESTAMP, v BIGINT) WITH (time = 'ts');
              CREATE STREAM b (ts TIMESTAMP, v BIGINT) WITH (time = 'ts');
              CREATE QUERY u WITH (order = 'event') AS SELECT * FROM a UNION ALL SELECT * FROM b;"""
-    events: list[dict] = [
+    events = [
         {"at": 10, "stream": "a", "tuple": {"ts": 10, "v": 1}},
         {"at": 20, "stream": "a", "tuple": {"ts": 20, "v": 2}},
         {"at": 110, "stream": "b", "tuple": {"ts": 15, "v": 3}},
@@ -117,3 +119,13 @@ def test_how_long_a_silent_input_holds_the_other_back(tmp_path):
         "max": 130,
     }
     assert result.report["totals"]["peak_queue_tuples"] == 3
+
+
+def test_peaks_count_what_waits_for_its_time(tmp_path):
+    sql = """CREATE STREAM a (ts TIMESTAMP, v BIGINT) WITH (time = 'ts', progress = 'punctuation');
+             CREATE QUERY u WITH (order = 'event') AS SELECT v FROM a;"""
+    events: list = [{"stream": "a", "tuple": {"ts": ts, "v": ts}} for ts in (3, 4, 9, 10)]
+    events.insert(3, {"stream": "a", "punctuation": 4})
+    report = run_events(sql, events, tmp_path).report
+    (sort,) = (found for found in report["operators"].values() if found["kind"] == "sort")
+    assert sort["peak_queue_tuples"] == report["totals"]["peak_queue_tuples"] == 3

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.operators.batch import DTYPES, FILLERS, Batch
-from millrace.operators.evaluate import Computed, compile_expression, compile_predicate, evaluate
+from millrace.operators.evaluate import Computed, compile_columns, compile_expression, compile_predicate, evaluate
 from millrace.operators.expression import Call, Case, Cast, Column, Constant, Expression
 from millrace.operators.functions import LIBRARY, Function, arithmetic
 from millrace.operators.functions.faults import REASONS
@@ -135,6 +135,20 @@ def test_a_predicate_passes_what_is_true_and_reports_what_fails(
     count = len(given_rows)
     assert ([True] * count if mask is None else mask.tolist()) == [value is True for value in expected]
     assert ([False] * count if errors is None else errors.rows.tolist()) == [value is FAILED for value in expected]
+
+
+@given(data=st.data(), given_rows=rows())
+@settings(max_examples=60)
+def test_columns_together_are_columns_one_by_one(data: st.DataObject, given_rows: list[tuple[Any, ...]]) -> None:
+    wanted = [data.draw(expressions(type, 2)) for type in TYPES]
+    batch = batch_of(given_rows)
+    columns, masks, errors = compile_columns(wanted)(batch)
+    failed = np.zeros(len(batch), bool)
+    for expression, values, valid in zip(wanted, columns, masks, strict=True):
+        alone_ = evaluate(expression, batch)
+        assert outcomes(Computed(values, valid, alone_.error), expression.type) == outcomes(alone_, expression.type)
+        failed |= alone_.error.rows if alone_.error is not None else False
+    assert failed.tolist() == ([False] * len(batch) if errors is None else errors.rows.tolist())
 
 
 @given(data=st.data(), given_rows=rows(), type=st.sampled_from(TYPES))

@@ -41,7 +41,7 @@ def served(sql=SCHEMA_SQL, **sections):
     def decorate(test):
         def wrapped(*args, **kwargs):
             async def play():
-                async with asyncio.timeout(60), running(sql, **sections) as daemon:
+                async with asyncio.timeout(40), running(sql, **sections) as daemon:
                     await test(daemon, *args, **kwargs)
 
             uvloop.run(play())

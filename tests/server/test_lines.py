@@ -1,6 +1,10 @@
 """JSON lines over a real socket, as `nc` would speak them."""
 
-from tests.server.harness import lines, served, until
+import asyncio
+import random
+
+from millrace.protocol.messages import Result
+from tests.server.harness import lines, peer, served, until
 
 
 @served()
@@ -120,3 +124,40 @@ async def test_dropping_is_told(daemon):
         await nc.hear()
         await daemon.catalog.execute("DROP QUERY q; DROP STREAM s")
         assert [(await nc.hear())["error"]["code"] for _ in range(2)] == ["dropped", "dropped"]
+
+
+@served(limits={"frame_bytes": 4096})
+async def test_lines_of_nonsense(daemon):
+    """Twenty thousand lines, most of them damaged, beside one person who must not notice."""
+    chance = random.Random(11)
+    samples = [
+        b'{"stream": "s", "tuple": {"k": 1, "v": 2.5, "name": "x"}}',
+        b'{"stream": "s", "punctuation": "2026-01-01T00:00:00Z"}',
+        b'{"subscribe": "q", "from": 0}',
+        b'{"unsubscribe": "q"}',
+        b'{"stream": "s", "close": true}',
+        b'{"stream": "s", "tuple": {"k": [[[[[[1]]]]]]}}',
+    ]
+
+    def damaged():
+        line = bytearray(chance.choice(samples))
+        for _ in range(chance.randrange(3)):
+            line[chance.randrange(len(line))] = chance.randrange(256)
+        return bytes(line)
+
+    async def torment():
+        async with lines(daemon) as nc:
+            nc.writer.write(b"{}\n" + b"\n".join(damaged() for _ in range(5_000)) + b"\n")
+            nc.say('{"unsubscribe": "the end"}')
+            while b"the end" not in await nc.reader.readline():
+                pass
+
+    async with peer(daemon) as reader:
+        await reader.subscribe(credit=10**6)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(torment())
+        async with lines(daemon) as nc:
+            nc.say('{"stream": "s", "tuple": {"k": 123456789}}')
+            while (await reader.hear(Result)).rows[-1][0] != 123456789:
+                pass

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import AddQuery, FeedClosed, PauseQuery, ResumeQuery, SetBreak, SetStrategy, WakeAt
+from millrace.engine.events import AddQuery, FeedClosed, Late, PauseQuery, ResumeQuery, SetBreak, SetStrategy, WakeAt
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import NO_TIME
+from millrace.operators.batch import END_OF_TIME, NO_TIME
 from tests.engine.graphs import (
     TV,
     Bench,
+    V,
     arrive,
     compare,
     external,
@@ -152,3 +153,15 @@ def test_a_query_added_later_counts_what_it_reads_and_nothing_older():
     assert times(bench.run(give_tv("s", 40, 60)), "q") == [60, 60]
     (found,) = (operator for operator in bench.engine.operators() if operator["name"] == "q.U")
     assert found["input_tuples"] == found["output_tuples"] == 2
+
+
+def test_what_comes_after_the_end_of_a_stream_is_late_whatever_stamps_it():
+    # An internal tuple was stamped with the end of time itself.
+    for definition in (StreamDefinition("s", V), StreamDefinition("s", V, "latent")):
+        bench = Bench(definition)
+        bench.query(path("q", 1))
+        bench.run(arrive("s", 1), FeedClosed("s", "main", ended=True))
+        effects = bench.run(arrive("s", 2), at=70)
+        assert rows(effects, "q") == []
+        (late,) = (order for order in effects.orders if isinstance(order, Late))
+        assert (late.batch.rows(), late.batch.ts.tolist(), late.marks.tolist()) == ([(2,)], [70], [END_OF_TIME])

@@ -62,6 +62,8 @@ CASES = [
     ("SELECT «t * 2 FROM s", "*: expected bigint, double or interval, got text"),
     ("SELECT a FROM s WHERE «a", "WHERE: expected boolean, got bigint"),
     ("SELECT a FROM s WHERE a > 1 AND «b", "AND: expected boolean, got bigint"),
+    ("SELECT a FROM p WHERE ts > «'soon'", "expected a timestamp (integer microseconds or ISO 8601"),
+    ("SELECT a FROM p WHERE ts > ts - «'5 parsecs'", "'parsecs' is no unit of time"),
     ("SELECT a FROM s WHERE t > «5", ">: expected text, got bigint"),
     ("SELECT CASE WHEN a = 1 THEN 2 ELSE «'x' END FROM s", "the branches of CASE must have one type"),
     ("SELECT CASE WHEN «a THEN 2 END FROM s", "CASE WHEN: expected boolean, got bigint"),

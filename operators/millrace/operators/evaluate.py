@@ -50,6 +50,7 @@ class Computed(NamedTuple):
     error: Errors | None
 
 
+Columns = Callable[[Batch], tuple[list[Values], list[Bools | None], Errors | None]]
 Predicate = Callable[[Batch], tuple[Bools | None, Errors | None]]
 
 
@@ -60,6 +61,25 @@ def compile_expression(expression: Expression, library: Library = LIBRARY) -> Ca
     def compute(batch: Batch) -> Computed:
         values, valid, faults = run(batch)
         return Computed(values, valid, None if faults is None else _errors(faults))
+
+    return compute
+
+
+def compile_columns(expressions: Sequence[Expression], library: Library = LIBRARY) -> Columns:
+    """A function that computes all columns of a new row: values, masks, and the rows of which any column failed."""
+    runs = [_compile(expression, library).run for expression in expressions]
+
+    def compute(batch: Batch) -> tuple[list[Values], list[Bools | None], Errors | None]:
+        columns: list[Values] = []
+        masks: list[Bools | None] = []
+        faults: Faults | None = None
+        for run in runs:
+            values, valid, failed = run(batch)
+            columns.append(values)
+            masks.append(valid)
+            if failed is not None:
+                faults = first_fault(faults, failed)
+        return columns, masks, None if faults is None else _errors(faults)
 
     return compute
 
@@ -75,7 +95,9 @@ def compile_predicate(expression: Expression, library: Library = LIBRARY) -> Pre
         values, _, faults = run(batch)
         if faults is not None and (errors := _errors(faults)) is not None:
             return values & ~errors.rows, errors
-        return None if count_true(values) == len(values) else values, None
+        count = len(values)
+        everywhere = values.item() if count == 1 else count_true(values) == count
+        return None if everywhere else values, None
 
     return test
 

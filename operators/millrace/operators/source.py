@@ -110,11 +110,20 @@ class Source(Operator):
         timestamps = self.clocking.timestamps
         if timestamps == "external":
             return self._judge(feed, batch.arrived(now_us), now_us, heard_us)
+        if self.mark == END_OF_TIME:
+            return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count))), None
         stamp = NO_TIME if timestamps == "latent" else max(now_us, self.mark)
         self._queue(batch.arrived(now_us, constant_int64(stamp, count)), stamp)
         if timestamps == "internal":
             self._raise_mark(stamp, "tuple")
         return None, None
+
+    def _after_the_end(self, feed: Feed, batch: Batch) -> Refused:
+        """The stream is over: no stamp is high enough for what still comes."""
+        count = len(batch)
+        feed.late += count
+        self.late += count
+        return Refused(batch, constant_int64(END_OF_TIME, count))
 
     def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
         far = None

@@ -98,9 +98,10 @@ class Waiting(Operator):
                 continue
             batch = reader.take(reader.waiting)
             if batch is not None and len(batch):
-                reorder = self.waiting[position]
-                reorder.put(batch)
-                reader.peak = max(reader.peak, reorder.count)
+                waiting = self.waiting[position]
+                waiting.put(batch)
+                # They are still queued before this input, with those that waited already.
+                reader.peak = max(reader.peak, waiting.count)
                 reader.buffer.gauge.add(len(batch), reader.buffer.width)
 
     def execute(self, limit: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from millrace.operators import expression as e
@@ -248,6 +249,7 @@ class Binder:
                 if all(want in have for want, have in zip(_without(wanted, position), others, strict=True)):
                     types.append(wanted[position])
             if types:
+                self._refuse_literal(arguments[position], types)
                 expected = _alternatives(dict.fromkeys(types))
                 return self.error(
                     arguments[position], f"{_called(name)}: expected {expected}, got {bound[position].type}"
@@ -255,6 +257,13 @@ class Binder:
         got = ", ".join(str(value.type) for value in bound)
         some = "; ".join(row.key for row in fitting[:6])
         return self.error(node, f"{_called(name)} does not take ({got}); there is {some}")
+
+    def _refuse_literal(self, node: s.Expr, types: Sequence[Type]) -> None:
+        """A text literal where only a time would do was meant as one: say what is wrong with it."""
+        if isinstance(node, s.Constant) and isinstance(node.value, str):
+            for type in types:
+                if type in (Type.TIMESTAMP, Type.INTERVAL):
+                    self._literal(node, type, partial(_READ_LITERAL[type], node.value))
 
     def _texts(self, node: s.FunctionCall, bound: Sequence[e.Expression]) -> list[e.Expression]:
         """`||` beside a text, and concat, take any type by its text."""

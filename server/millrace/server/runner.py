@@ -43,6 +43,8 @@ from millrace.server.sink import Outlet
 log = structlog.get_logger()
 
 
+# An operator's failed rows are logged at most so often; its counters have them all.
+COMPLAIN_EVERY_US: Final = 10_000_000
 # How often the end of the server looks whether sinks and subscribers are done.
 DRAIN_POLL_SECONDS: Final = 0.01
 
@@ -101,6 +103,8 @@ class Runner:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._last_command = 0
         self._watchers: dict[str, int] = {}
+        # By operator: rows that failed and were not told yet, and when they may be.
+        self._failed: dict[str, tuple[int, int]] = {}
         self._held: dict[str, asyncio.Future[Any]] = {}
         self._orders: Mapping[type, Callable[[Any], None]] = {
             Deliver: self._deliver,
@@ -282,7 +286,13 @@ class Runner:
         log.warning("the engine rejected an event", kind=type(order.event).__name__, reason=order.refused.text)
 
     def _rows_failed(self, order: RowsFailed) -> None:
-        log.warning("rows were dropped", operator=order.operator, rows=order.count, reason=order.reason)
+        """Told at once, then now and then: a stream of bad rows must not become a stream of lines."""
+        rows, due_us = self._failed.get(order.operator, (0, 0))
+        rows, now_us = rows + order.count, self._clock()
+        if now_us >= due_us:
+            log.warning("rows were dropped", operator=order.operator, rows=rows, reason=order.reason)
+            rows, due_us = 0, now_us + COMPLAIN_EVERY_US
+        self._failed[order.operator] = (rows, due_us)
 
 
 class Stopwatch:

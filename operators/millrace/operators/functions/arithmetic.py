@@ -51,14 +51,14 @@ def highest(values: Values) -> int:
     """The greatest of a column; one that says nothing of an empty one."""
     count = len(values)
     if count == 1:
-        return int(values.item())
+        return values.item()  # type: ignore[no-any-return]
     return int(_max(values)) if count else 0
 
 
 def lowest(values: Values) -> int:
     count = len(values)
     if count == 1:
-        return int(values.item())
+        return values.item()  # type: ignore[no-any-return]
     return int(_min(values)) if count else 0
 
 

@@ -1,0 +1,118 @@
+"""Files: what was written reads back, whatever the types."""
+
+import csv
+import io
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.operators.batch import Batch
+from millrace.protocol import Refuse, Schema, format_timestamp
+from millrace.server.writers import CsvWriter, JsonLinesWriter, open_file
+
+SCHEMA = Schema.of(ts="timestamp", b="boolean", i="bigint", d="double", t="text", y="bytes")
+INT64 = st.integers(-(2**63), 2**63 - 1)
+ROWS = st.lists(
+    st.tuples(
+        st.none() | INT64,
+        st.none() | st.booleans(),
+        st.none() | INT64,
+        st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        st.none() | st.text(max_size=6),
+        st.none() | st.binary(max_size=6),
+    ),
+    max_size=6,
+)
+
+
+class Kept(io.BytesIO):
+    """A file whose content outlives it."""
+
+    def close(self):
+        self.content = self.getvalue()
+
+
+def batch(rows):
+    return Batch.from_rows(SCHEMA, rows, [0] * len(rows))
+
+
+def written(writer_of, rows):
+    file = Kept()
+    writer = writer_of(file)
+    writer.write(batch(rows))
+    writer.write(batch(rows))
+    writer.flush()
+    writer.close()
+    return file.content
+
+
+@given(ROWS)
+def test_json_lines_read_back(rows):
+    from base64 import b64encode
+
+    found = [json.loads(line) for line in written(JsonLinesWriter, rows).decode().split("\n") if line]
+    expected = [
+        {
+            "ts": None if ts is None else format_timestamp(ts),
+            "b": b,
+            "i": i,
+            "d": d,
+            "t": t,
+            "y": None if y is None else b64encode(y).decode(),
+        }
+        for ts, b, i, d, t, y in rows
+    ]
+    assert found == expected * 2
+
+
+@given(ROWS)
+def test_csv_reads_back(rows):
+    text = written(CsvWriter, rows).decode()
+    found = list(csv.reader(io.StringIO(text, newline="")))
+    expected = [
+        [
+            "" if ts is None else format_timestamp(ts),
+            "" if b is None else str(b).lower(),
+            "" if i is None else str(i),
+            "" if d is None else repr(d),
+            "" if t is None else t,
+            "" if y is None else y.hex(),
+        ]
+        for ts, b, i, d, t, y in rows
+    ]
+    assert found == expected * 2
+
+
+@given(ROWS)
+def test_parquet_reads_back(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("parquet") / "x.parquet"
+    writer = open_file(path, SCHEMA)
+    writer.write(batch(rows))
+    writer.write(batch(rows))
+    assert not path.exists()
+    writer.close()
+    table = pq.read_table(path)
+    assert table.set_column(0, "ts", table["ts"].cast("int64")).to_pylist() == [
+        dict(zip(SCHEMA.names, row, strict=True)) for row in rows * 2
+    ]
+    assert [part.name for part in path.parent.iterdir()] == ["x.parquet"]
+
+
+def test_text_files_are_gone_on_with(tmp_path):
+    for name, wanted in (("x.csv", "ts,b,i,d,t,y\n1970-01-01T00:00:00Z,,1,,,\n1970-01-01T00:00:00Z,,2,,,\n"),):
+        for number in (1, 2):
+            writer = open_file(tmp_path / name, SCHEMA)
+            writer.write(batch([(0, None, number, None, None, None)]))
+            writer.close()
+        assert (tmp_path / name).read_text() == wanted
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("x.txt", "jsonl, csv, parquet"), ("no/x.csv", "no such file"), ("x", "''")]
+)
+def test_what_cannot_be_written(tmp_path, path, words):
+    with pytest.raises(Refuse, match=words):
+        open_file(tmp_path / path, SCHEMA)
