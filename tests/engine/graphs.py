@@ -64,7 +64,7 @@ def plan(name: str, *nodes: tuple[str, Spec, Iterable[str]], schema: Schema = V,
         for operator, spec, inputs in nodes
     )
     outside = {source for node in made for source in node.inputs if not source.startswith(f"{name}.")}
-    streams = tuple(sorted(source.split(".")[0] for source in outside if source.endswith(".source")))
+    streams = tuple(sorted(source.removesuffix(".source") for source in outside if source.endswith(".source")))
     queries = tuple(sorted(source.split(".")[0] for source in outside if not source.endswith(".source")))
     return QueryPlan(
         name,

@@ -151,7 +151,7 @@ class Play:
                 return [FeedClosed(said.stream, said.feed)]
             case "end":
                 source = self.engine.streams_by_name[said.stream].source
-                return [FeedClosed(said.stream, feed, ended=True) for feed in list(source.feeds) or ["main"]]
+                return [FeedClosed(said.stream, feed, ended=True) for feed in list(source.feeds.by_name) or ["main"]]
         return []
 
     def _batch(self, said: Said) -> Batch:

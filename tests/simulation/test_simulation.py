@@ -66,7 +66,7 @@ def test_worlds_are_worth_playing():
     [
         (Source, "_marks_met", lambda self, feed, ts: ts - 1),
         (Waiting, "horizon", lambda self: max(reader.promise for reader in self.inputs)),
-        (Reader, "head_us", lambda self: None),
+        (Reader, "low_water", lambda self: self.promise),
     ],
     ids=["lateness", "horizon", "low water"],
 )

@@ -65,7 +65,7 @@ class Component:
         if self.current not in self.table:
             self.current = None
         self.ready.clear()
-        self.ready.update(dict.fromkeys(operators))
+        self.ready.update(dict.fromkeys((*operators, *self.sinks)))
         for operator in operators:
             operator.output.ready = self.ready
         self.stirred = True
@@ -75,7 +75,7 @@ class Component:
         budget: int,
         executions: int,
         effects: Effects,
-        demand: Callable[[Component], bool],
+        demand: Callable[[Component, Effects], bool],
         watch: Stopwatch | None,
         trace: bool,
     ) -> tuple[int, int]:
@@ -86,9 +86,9 @@ class Component:
         used = done = 0
         table = self.table
         while used < budget and done < executions:
-            operator = self.current or self._begin()
+            operator = self.current or self._begin(effects)
             if operator is None:
-                if demand(self):
+                if demand(self, effects):
                     continue
                 self.stirred = False
                 break
@@ -126,11 +126,14 @@ class Component:
         self.steps += done
         return used, done
 
-    def _begin(self) -> Operator | None:
+    def _begin(self, effects: Effects) -> Operator | None:
         """The first operator of a new cycle."""
         while self.ready:
             operator = next(iter(self.ready))
             del self.ready[operator]
+            if isinstance(operator, Sink):
+                self._empty(operator, effects)
+                continue
             if operator.fresh():
                 return operator
             row = self.table[operator]
@@ -155,13 +158,16 @@ class Component:
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:
-            if sink.inputs[0].unseen:
-                drained = sink.drain()
-                if drained is not None:
-                    effects.orders.append(Deliver(sink.query, *drained))
-            reached = sink.progressed()
-            if reached is not None:
-                effects.orders.append(Progressed(sink.query, reached))
+            self._empty(sink, effects)
+
+    def _empty(self, sink: Sink, effects: Effects) -> None:
+        if sink.inputs[0].unseen:
+            drained = sink.drain()
+            if drained is not None:
+                effects.orders.append(Deliver(sink.query, *drained))
+        reached = sink.progressed()
+        if reached is not None:
+            effects.orders.append(Progressed(sink.query, reached))
 
     def queued(self) -> int:
         """Tuples that wait anywhere in the component, shared ones once."""

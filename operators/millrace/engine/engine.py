@@ -9,7 +9,7 @@ changed nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from millrace.engine import saving, views
@@ -17,9 +17,11 @@ from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
     AddStream,
+    AlterStream,
     Answer,
     Answered,
     Arrived,
+    ClockStepped,
     Command,
     CommandBody,
     DropQuery,
@@ -27,8 +29,10 @@ from millrace.engine.events import (
     Effects,
     Event,
     FeedClosed,
+    FeedHeld,
     FeedOpened,
     Grant,
+    Heard,
     Late,
     Measured,
     PauseQuery,
@@ -38,18 +42,21 @@ from millrace.engine.events import (
     SetBreak,
     SetStrategy,
     SetWeight,
+    TooFar,
     WakeAt,
     WatchProgress,
 )
 from millrace.engine.graph import Graph
-from millrace.engine.plan import QueryPlan, StreamDefinition, names
+from millrace.engine.plan import POLICIES, QueryPlan, StreamDefinition, names
 from millrace.engine.table import Strategy
-from millrace.operators.batch import BEGINNING
+from millrace.engine.timekeeper import Timekeeper
+from millrace.engine.why import why
+from millrace.operators.batch import BEGINNING, Batch, constant_int64, object_array
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.sink import Sink
-from millrace.operators.source import Clocking, Source
+from millrace.operators.source import Clocking, Refused, Source
 from millrace.operators.waiting import Waiting
 from millrace.protocol import Refuse
 
@@ -83,6 +90,12 @@ class Query:
     paused: str | None = None
 
 
+def clocking_of(definition: StreamDefinition) -> Clocking:
+    """What of a stream's definition its source needs to know."""
+    by_tuples = definition.progress == "tuples"
+    return Clocking(definition.timestamps, definition.disorder_us, by_tuples, definition.ahead_us)
+
+
 class Engine:
     """Streams, queries and the components that run them."""
 
@@ -105,7 +118,7 @@ class Engine:
         self.graph = Graph()
         self.costs: dict[str, tuple[int, float]] = {}
         self._turn = 0
-        self._wake: int | None = None
+        self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
 
     # -- the one door --------------------------------------------------------------------------------------------------
@@ -114,7 +127,7 @@ class Engine:
         self, now_us: int, events: Sequence[Event] = (), *, budget: int = BUDGET, executions: int = MANY
     ) -> Effects:
         """Take what happened, work within the budget (in tuples, and in executions), and say what is to be done."""
-        self.moment.now_us = max(now_us, self.moment.now_us)
+        self.moment.now_us = self.time.heard_us = max(now_us, self.moment.now_us)
         effects = Effects()
         for event in events:
             try:
@@ -124,15 +137,13 @@ class Engine:
                     effects.orders.append(Answer(event.id, refused=refused))
                 else:
                     effects.orders.append(Rejected(event, refused))
-        if self._wake is not None and self.moment.now_us >= self._wake:
-            self._wake = None
-            for component in self.graph.components:
-                component.stirred = True
+        self.time.ring(effects)
         self._work(effects, budget, executions)
         if self._owing:
             self._grant(effects)
-        if self._wake is not None:
-            effects.orders.append(WakeAt(self._wake))
+        wake_us = self.time.timers.first()
+        if wake_us is not None:
+            effects.orders.append(WakeAt(wake_us))
         effects.more = any(component.busy() for component in self.graph.components)
         return effects
 
@@ -141,26 +152,31 @@ class Engine:
             case Arrived():
                 self._arrive(event, effects)
             case Punctuated():
-                source = self._source(event.stream)
-                source.promise(source.open(event.feed), event.value_us)
+                source = self.source(event.stream)
+                source.promise(source.open(event.feed), event.value_us, "client")
                 self.graph.component_of(source).stirred = True
             case Measured():
                 tuples, us = self.costs.get(event.operator, (0, 0.0))
                 self.costs[event.operator] = (tuples + event.tuples, us + event.us)
             case FeedOpened():
-                source = self._source(event.stream)
-                if event.feed not in source.feeds:
-                    source.open(event.feed)
-                    effects.orders.append(Grant(event.stream, event.feed, self.credit))
+                self._open_feed(event, effects)
             case FeedClosed():
-                source = self._source(event.stream)
-                source.close(event.feed, ended=event.ended)
-                self.graph.component_of(source).stirred = True
+                self._close_feed(event, effects)
+            case FeedHeld():
+                feed = self.source(event.stream).feeds.get(event.feed)
+                if feed is not None:
+                    (feed.hold if event.held else feed.release)(self.time.heard_us)
+                self.graph.component_of(self.source(event.stream)).stirred = True
+            case Heard():
+                self.time.heard_us = min(event.until_us, self.moment.now_us)
+            case ClockStepped():
+                self.time.step_clock(event.by_us)
             case Answered():
-                source = self._source(event.stream)
-                source.promise(source.open(event.feed), event.value_us)
+                self.time.answered(event, effects)
+                self.graph.component_of(self.source(event.stream)).stirred = True
             case Command():
                 effects.orders.append(Answer(event.id, value=self._obey(event.body)))
+                self.time.keep_beating()
 
     def _arrive(self, event: Arrived, effects: Effects) -> None:
         stream = self._stream(event.stream)
@@ -168,12 +184,59 @@ class Engine:
         if not len(batch):
             return
         now_us = self.moment.now_us
-        late = stream.source.arrive(event.feed, batch, now_us)
-        if stream.source.feeds[event.feed].owed * 4 >= self.credit:
+        source = stream.source
+        late, far = source.arrive(event.feed, batch, now_us, self.time.heard_us)
+        feed = source.feeds.by_name[event.feed]
+        if feed.owed * 4 >= self.credit:
             self._owing[event.stream] = None
-        self.graph.component_of(stream.source).stirred = True
+            if feed.owed >= self.credit:
+                # The client may say nothing until it gets credit: its silence means nothing.
+                feed.hold(self.time.heard_us)
+        self.graph.component_of(source).stirred = True
+        if far is not None:
+            effects.orders.append(TooFar(event.stream, event.feed, far.batch, int(far.marks[0])))
         if late is not None:
-            effects.orders.append(Late(event.stream, event.feed, now_us, late.batch, late.marks))
+            effects.orders.append(Late(event.stream, event.feed, now_us, late.batch, late.marks, late.broken))
+            self._put_aside(event, late)
+
+    def _put_aside(self, event: Arrived, late: Refused) -> None:
+        """Late tuples go to the stream's side stream, if any query reads it."""
+        aside = self.streams_by_name.get(f"{event.stream}.late")
+        if aside is None:
+            return
+        now_us = self.moment.now_us
+        batch, count = late.batch, len(late.batch)
+        at_us = constant_int64(max(now_us, aside.source.mark), count)
+        feed = object_array([event.feed] * count)
+        columns = (*batch.columns, late.marks - batch.ts, late.marks, feed, at_us)
+        told = Batch(aside.definition.schema, batch.ts, columns, (*batch.valid, None, None, None, None))
+        aside.source.arrive("late", told, now_us, now_us)
+        self.graph.component_of(aside.source).stirred = True
+
+    def _open_feed(self, event: FeedOpened, effects: Effects) -> None:
+        source = self.source(event.stream)
+        known = source.feeds.get(event.feed)
+        feed = source.open(event.feed)
+        feed.can_answer = event.can_answer
+        self.time.timers.unset("leave", event.stream, event.feed)
+        if known is None:
+            effects.orders.append(Grant(event.stream, event.feed, self.credit))
+        elif feed.owed:
+            # It comes back: what it had sent before the connection broke has used up credit that it does not know of.
+            effects.orders.append(Grant(event.stream, event.feed, self.credit))
+            feed.owed = 0
+
+    def _close_feed(self, event: FeedClosed, effects: Effects) -> None:
+        stream = self._stream(event.stream)
+        feed = stream.source.feeds.get(event.feed)
+        if feed is not None:
+            self.time.forget_request(stream.source, feed, effects)
+            if event.lost and stream.definition.grace_us:
+                feed.leaves_us = self.moment.now_us + stream.definition.grace_us
+                self.time.timers.set(feed.leaves_us, "leave", event.stream, event.feed)
+                return
+        stream.source.close(event.feed, ended=event.ended)
+        self.graph.component_of(stream.source).stirred = True
 
     # -- working -------------------------------------------------------------------------------------------------------
 
@@ -188,7 +251,7 @@ class Engine:
             if component.deficit <= 0:
                 component.deficit += QUANTUM * component.weight
             used, done = component.run(
-                min(component.deficit, budget), executions, effects, self._demand, self.stopwatch, self.trace
+                min(component.deficit, budget), executions, effects, self.time.demand, self.stopwatch, self.trace
             )
             component.deficit = component.deficit - used if component.busy() else 0
             if component.deficit <= 0:
@@ -208,51 +271,6 @@ class Engine:
                 return components[turn]
         return None
 
-    def _demand(self, component: Component) -> bool:
-        """Carry the needs of blocked operators to the sources that hold them back; say whether any of them could
-        help.
-
-        A source that the engine stamps answers with the clock: what arrives later is stamped at or above it.
-        """
-        helped = False
-        for waiter in component.waiters:
-            need = waiter.need()
-            if need is None:
-                continue
-            for holder in self._holders(waiter, need):
-                helped |= self._ask(holder, need)
-        return helped
-
-    def _holders(self, waiter: Waiting, need_us: int) -> list[Source | Waiting]:
-        """What holds an operator back, above its inputs, each once, in order.
-
-        It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
-        """
-        found: dict[Source | Waiting, None] = {}
-        todo: list[Operator] = [self.graph.producer(waiter.inputs[position]) for position in waiter.holding()]
-        while todo:
-            operator = todo.pop(0)
-            if isinstance(operator, Source):
-                found[operator] = None
-                continue
-            above = [self.graph.producer(reader) for reader in operator.inputs if reader.promise < need_us]
-            if not above and isinstance(operator, Waiting):
-                found[operator] = None
-            todo.extend(above)
-        return list(found)
-
-    def _ask(self, holder: Source | Waiting, need_us: int) -> bool:
-        if isinstance(holder, Source) and (not holder.clocking.on_demand or holder.clocking.timestamps != "internal"):
-            return False
-        now_us = self.moment.now_us
-        if now_us < need_us:
-            self._wake = need_us if self._wake is None else min(self._wake, need_us)
-            return False
-        if not holder.reach(now_us):
-            return False
-        self.graph.component_of(holder).ready[holder] = None
-        return True
-
     def _grant(self, effects: Effects) -> None:
         """Give credit back for what feeds have sent, unless their component holds too much already.
 
@@ -267,15 +285,18 @@ class Engine:
             if component.queued() >= self.most_queued and not self._awaited(component, stream.source):
                 kept[name] = None
                 continue
-            for name_of_feed, feed in stream.source.feeds.items():
+            for feed in stream.source.feeds:
                 if feed.owed * 4 >= self.credit:
-                    effects.orders.append(Grant(name, name_of_feed, feed.owed))
+                    effects.orders.append(Grant(name, feed.name, feed.owed))
                     feed.owed = 0
+                    feed.release(self.time.heard_us)
         self._owing = kept
 
     def _awaited(self, component: Component, source: Source) -> bool:
         return any(
-            source in self._holders(waiter, need) for waiter in component.waiters if (need := waiter.need()) is not None
+            source in self.time.holders(waiter, need)
+            for waiter in component.waiters
+            if (need := waiter.need()) is not None
         )
 
     # -- commands ------------------------------------------------------------------------------------------------------
@@ -284,6 +305,8 @@ class Engine:
         match body:
             case AddStream(definition):
                 return self._add_stream(definition)
+            case AlterStream(name, changes):
+                return self._alter_stream(name, dict(changes))
             case DropStream(name):
                 return self._drop_stream(name)
             case AddQuery(plan, strategy):
@@ -295,7 +318,7 @@ class Engine:
             case ResumeQuery(name):
                 return self._resume(name)
             case WatchProgress(name, wanted):
-                self._query(name).sink.watched = wanted
+                self.query(name).sink.watched = wanted
                 self.graph.rewire()
                 return {"query": name, "watched": wanted}
             case SetStrategy(component, strategy, operator):
@@ -308,21 +331,32 @@ class Engine:
 
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
         self._refuse_taken(definition.name)
-        clocking = Clocking(
-            definition.timestamps,
-            definition.disorder_us,
-            definition.progress == "tuples",
-            definition.ets == "on-demand",
-        )
         output = Buffer(definition.schema, ordered=definition.always_ordered, gauge=self.gauge)
-        source = Source(definition.source, definition.name, clocking, output)
+        source = Source(definition.source, definition.name, clocking_of(definition), output)
         self.streams_by_name[definition.name] = Stream(definition, source)
+        if definition.propagation == "punctuation":
+            self.graph.punctuating[source] = None
         self.graph.add([source])
         return {"stream": definition.name}
 
+    def _alter_stream(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        stream = self._stream(name)
+        unknown = [option for option in changes if option not in POLICIES]
+        if unknown:
+            raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
+        stream.definition = definition = replace(stream.definition, **changes)
+        stream.source.clocking = clocking_of(definition)
+        self.graph.punctuating.pop(stream.source, None)
+        if definition.propagation == "punctuation":
+            self.graph.punctuating[stream.source] = None
+        self.time.timers.unset("beat", name)
+        self.graph.rewire()
+        return {"stream": name, "changed": sorted(changes)}
+
     def _drop_stream(self, name: str) -> dict[str, Any]:
         stream = self._stream(name)
-        readers = [query.plan.name for query in self.queries_by_name.values() if name in query.plan.reads_streams]
+        both = {name, f"{name}.late"}
+        readers = [query.plan.name for query in self.queries_by_name.values() if both & set(query.plan.reads_streams)]
         if readers:
             raise Refuse(f"stream {name} is read by {names(readers)}: drop them first", code="in_use")
         del self.streams_by_name[name]
@@ -332,6 +366,25 @@ class Engine:
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
         self._refuse_taken(plan.name)
         chosen = None if strategy is None else Strategy.parse(strategy)
+        added = self._add_late_streams(plan)
+        try:
+            return self._add_checked_query(plan, chosen)
+        except Refuse:
+            for name in added:
+                self._drop_stream(name)
+            raise
+
+    def _add_late_streams(self, plan: QueryPlan) -> list[str]:
+        """A side stream of late tuples exists from the first query that reads it on."""
+        added = []
+        for name in plan.reads_streams:
+            origin = self.streams_by_name.get(name.removesuffix(".late"))
+            if name not in self.streams_by_name and name.endswith(".late") and origin is not None:
+                self._add_stream(origin.definition.late)
+                added.append(name)
+        return added
+
+    def _add_checked_query(self, plan: QueryPlan, chosen: Strategy | None) -> dict[str, Any]:
         for node in plan.nodes:
             for name in node.inputs:
                 if name not in self.graph.operators and all(name != other.name for other in plan.nodes):
@@ -360,7 +413,7 @@ class Engine:
         return producer.output.attach()
 
     def _drop_query(self, name: str) -> dict[str, Any]:
-        query = self._query(name)
+        query = self.query(name)
         readers = [other.plan.name for other in self.queries_by_name.values() if name in other.plan.reads_queries]
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
@@ -378,7 +431,7 @@ class Engine:
         return {"query": name}
 
     def _pause(self, name: str, reason: str) -> dict[str, Any]:
-        query = self._query(name)
+        query = self.query(name)
         if query.paused is not None:
             raise Refuse(f"query {name} is paused already: {query.paused}", code="already_paused")
         for reader in query.entries:
@@ -388,7 +441,7 @@ class Engine:
         return {"query": name, "paused": reason}
 
     def _resume(self, name: str) -> dict[str, Any]:
-        query = self._query(name)
+        query = self.query(name)
         if query.paused is None:
             raise Refuse(f"query {name} is not paused", code="not_paused")
         before = sum(reader.skipped for reader in query.entries)
@@ -422,10 +475,10 @@ class Engine:
             raise Refuse(f"there is no stream {name}", code="unknown_stream")
         return found
 
-    def _source(self, name: str) -> Source:
+    def source(self, name: str) -> Source:
         return self._stream(name).source
 
-    def _query(self, name: str) -> Query:
+    def query(self, name: str) -> Query:
         found = self.queries_by_name.get(name)
         if found is None:
             raise Refuse(f"there is no query {name}", code="unknown_query")
@@ -444,6 +497,10 @@ class Engine:
 
     def operators(self) -> list[dict[str, Any]]:
         return [views.operator(self, operator) for operator in self.graph.all_operators()]
+
+    def why(self, query: str) -> dict[str, Any]:
+        """What keeps a query from giving rows, in a sentence and as data."""
+        return why(self, query)
 
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}

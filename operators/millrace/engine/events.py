@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch
+from millrace.operators.batch import Batch, Int64s
 from millrace.protocol import Refuse
-
-Cause = Literal["tuple", "client", "ets", "heartbeat", "close", "operator"]
-
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -35,7 +32,6 @@ class Punctuated:
     stream: str
     feed: str
     value_us: int
-    cause: Cause = "client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +45,39 @@ class FeedOpened:
 
 @dataclass(frozen=True, slots=True)
 class FeedClosed:
-    """A feed left. `ended` means that the stream itself ends when its last feed has left (files do, connections do
-    not)."""
+    """A feed left.
+
+    `ended` means that the stream itself ends when its last feed has left (files do, connections do not); `lost` that
+    the connection broke, so that the feed may come back within the stream's grace.
+    """
 
     stream: str
     feed: str
     ended: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FeedHeld:
+    """Whether something of the feed's may lie unread: then the time that passes says nothing of what it will send."""
+
+    stream: str
+    feed: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """All that came before this time has been handed over; without it, all that came before the step's time has."""
+
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockStepped:
+    """The clock jumped: what seems to have passed is no waiting of any feed's."""
+
+    by_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +110,14 @@ class Command:
 @dataclass(frozen=True, slots=True)
 class AddStream:
     stream: StreamDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class AlterStream:
+    """Change policies of a stream (POLICIES of plan.py) while feeds are connected."""
+
+    name: str
+    changes: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +185,7 @@ class SetWeight:
 
 CommandBody = (
     AddStream
+    | AlterStream
     | DropStream
     | AddQuery
     | DropQuery
@@ -164,7 +196,7 @@ CommandBody = (
     | SetBreak
     | SetWeight
 )
-Event = Arrived | Punctuated | FeedOpened | FeedClosed | Answered | Measured | Command
+Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -189,13 +221,27 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Tuples that came below their stream's mark: they enter no query. `marks` holds the mark each one met."""
+    """Tuples that came below their stream's mark: they enter no query. `marks` holds the mark each one met.
+
+    `broken` of them are below what their client itself had promised.
+    """
 
     stream: str
     feed: str
     at_us: int
     batch: Batch
-    marks: Any  # int64 array, as long as the batch
+    marks: Int64s
+    broken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TooFar:
+    """Tuples whose time lies further above the clock than the stream allows: refused, counted, and never believed."""
+
+    stream: str
+    feed: str
+    batch: Batch
+    bound_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +261,17 @@ class AskTimestamp:
     feed: str
     request: int
     need_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskEnded:
+    """What became of a request for a timestamp, and how long it took."""
+
+    stream: str
+    feed: str
+    request: int
+    outcome: Literal["answered", "below", "timeout", "closed"]
+    took_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +307,9 @@ class RowsFailed:
     reason: str
 
 
-Effect = Deliver | Progressed | Late | Grant | AskTimestamp | WakeAt | Answer | Rejected | RowsFailed
+Effect = (
+    Deliver | Progressed | Late | TooFar | Grant | AskTimestamp | AskEnded | WakeAt | Answer | Rejected | RowsFailed
+)
 
 
 @dataclass(frozen=True, slots=True)

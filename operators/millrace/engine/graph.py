@@ -7,17 +7,19 @@ graph changes between two steps only, so `rewire` never meets a cycle in progres
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from millrace.engine.component import Component
 from millrace.engine.rules import RULES
-from millrace.engine.table import Discipline, Row, Strategy, role_of
+from millrace.engine.table import Discipline, Next, Row, Strategy, role_of
+from millrace.operators.arcs import Arc
 from millrace.operators.buffer import Reader
 from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
+from millrace.operators.waiting import Waiting
 from millrace.protocol import Refuse
 
 DEFAULT: Final = Strategy()
@@ -29,6 +31,7 @@ class Graph:
     components   in order of the age of their oldest stream, whose name each one has
     strategies   per operator; one without an entry has its component's
     breaks       the operators at whose output an admin has set a break point
+    punctuating  the sources whose promises on demand go through the operators, not by arcs
     """
 
     def __init__(self) -> None:
@@ -37,6 +40,7 @@ class Graph:
         self.strategies: dict[str, Strategy] = {}
         self.breaks: dict[str, None] = {}
         self.forks: dict[Operator, Fork] = {}
+        self.punctuating: dict[Source, None] = {}
         self._component_of: dict[Operator, Component] = {}
         self._consumers: dict[Reader, Operator] = {}
         self._producers: dict[int, Operator] = {}
@@ -54,6 +58,8 @@ class Graph:
     def remove(self, operators: Iterable[Operator]) -> None:
         for operator in operators:
             del self.operators[operator.name]
+            if isinstance(operator, Source):
+                self.punctuating.pop(operator, None)
             self.strategies.pop(operator.name, None)
             self.breaks.pop(operator.name, None)
         self.rewire()
@@ -163,6 +169,7 @@ class Graph:
         self._fork(operators)
         self._divide(operators)
         self._want(operators)
+        self._draw_arcs(operators)
         for component in self.components:
             members = [operator for operator in self.all_operators() if self._component_of[operator] is component]
             sinks = [operator for operator in members if isinstance(operator, Sink)]
@@ -248,6 +255,28 @@ class Graph:
             return consumer.watched
         return consumer.wants or consumer.output.wanted
 
+    def _draw_arcs(self, operators: Sequence[Operator]) -> None:
+        """An ETS arc from each source or idle-waiting operator to each next register below it (EQG, section 4).
+
+        Behind a source whose promises are to go through the operators, nothing goes by arcs.
+        """
+        through: dict[Operator, None] = {}
+        for operator in operators:
+            if operator in self.punctuating or any(self.producer(reader) in through for reader in operator.inputs):
+                through[operator] = None
+            if isinstance(operator, Source | Waiting):
+                operator.arcs = () if operator in through else tuple(self._arcs_from(operator, ()))
+
+    def _arcs_from(self, operator: Operator, between: tuple[Reader, ...]) -> Iterator[Arc]:
+        for reader in operator.output.readers:
+            consumer = self._consumers[reader]
+            if not self._wants(consumer):
+                continue
+            if isinstance(consumer, Sink) or consumer.waits or len(consumer.inputs) > 1:
+                yield Arc(reader, consumer, between)
+            else:
+                yield from self._arcs_from(consumer, (*between, reader))
+
     def _row(self, operator: Operator) -> Row:
         strategy = self._strategy(operator)
         if isinstance(operator, Fork):
@@ -267,7 +296,16 @@ class Graph:
             if not succs:
                 readers = ()
         role = role_of(operator, preds, succs)
-        return Row(operator, preds, succs, readers, sinks, role, strategy, RULES[role, strategy.discipline])
+        rule = RULES[role, strategy.discipline]
+        return Row(operator, preds, succs, readers, sinks, role, strategy, rule, self._leaps(operator))
+
+    def _leaps(self, operator: Operator) -> tuple[tuple[Reader, Next], ...]:
+        """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
+        if not isinstance(operator, Source | Waiting):
+            return ()
+        return tuple(
+            (arc.register, Next(arc.target, execute=True)) for arc in operator.arcs if not isinstance(arc.target, Sink)
+        )
 
     def _pred(self, reader: Reader) -> Operator | None:
         producer = self.producer(reader)

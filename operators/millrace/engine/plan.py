@@ -16,10 +16,21 @@ from millrace.protocol import Field, Refuse, Schema, Type
 Timestamps = Literal["external", "internal", "latent"]
 EtsPolicy = Literal["none", "periodic", "on-demand"]
 Progress = Literal["tuples", "punctuation"]
+Propagation = Literal["arcs", "punctuation"]
 Order = Literal["arrival", "event"]
+# What may be changed of a stream while it runs.
+POLICIES = frozenset(
+    {"ets", "ets_interval_us", "ets_retry_us", "max_skew_us", "grace_us", "ahead_us", "propagation", "disorder_us"}
+)
 QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
 
-SECOND_US = 1_000_000
+# What a late tuple is told beside its own fields.
+LATE_FIELDS = (
+    ("late_by_us", Type.BIGINT),
+    ("mark", Type.TIMESTAMP),
+    ("feed", Type.TEXT),
+    ("at", Type.TIMESTAMP),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,9 @@ class StreamDefinition:
 
     `time` names the field that carries the time of an external stream; other streams have an implicit column `ts`.
     `disorder_us` is how far behind its newest tuple a feed may still be in time; `max_skew_us` (the papers' delta)
-    bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone.
+    bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone. `grace_us` is how
+    long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie, and
+    `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them.
     """
 
     name: str
@@ -47,6 +60,8 @@ class StreamDefinition:
     history: bool = False
     extra: Literal["refuse", "ignore"] = "refuse"
     lull_us: int | None = None
+    propagation: Propagation = "arcs"
+    ahead_us: int | None = None
     sql: str = ""
 
     def __post_init__(self) -> None:
@@ -56,6 +71,19 @@ class StreamDefinition:
             raise Refuse(
                 f"stream {self.name}: the time field {self.time} must be a TIMESTAMP, it is {self.time_field.type}"
             )
+
+    @property
+    def late(self) -> StreamDefinition:
+        """The side stream of its late tuples: its fields, and how late, against which mark, of which feed, and when.
+
+        It is timed by `at`, the engine's own clock. A field of the stream that has one of these names keeps it, and the
+        late stream's own is called `late_...`.
+        """
+        own = [
+            Field(f"late_{name}" if self.schema.index(name) is not None else name, kind, nullable=False)
+            for name, kind in LATE_FIELDS
+        ]
+        return StreamDefinition(f"{self.name}.late", Schema((*self.schema, *own)))
 
     @property
     def source(self) -> str:

@@ -2,7 +2,8 @@
 
 One row per role and strategy. Every rule is made of the papers' four moves:
 
-    Forward     if the operator yields, execute its successor
+    Forward     if the operator yields, execute its successor; of a source or an idle-waiting operator also, if it has
+                given no tuple but set a register at the end of an ETS arc, execute the operator that has it
     Encore      if it has more, execute it again
     Backtrack   apply the rule of the predecessor that feeds the input it lacks
     Exit        leave the component to its scheduler
@@ -25,7 +26,7 @@ def dfs_source(row: Row) -> Next | None:
     """Forward, else Encore (behind a break point the operator has tuples of its own), else Exit."""
     if row.yields():
         return row.ahead
-    return row.again if row.operator.more() else None
+    return row.tells() or (row.again if row.operator.more() else None)
 
 
 def dfs_inner(row: Row) -> Next | None:
@@ -50,11 +51,18 @@ def dfs_fork(row: Row) -> Next | None:
     return branch(row) or backtrack(row)
 
 
+def dfs_waiting(row: Row) -> Next | None:
+    """Forward by a tuple, else Forward by a register, else Encore by the relaxed condition, else Backtrack."""
+    if row.yields():
+        return row.ahead
+    return row.tells() or (row.again if row.operator.more() else backtrack(row))
+
+
 def bfs_source(row: Row) -> Next | None:
     """Encore, else Forward, else Exit."""
     if row.operator.more():
         return row.again
-    return row.ahead if row.yields() else None
+    return row.ahead if row.yields() else row.tells()
 
 
 def bfs_inner(row: Row) -> Next | None:
@@ -64,11 +72,23 @@ def bfs_inner(row: Row) -> Next | None:
     return row.ahead if row.yields() else backtrack(row)
 
 
+def bfs_waiting(row: Row) -> Next | None:
+    """Encore by the relaxed condition, else Forward by a tuple, else Forward by a register, else Backtrack."""
+    if row.operator.more():
+        return row.again
+    return row.ahead if row.yields() else row.tells() or backtrack(row)
+
+
 def rr_inner(row: Row) -> Next | None:
     """Encore, else Forward, else Exit."""
     if row.operator.more():
         return row.again
     return row.ahead if row.yields() else None
+
+
+def rr_waiting(row: Row) -> Next | None:
+    """Encore by the relaxed condition, else Forward by a tuple, else Forward by a register, else Exit."""
+    return bfs_source(row)
 
 
 def rr_fork(row: Row) -> Next | None:
@@ -84,19 +104,19 @@ RULES: Final[Mapping[tuple[Role, Discipline], Rule]] = {
     (Role.SINK, Discipline.DFS): dfs_sink,
     (Role.SOURCE_SINK, Discipline.DFS): dfs_source_sink,
     (Role.FORK, Discipline.DFS): dfs_fork,
-    (Role.WAITING, Discipline.DFS): dfs_inner,
+    (Role.WAITING, Discipline.DFS): dfs_waiting,
     (Role.SOURCE, Discipline.BFS): bfs_source,
     (Role.INNER, Discipline.BFS): bfs_inner,
     (Role.SINK, Discipline.BFS): dfs_sink,
     (Role.SOURCE_SINK, Discipline.BFS): dfs_source_sink,
     (Role.FORK, Discipline.BFS): dfs_fork,
-    (Role.WAITING, Discipline.BFS): bfs_inner,
-    (Role.SOURCE, Discipline.RR): rr_inner,
+    (Role.WAITING, Discipline.BFS): bfs_waiting,
+    (Role.SOURCE, Discipline.RR): bfs_source,
     (Role.INNER, Discipline.RR): rr_inner,
     (Role.SINK, Discipline.RR): dfs_source_sink,
     (Role.SOURCE_SINK, Discipline.RR): dfs_source_sink,
     (Role.FORK, Discipline.RR): rr_fork,
-    (Role.WAITING, Discipline.RR): rr_inner,
+    (Role.WAITING, Discipline.RR): rr_waiting,
 }
 
 

@@ -118,7 +118,7 @@ def save(engine: Engine) -> bytes:
             "now_us": engine.moment.now_us,
             "limits": [engine.credit, engine.most_queued],
             "turn": engine._turn,
-            "wake": engine._wake,
+            "time": engine.time.save(),
             "owing": list(engine._owing),
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
@@ -169,7 +169,8 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
         else:
             engine._add_query(definition, None)
     _restore_graph(engine, saved)
-    engine._turn, engine._wake = saved["turn"], saved["wake"]
+    engine._turn = saved["turn"]
+    engine.time.restore(saved["time"])
     engine._owing = dict.fromkeys(saved["owing"])
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]

@@ -95,6 +95,7 @@ class Row:
     succs     the operators to go forward to; none before a sink or a break point
     readers   the head pointers of those successors: the row yields if one of them has something unseen
     sinks     the sinks that the operator fills
+    arcs      the operator's ETS arcs: each register and the move to the operator that has it
     """
 
     operator: Operator
@@ -105,6 +106,7 @@ class Row:
     role: Role
     strategy: Strategy
     rule: Rule
+    arcs: tuple[tuple[Reader, Next], ...] = ()
     limit: int = field(init=False)
     ahead: Next | None = field(init=False)
     again: Next = field(init=False)
@@ -123,6 +125,13 @@ class Row:
             if reader.unseen:
                 return True
         return False
+
+    def tells(self) -> Next | None:
+        """The papers' TSM-yield: a register set by this operator's arc that nobody has looked at, and who has it."""
+        for register, leap in self.arcs:
+            if register.unseen:
+                return leap
+        return None
 
     @property
     def transition(self) -> str:

@@ -42,13 +42,16 @@ class Gauge:
 class Reader:
     """One operator's head pointer on a buffer.
 
-    `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at.
+    `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at. `told` is
+    the last value that an ETS arc has set here, past the operators in between (the papers' register with its active
+    flag).
     """
 
     __slots__ = (
         "_offset",
         "_segment",
         "buffer",
+        "consumer",
         "home",
         "passed",
         "peak",
@@ -56,13 +59,15 @@ class Reader:
         "since_us",
         "skipped",
         "taken",
+        "told",
         "unseen",
     )
 
     def __init__(self, buffer: Buffer, since_us: int | None = None) -> None:
         self.home = buffer
         self.buffer = buffer
-        self.passed = BEGINNING
+        self.consumer: Operator | None = None
+        self.passed = self.told = BEGINNING
         self.peak = 0
         self.skipped = 0
         self.since_us = since_us
@@ -106,14 +111,16 @@ class Reader:
 
     @property
     def promise(self) -> int:
-        """What the arc promises behind everything that is queued: no later tuple is below it."""
-        return self.buffer.promise
+        """What holds behind everything that is queued: no later tuple is below it."""
+        promise = self.buffer.promise
+        return promise if promise > self.told else self.told
 
-    def head_us(self) -> int | None:
-        """The time of the next tuple, if there is one."""
-        if self.buffer.end == self.taken:
-            return None
-        return int(self.buffer.segments[self._segment - self.buffer.first].ts[self._offset])
+    def tell(self, value_us: int) -> None:
+        """Set the register from an ETS arc: whoever calls it knows that nothing is under way to here."""
+        self.told = value_us
+        self.unseen = True
+        assert self.consumer is not None
+        self.buffer.ready[self.consumer] = None
 
     def take(self, limit: int) -> Batch | None:
         """The next tuples, at most `limit`; small batches come out as one."""
@@ -182,9 +189,10 @@ class Reader:
 
     def low_water(self) -> int:
         """What holds for every tuple that this reader has not taken."""
+        if self.buffer.end == self.taken:
+            return self.promise
         if self.buffer.ordered:
-            head = self.head_us()
-            return self.buffer.promise if head is None else head
+            return int(self.buffer.segments[self._segment - self.buffer.first].ts[self._offset])
         return self.passed
 
     def save(self) -> list[Any]:
@@ -198,13 +206,14 @@ class Reader:
             self.since_us,
             self.skipped,
             self.peak,
+            self.told,
             None if self.buffer is self.home else self.buffer.promise,
         ]
 
     def restore(self, data: Sequence[Any]) -> None:
         (self.taken, self._segment, self._offset, self.passed, punctuations, self.unseen, *rest) = data
         self.punctuations = deque((position, value) for position, value in punctuations)
-        self.since_us, self.skipped, self.peak, still = rest
+        self.since_us, self.skipped, self.peak, self.told, still = rest
         if still is not None:
             self._stand_still(self.taken, still)
 

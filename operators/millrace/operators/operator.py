@@ -25,19 +25,21 @@ class Moment:
 
 
 class Counts:
-    """What an operator has done since it began."""
+    """What an operator has done since it began, and what it last took tuples for."""
 
-    __slots__ = ("errors", "executions", "input_tuples", "last_error", "output_tuples")
+    __slots__ = ("errors", "executions", "input_tuples", "last_error", "last_given", "last_taken", "output_tuples")
 
     def __init__(self) -> None:
         self.input_tuples = self.output_tuples = self.executions = self.errors = 0
+        self.last_taken = self.last_given = 0
         self.last_error = ""
 
     def save(self) -> list[Any]:
-        return [self.input_tuples, self.output_tuples, self.executions, self.errors, self.last_error]
+        return [getattr(self, name) for name in self.__slots__]
 
     def restore(self, data: Sequence[Any]) -> None:
-        (self.input_tuples, self.output_tuples, self.executions, self.errors, self.last_error) = data
+        for name, value in zip(self.__slots__, data, strict=True):
+            setattr(self, name, value)
 
 
 class Operator(ABC):
@@ -56,6 +58,8 @@ class Operator(ABC):
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         self.name = name
         self.inputs = list(inputs)
+        for reader in self.inputs:
+            reader.consumer = self
         self.output = output
         self.counts = Counts()
 
@@ -137,7 +141,9 @@ class RowWise(Operator):
         if batch is not None and len(batch.ts):
             counts.input_tuples += len(batch.ts)
             given = self.compute(batch)
-            counts.output_tuples += len(given.ts)
+            counts.last_taken = taken
+            counts.last_given = len(given.ts)
+            counts.output_tuples += counts.last_given
             output.put(given)
         if reader.punctuations:
             reader.pass_punctuations()

@@ -13,9 +13,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s, constant_int64
+from millrace.operators.arcs import Arc, announce
+from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s, constant_int64
 from millrace.operators.buffer import Buffer
+from millrace.operators.feeds import Feed, Feeds
 from millrace.operators.operator import Operator
+
+Cause = Literal["tuple", "client", "ets", "heartbeat", "close"]
+CAUSES: tuple[Cause, ...] = ("tuple", "client", "ets", "heartbeat", "close")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +30,16 @@ class Clocking:
     timestamps: Literal["external", "internal", "latent"]
     disorder_us: int = 0
     by_tuples: bool = True
-    on_demand: bool = True
-
-
-@dataclass(slots=True)
-class Feed:
-    """One client's part of a stream: how far it has promised, and how much credit it has used since the last
-    grant."""
-
-    mark: int
-    owed: int = 0
-    tuples: int = 0
-    late: int = 0
+    ahead_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LateTuples:
-    """Tuples below the mark, and the mark that each one met."""
+class Refused:
+    """Tuples that entered nothing: which they are, what each one met, and how many broke their client's own word."""
 
     batch: Batch
     marks: Int64s
+    broken: int = 0
 
 
 class Source(Operator):
@@ -54,8 +49,8 @@ class Source(Operator):
     begins, and backtracking ends here. The output is ordered if the engine stamps the stream itself.
 
     mark     no later tuple is on time below it; the least over the feeds, and never going back
-    newest   the newest time taken in so far
-    feeds    by name; a feed that opens begins at the mark
+    newest   the newest time taken in so far; `last_us` is when the last tuple came
+    arcs     where a promise that comes without tuples goes, past the operators that do not need it
     """
 
     kind: ClassVar[str] = "source"
@@ -66,9 +61,11 @@ class Source(Operator):
         self.clocking = clocking
         self.mark = BEGINNING
         self.newest = BEGINNING
-        self.feeds: dict[str, Feed] = {}
-        self.late = 0
-        self.punctuations = 0
+        self.last_us = NO_TIME
+        self.feeds = Feeds()
+        self.arcs: tuple[Arc, ...] = ()
+        self.late = self.broken = self.far = 0
+        self.punctuations = dict.fromkeys(CAUSES, 0)
         if clocking.timestamps == "latent":
             output.promise = ANY_TIME
 
@@ -81,75 +78,100 @@ class Source(Operator):
     # -- feeds ---------------------------------------------------------------------------------------------------------
 
     def open(self, feed: str) -> Feed:
-        """The feed of this name; a new one holds the mark where it is."""
+        """The feed of this name; a new one holds the mark where it is, one that left with grace goes on."""
         found = self.feeds.get(feed)
         if found is None:
-            found = self.feeds[feed] = Feed(self.mark)
+            return self.feeds.open(feed, self.mark)
+        found.leaves_us = None
         return found
 
     def close(self, feed: str, *, ended: bool) -> None:
         """Release the feed's hold. When the last one has left, the mark stays, or ends with a stream that is over."""
-        self.feeds.pop(feed, None)
-        if self.feeds:
-            self._raise_mark(min(other.mark for other in self.feeds.values()))
+        self.feeds.close(feed)
+        if len(self.feeds):
+            self._raise_mark(self.feeds.least(), "close")
         elif ended:
-            self._raise_mark(END_OF_TIME)
+            self._raise_mark(END_OF_TIME, "close")
 
     # -- arrivals ------------------------------------------------------------------------------------------------------
 
-    def arrive(self, feed_name: str, batch: Batch, now_us: int) -> LateTuples | None:
-        """Take tuples in: stamp them or judge them, queue those on time, and return those that are late."""
+    def arrive(self, feed_name: str, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
+        """Take tuples in: stamp them or judge them, and queue those on time.
+
+        Returns those that were late, and those too far in the future to be believed.
+        """
         feed = self.feeds.get(feed_name) or self.open(feed_name)
         count = len(batch.ts)
+        self.last_us = now_us
         feed.tuples += count
         feed.owed += count
         self.counts.input_tuples += count
         self.counts.executions += 1
         timestamps = self.clocking.timestamps
         if timestamps == "external":
-            return self._judge(feed, batch.arrived(now_us))
+            return self._judge(feed, batch.arrived(now_us), now_us, heard_us)
         if self.mark == END_OF_TIME:
-            return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count)))
+            return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count))), None
         stamp = NO_TIME if timestamps == "latent" else max(now_us, self.mark)
         self._queue(batch.arrived(now_us, constant_int64(stamp, count)), stamp)
         if timestamps == "internal":
-            feed.mark = stamp
-            self._raise_mark(stamp)
-        return None
+            self._raise_mark(stamp, "tuple")
+        return None, None
 
-    def _after_the_end(self, feed: Feed, batch: Batch) -> LateTuples:
+    def _after_the_end(self, feed: Feed, batch: Batch) -> Refused:
         """The stream is over: no stamp is high enough for what still comes."""
         count = len(batch)
         feed.late += count
         self.late += count
-        return LateTuples(batch, constant_int64(END_OF_TIME, count))
+        return Refused(batch, constant_int64(END_OF_TIME, count))
 
-    def _judge(self, feed: Feed, batch: Batch) -> LateTuples | None:
-        ts = batch.ts
-        disorder = self.clocking.disorder_us
-        first, last = int(ts[0]), int(ts[-1])
-        rising = len(ts) == 1 or not (ts[1:] < ts[:-1]).any()
+    def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
+        far = None
+        newest = int(batch.ts[-1])
+        rising = len(batch.ts) == 1 or not (batch.ts[1:] < batch.ts[:-1]).any()
+        if not rising:
+            newest = int(batch.ts.max())
+        if self.clocking.ahead_us is not None and newest > now_us + self.clocking.ahead_us:
+            far, batch = self._too_far(batch, now_us + self.clocking.ahead_us)
+            if not len(batch.ts):
+                return None, far
+            newest = int(batch.ts.max())
         late = None
-        if rising and first >= self.mark:
-            newest = last
-        else:
-            marks = self._marks_met(feed, ts)
-            below = ts < marks
-            newest = int(ts.max())
-            if below.any():
-                late = LateTuples(batch.take(below), marks[below])
-                feed.late += len(late.batch)
-                self.late += len(late.batch)
-                batch = batch.take(~below)
-        if len(batch):
+        if not (rising and batch.ts[0] >= self.mark):
+            late, batch = self._late(feed, batch)
+        if len(batch.ts):
             self._queue(batch, newest)
+            if newest > feed.newest:
+                feed.newest = newest
+                feed.heard_us = heard_us
+                if feed.held_since is not None:
+                    feed.held_since = heard_us
             if self.clocking.by_tuples:
-                self.promise(feed, _minus(newest, disorder))
-        return late
+                self.promise(feed, max(newest - self.clocking.disorder_us, BEGINNING), "tuple")
+        return late, far
+
+    def _late(self, feed: Feed, batch: Batch) -> tuple[Refused | None, Batch]:
+        marks = self._marks_met(feed, batch.ts)
+        below = batch.ts < marks
+        if not below.any():
+            return None, batch
+        broken = int((batch.ts < feed.promised).sum())
+        late = Refused(batch.take(below), marks[below], broken)
+        feed.late += len(late.batch)
+        feed.broken += broken
+        self.late += len(late.batch)
+        self.broken += broken
+        return late, batch.take(~below)
+
+    def _too_far(self, batch: Batch, bound_us: int) -> tuple[Refused, Batch]:
+        beyond: Bools = batch.ts > bound_us
+        far = batch.take(beyond)
+        self.far += len(far)
+        return Refused(far, constant_int64(bound_us, len(far))), batch.take(~beyond)
 
     def _marks_met(self, feed: Feed, ts: Int64s) -> Int64s:
         """The stream's mark as each tuple met it: the tuples before it in the batch have moved it too."""
-        others = min((other.mark for other in self.feeds.values() if other is not feed), default=END_OF_TIME)
+        others = self.feeds.least_but(feed)
         own = np.full(len(ts), feed.mark, np.int64)
         if self.clocking.by_tuples:
             before = np.maximum.accumulate(ts)[:-1]
@@ -167,40 +189,45 @@ class Source(Operator):
 
     # -- promises ------------------------------------------------------------------------------------------------------
 
-    def promise(self, feed: Feed, value_us: int) -> None:
-        """The feed will send nothing below this time."""
-        if value_us > feed.mark:
-            feed.mark = value_us
-            self._raise_mark(min(other.mark for other in self.feeds.values()))
+    def promise(self, feed: Feed, value_us: int, cause: Cause) -> bool:
+        """The feed will send nothing below this time; say whether that told anything new downstream."""
+        if cause == "client":
+            feed.promised = max(feed.promised, value_us)
+        if value_us <= feed.mark:
+            return False
+        before = feed.mark
+        feed.mark = value_us
+        return before <= self.mark and self._raise_mark(self.feeds.least(), cause)
 
-    def reach(self, value_us: int) -> bool:
-        """Raise the mark of a stream that the engine stamps; say whether that told anything new."""
+    def reach(self, value_us: int, cause: Cause) -> bool:
+        """Raise the mark of a stream that the engine stamps; say whether that told anything new downstream."""
+        if self._raise_mark(value_us, cause):
+            return True
+        # An operator that came later may not have been told what holds already.
+        return announce(self.mark, self.output, self.arcs)
+
+    def _raise_mark(self, value_us: int, cause: Cause) -> bool:
         if value_us <= self.mark:
             return False
-        for feed in self.feeds.values():
-            feed.mark = max(feed.mark, value_us)
-        self._raise_mark(value_us)
-        return True
-
-    def _raise_mark(self, value_us: int) -> None:
-        if value_us > self.mark:
-            self.mark = value_us
-            if self.clocking.timestamps != "latent" or value_us == END_OF_TIME:
-                before = self.output.promise
-                self.output.punctuate(value_us)
-                self.punctuations += self.output.promise != before
+        self.mark = value_us
+        if self.clocking.timestamps == "latent" and value_us != END_OF_TIME:
+            return False
+        if self.arcs and cause != "tuple":
+            told = announce(value_us, self.output, self.arcs)
+        else:
+            told = value_us > self.output.promise
+            self.output.punctuate(value_us)
+        self.punctuations[cause] += told
+        return told
 
     def low_water(self) -> int:
         return self.output.promise
 
     def save(self) -> list[Any]:
-        feeds = [[name, feed.mark, feed.owed, feed.tuples, feed.late] for name, feed in self.feeds.items()]
-        return [self.mark, self.newest, feeds, self.late, self.punctuations]
+        counts = [self.late, self.broken, self.far, list(self.punctuations.values())]
+        return [self.mark, self.newest, self.last_us, self.feeds.save(), counts]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.mark, self.newest, feeds, self.late, self.punctuations = data
-        self.feeds = {name: Feed(*numbers) for name, *numbers in feeds}
-
-
-def _minus(value_us: int, disorder_us: int) -> int:
-    return max(value_us - disorder_us, BEGINNING)
+        self.mark, self.newest, self.last_us, feeds, (self.late, self.broken, self.far, punctuations) = data
+        self.feeds.restore(feeds)
+        self.punctuations = dict(zip(CAUSES, punctuations, strict=True))

@@ -18,6 +18,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from millrace.operators.arcs import Arc, announce
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Moment, Operator
@@ -34,6 +35,7 @@ class Waiting(Operator):
         super().__init__(name, inputs, output)
         self.moment = moment
         self.waiting = [Reorder() for _ in inputs]
+        self.arcs: tuple[Arc, ...] = ()
         self.last_us = BEGINNING
         self.idle_since: list[int | None] = [None] * len(self.inputs)
         self.idle_us = [0] * len(self.inputs)
@@ -107,6 +109,7 @@ class Waiting(Operator):
         self.absorb()
         batch = merge_by_time(self.waiting, self.horizon(), limit)
         taken = 0
+        given = None
         if batch is not None:
             taken = len(batch)
             self.counts.input_tuples += taken
@@ -120,13 +123,19 @@ class Waiting(Operator):
                 reader.pass_punctuations()
             reader.unseen = False
         if self.output.wanted:
-            self.output.punctuate(self.low_water())
+            if given is None and self.arcs:
+                announce(self.low_water(), self.output, self.arcs)
+            else:
+                self.output.punctuate(self.low_water())
         return taken
 
     def reach(self, now_us: int) -> bool:
         """Promise what the clock allows; say whether that told anything new."""
+        low_us = self.low_water()
+        if self.arcs:
+            return announce(low_us, self.output, self.arcs)
         before = self.output.promise
-        self.output.punctuate(self.low_water())
+        self.output.punctuate(low_us)
         return self.output.promise != before
 
     def empty_input(self) -> int:

@@ -1,0 +1,299 @@
+"""What the engine asks of the world about time: clocks, clients, and to be woken.
+
+Timestamps on demand (ETS, section 5), by need: when the scheduler has nothing left and an operator is idle-waiting,
+the least promise that would let it act is carried to the sources that hold it back. A stream that the engine stamps
+answers with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under
+way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A
+guess never makes an honest tuple late, so time in which something of a feed's may lie unread does not count as
+passed.
+
+What cannot be answered yet is tried again at a time that is known: every wait in here has a timer, and nothing is asked
+and no timer is set while nobody waits.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from millrace.engine.component import Component
+from millrace.engine.events import Answered, AskEnded, AskTimestamp, Effects
+from millrace.engine.plan import StreamDefinition
+from millrace.operators.feeds import Feed
+from millrace.operators.operator import Operator
+from millrace.operators.source import Source
+from millrace.operators.waiting import Waiting
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+
+Kind = Literal["need", "beat", "ask", "leave"]
+
+
+class Timers:
+    """What is due when. Each is known by its kind and whom it is for; setting one anew moves it."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, tuple[Kind, str, str]]] = []
+        self._at: dict[tuple[Kind, str, str], int] = {}
+        self._count = 0
+
+    def set(self, at_us: int, kind: Kind, stream: str, feed: str = "") -> None:
+        key = (kind, stream, feed)
+        self._at[key] = at_us
+        heapq.heappush(self._heap, (at_us, self._count, key))
+        self._count += 1
+
+    def set_earlier(self, at_us: int, kind: Kind, stream: str, feed: str = "") -> None:
+        """Set it unless it is due before that anyway."""
+        if at_us < self._at.get((kind, stream, feed), at_us + 1):
+            self.set(at_us, kind, stream, feed)
+
+    def unset(self, kind: Kind, stream: str, feed: str = "") -> None:
+        self._at.pop((kind, stream, feed), None)
+
+    def is_set(self, kind: Kind, stream: str, feed: str = "") -> bool:
+        return (kind, stream, feed) in self._at
+
+    def first(self) -> int | None:
+        """When the next one is due."""
+        heap = self._heap
+        while heap and self._at.get(heap[0][2]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now_us: int) -> Iterator[tuple[Kind, str, str]]:
+        """Take those that are due, in order."""
+        while (first := self.first()) is not None and first <= now_us:
+            key = heapq.heappop(self._heap)[2]
+            del self._at[key]
+            yield key
+
+    def save(self) -> list[Any]:
+        return [[at, number, list(key)] for at, number, key in sorted(self._heap) if self._at.get(key) == at]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self._heap = [(at, number, tuple(key)) for at, number, key in data]
+        self._at = {key: at for at, _, key in self._heap}
+        self._count = 1 + max((number for _, number, _ in self._heap), default=-1)
+
+
+class Timekeeper:
+    """The engine's side that deals with clocks and clients.
+
+    heard_us   everything that came before it has been handed over by the driver
+    requests   the number of the last request for a timestamp
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.timers = Timers()
+        self.heard_us = 0
+        self.requests = 0
+
+    # -- need ----------------------------------------------------------------------------------------------------------
+
+    def demand(self, component: Component, effects: Effects) -> bool:
+        """Carry the needs of a component's blocked operators to the sources; say whether any of them could help."""
+        helped = False
+        for waiter in component.waiters:
+            need = waiter.need()
+            if need is None:
+                continue
+            # Another input past the need: this one's clock is behind for a reason that only its clients know.
+            passed = any(reader.promise > need for reader in waiter.inputs)
+            for holder in self.holders(waiter, need):
+                if isinstance(holder, Source):
+                    helped |= self._ask(holder, need, passed, effects)
+                else:
+                    helped |= self._ask_stamper(holder, need)
+        return helped
+
+    def holders(self, waiter: Waiting, need_us: int) -> list[Source | Waiting]:
+        """What holds an operator back, above its inputs, each once, in order.
+
+        It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
+        """
+        graph = self._engine.graph
+        found: dict[Source | Waiting, None] = {}
+        todo: list[Operator] = [graph.producer(waiter.inputs[position]) for position in waiter.holding()]
+        while todo:
+            operator = todo.pop(0)
+            if isinstance(operator, Source):
+                found[operator] = None
+                continue
+            above = [graph.producer(reader) for reader in operator.inputs if reader.promise < need_us]
+            if not above and isinstance(operator, Waiting):
+                found[operator] = None
+            todo.extend(above)
+        return list(found)
+
+    def _ask_stamper(self, waiter: Waiting, need_us: int) -> bool:
+        now_us = self._engine.moment.now_us
+        if now_us < need_us:
+            self.timers.set_earlier(need_us, "need", self._engine.graph.component_of(waiter).sources[0].stream)
+            return False
+        if not waiter.reach(now_us):
+            return False
+        self._engine.graph.component_of(waiter).ready[waiter] = None
+        return True
+
+    def _ask(self, source: Source, need_us: int, passed: bool, effects: Effects) -> bool:
+        definition = self._definition(source)
+        if source.mark >= need_us:
+            # An operator that came later, or was bypassed, has not been told yet.
+            return source.reach(source.mark, "ets")
+        if definition.ets != "on-demand" or definition.timestamps == "latent":
+            return False
+        now_us = self._engine.moment.now_us
+        if definition.timestamps == "internal":
+            if now_us < need_us:
+                self.timers.set_earlier(need_us, "need", source.stream)
+                return False
+            return source.reach(now_us, "ets")
+        helped = False
+        for feed in source.feeds.below(need_us):
+            helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)
+        return helped
+
+    def _ask_feed(
+        self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, passed: bool, effects: Effects
+    ) -> bool:
+        if not feed.can_answer or feed.leaves_us is not None:
+            return self._guess(source, definition, feed, need_us)
+        if feed.request is not None:
+            return False
+        if feed.answered_us is None and feed.asked_us is not None and self._guess(source, definition, feed, need_us):
+            return True
+        now_us = self._engine.moment.now_us
+        again_us = 0 if feed.asked_us is None else feed.asked_us + definition.ets_retry_us
+        if feed.asked_need is not None and need_us <= feed.asked_need and now_us < again_us:
+            self.timers.set_earlier(again_us, "need", source.stream)
+            return False
+        clock = feed.clock(self.heard_us)
+        if clock is not None and clock < need_us and not passed:
+            if feed.held_since is None:
+                self.timers.set_earlier(now_us + need_us - clock, "need", source.stream)
+            return False
+        self._request(source, definition, feed, need_us, effects)
+        return False
+
+    def _request(
+        self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, effects: Effects
+    ) -> None:
+        now_us = self._engine.moment.now_us
+        self.requests += 1
+        feed.request = self.requests
+        feed.asked_us = now_us
+        feed.asked_need = need_us
+        feed.answered_us = None
+        self.timers.set(now_us + definition.ets_retry_us, "ask", source.stream, feed.name)
+        effects.orders.append(AskTimestamp(source.stream, feed.name, feed.request, need_us))
+
+    def _guess(self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int) -> bool:
+        """By the clock alone: t + tau - delta, once that is as much as is needed."""
+        clock = feed.clock(self.heard_us)
+        if definition.max_skew_us is None or clock is None:
+            return False
+        bound = clock - max(definition.max_skew_us, definition.disorder_us)
+        if bound >= need_us:
+            return source.promise(feed, bound, "ets")
+        if feed.held_since is None:
+            self.timers.set_earlier(self._engine.moment.now_us + need_us - bound, "need", source.stream)
+        return False
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def answered(self, event: Answered, effects: Effects) -> None:
+        """A client's word: a promise like any other, whenever it comes."""
+        source = self._engine.source(event.stream)
+        feed = source.feeds.get(event.feed)
+        if feed is None:
+            return
+        feed.promised = max(feed.promised, event.value_us)
+        if feed.request == event.request:
+            assert feed.asked_need is not None
+            feed.answered_us = self._engine.moment.now_us
+            self._end_request(source, feed, "answered" if event.value_us >= feed.asked_need else "below", effects)
+        source.promise(feed, event.value_us, "ets")
+
+    def forget_request(self, source: Source, feed: Feed, effects: Effects) -> None:
+        """The feed has left while it was being asked."""
+        if feed.request is not None:
+            self._end_request(source, feed, "closed", effects)
+
+    def _end_request(
+        self, source: Source, feed: Feed, outcome: Literal["answered", "below", "timeout", "closed"], effects: Effects
+    ) -> None:
+        assert feed.request is not None
+        assert feed.asked_us is not None
+        took_us = self._engine.moment.now_us - feed.asked_us
+        effects.orders.append(AskEnded(source.stream, feed.name, feed.request, outcome, took_us))
+        feed.request = None
+        self.timers.unset("ask", source.stream, feed.name)
+
+    # -- timers --------------------------------------------------------------------------------------------------------
+
+    def ring(self, effects: Effects) -> None:
+        """Do what is due."""
+        now_us = self._engine.moment.now_us
+        for kind, stream, name in self.timers.due(now_us):
+            found = self._engine.streams_by_name.get(stream)
+            if found is None:
+                continue
+            source = found.source
+            feed = source.feeds.get(name)
+            if kind == "beat":
+                self._beat(source, effects)
+            elif kind == "ask" and feed is not None and feed.request is not None:
+                self._end_request(source, feed, "timeout", effects)
+            elif kind == "leave" and feed is not None and feed.leaves_us is not None:
+                source.close(name, ended=False)
+            self._engine.graph.component_of(source).stirred = True
+
+    def keep_beating(self) -> None:
+        """Set the heartbeats of periodic streams that somebody below wants, and of no others."""
+        for found in self._engine.streams_by_name.values():
+            definition, source = found.definition, found.source
+            if definition.ets != "periodic" or not source.output.wanted:
+                self.timers.unset("beat", definition.name)
+            elif not self.timers.is_set("beat", definition.name):
+                self.timers.set(self._engine.moment.now_us + definition.ets_interval_us, "beat", definition.name)
+
+    def _beat(self, source: Source, effects: Effects) -> None:
+        """A heartbeat: what the stream can promise now, whether anybody waits or not."""
+        definition = self._definition(source)
+        now_us = self._engine.moment.now_us
+        self.timers.set(now_us + definition.ets_interval_us, "beat", source.stream)
+        if definition.timestamps == "internal":
+            source.reach(now_us, "heartbeat")
+        elif definition.timestamps == "external":
+            for feed in list(source.feeds):
+                self._beat_feed(source, definition, feed, effects)
+
+    def _beat_feed(self, source: Source, definition: StreamDefinition, feed: Feed, effects: Effects) -> None:
+        clock = feed.clock(self.heard_us)
+        if feed.can_answer and feed.request is None and feed.leaves_us is None:
+            self._request(source, definition, feed, feed.mark if clock is None else clock, effects)
+        elif definition.max_skew_us is not None and clock is not None:
+            skew = max(definition.max_skew_us, definition.disorder_us)
+            source.promise(feed, clock - skew, "heartbeat")
+
+    def step_clock(self, by_us: int) -> None:
+        """The clock has jumped by so much: no feed has been silent for that."""
+        for found in self._engine.streams_by_name.values():
+            for feed in found.source.feeds:
+                feed.heard_us += by_us
+                if feed.held_since is not None:
+                    feed.held_since += by_us
+
+    def _definition(self, source: Source) -> StreamDefinition:
+        return self._engine.streams_by_name[source.stream].definition
+
+    def save(self) -> list[Any]:
+        return [self.heard_us, self.requests, self.timers.save()]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self.heard_us, self.requests, timers = data
+        self.timers.restore(timers)

@@ -1,0 +1,261 @@
+"""Why a query gives nothing: one sentence for a person and the same as data.
+
+Looked up between two steps, from the top: is it paused, is it still working, does an operator wait and for whom, did
+the last tuple fall to a filter, or has nothing come at all. The first that applies is told, with what was asked and
+answered and a command that would help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from millrace.operators.batch import BEGINNING, NO_TIME
+from millrace.operators.feeds import Feed
+from millrace.operators.operator import Operator
+from millrace.operators.source import Source
+from millrace.operators.waiting import Waiting
+from millrace.protocol.timestamps import format_timestamp
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine, Query
+    from millrace.engine.plan import StreamDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """`since` is when the wait began, `held` how many tuples it holds back, `try_` a command that would help."""
+
+    text: str
+    reason: str
+    operator: str | None = None
+    input: str | None = None
+    stream: str | None = None
+    feed: str | None = None
+    since: int | None = None
+    held: int = 0
+    asked: int | None = None
+    answered: int | None = None
+    try_: str | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        found = asdict(self)
+        found["try"] = found.pop("try_")
+        return found
+
+
+def why(engine: Engine, name: str) -> dict[str, Any]:
+    """What keeps a query from giving rows, if anything does."""
+    query = engine.query(name)
+    for look in (_paused, _working, _waiting, _nothing_came, _last_tuple):
+        found = look(engine, query)
+        if found is not None:
+            return found.to_data()
+    raise AssertionError(f"nothing is known of {name}")
+
+
+# -- the situations, in the order in which they are looked for ---------------------------------------------------------
+
+
+def _paused(engine: Engine, query: Query) -> Why | None:
+    for name in (query.plan.name, *query.plan.reads_queries):
+        found = engine.query(name)
+        if found.paused is not None:
+            who = f"{name} is paused" if found is query else f"{query.plan.name} reads {name}, which is paused"
+            return Why(f"{who}: {found.paused}.", "paused", try_=f"millrace query resume {name}")
+    return None
+
+
+def _working(engine: Engine, query: Query) -> Why | None:
+    component = engine.graph.component_of(query.operators[0])
+    queued = sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
+    if not component.busy() or not queued:
+        return None
+    text = f"Nothing waits: {query.plan.name} has {_tuples(queued)} still to work through."
+    return Why(text, "working", held=queued, try_=f"millrace component show {component.name}")
+
+
+def _waiting(engine: Engine, query: Query) -> Why | None:
+    for waiter in _waiters(engine, query):
+        need = waiter.need()
+        if need is None:
+            continue
+        position = waiter.holding()[0]
+        held = sum(waiter.queue_tuples(at) for at in range(len(waiter.inputs)))
+        since = waiter.idle_since[position]
+        holder = next((found for found in engine.time.holders(waiter, need) if isinstance(found, Source)), None)
+        where = f"{waiter.name} holds back {_tuples(held)}" + ("" if since is None else f" since {_time(since)}")
+        if holder is None:
+            return Why(
+                f"{where}; the clock has not reached {_time(need)}.", "clock", waiter.name, since=since, held=held
+            )
+        return _Held(engine, waiter, position, where, since, held, need, holder).told()
+    return None
+
+
+def _nothing_came(engine: Engine, query: Query) -> Why | None:
+    sources = list(_sources(engine, query))
+    if any(source.counts.output_tuples for source in sources):
+        return None
+    source = sources[0]
+    if source.counts.input_tuples:
+        text = (
+            f"Nothing waits: all {_tuples(source.counts.input_tuples)} of {source.stream} were late or too far in the "
+            f"future (late {source.late}, too far {source.far})."
+        )
+        return Why(text, "late", stream=source.stream, try_=f"millrace tail {source.stream}.late")
+    feeds = len(source.feeds)
+    clients = f"{feeds} {'feed is' if feeds == 1 else 'feeds are'} open" if feeds else "no client feeds it"
+    text = f"Nothing waits: {source.stream} has had no tuple yet, {clients}."
+    return Why(text, "no_tuples", stream=source.stream, try_=f"millrace feed {source.stream} FILE")
+
+
+def _last_tuple(engine: Engine, query: Query) -> Why | None:
+    source = max(_sources(engine, query), key=lambda found: found.last_us)
+    came = f"Nothing waits: the last tuple came at {_time(source.last_us)} on {source.stream}"
+    for operator in _below(engine, query, source):
+        if operator.counts.last_taken and not operator.counts.last_given:
+            kept, taken = operator.counts.output_tuples, operator.counts.input_tuples
+            text = f"{came} and was filtered by {operator.name}, which has kept {kept} of {_tuples(taken)}."
+            if operator.counts.errors:
+                text += f" {operator.counts.errors} of them could not be computed: {operator.counts.last_error}."
+            return Why(
+                text, "filtered", operator.name, stream=source.stream, try_=f"millrace explain {query.plan.name}"
+            )
+    text = f"{came}; {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+    return Why(text, "flowing", stream=source.stream, try_=f"millrace tail {query.plan.name}")
+
+
+# -- who holds a waiting operator back ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An operator that waits, the input that holds it back, and the source above that."""
+
+    engine: Engine
+    waiter: Waiting
+    position: int
+    where: str
+    since: int | None
+    held: int
+    need: int
+    source: Source
+
+    def told(self) -> Why:
+        definition = self.engine.streams_by_name[self.source.stream].definition
+        if definition.ets != "on-demand":
+            return self._by_policy(definition)
+        if definition.timestamps == "internal":
+            return self._say("clock", f"the clock has not reached {_time(self.need)}")
+        feeds = self.source.feeds.below(self.need)
+        if not feeds:
+            advice = f"millrace feed {self.source.stream} FILE"
+            return self._say("no_feed", f"no client feeds {self.source.stream}", advice)
+        return self._by_feed(definition, min(feeds, key=lambda feed: (feed.mark, feed.number)))
+
+    def _by_policy(self, definition: StreamDefinition) -> Why:
+        name = definition.name
+        advice = f"millrace sql \"ALTER STREAM {name} SET (ets = 'on-demand')\""
+        if definition.ets == "none":
+            return self._say("ets_none", f"{name} is silent and is never asked (ets = 'none')", advice)
+        seconds = definition.ets_interval_us / 1e6
+        return self._say("periodic", f"{name} is silent and tells its time every {seconds:g} s only", advice)
+
+    def _by_feed(self, definition: StreamDefinition, feed: Feed) -> Why:
+        name = definition.name
+        who = f"client {feed.name} of {name}"
+        now_us = self.engine.moment.now_us
+        if feed.leaves_us is not None:
+            rest = (feed.leaves_us - now_us) / 1e6
+            return self._say("grace", f"{who} lost its connection and counts for another {rest:g} s", None, feed)
+        if feed.held_since is not None:
+            return self._say("unread", f"{who} may have sent more than the server has read", None, feed)
+        if feed.request is not None:
+            return self._say("asked", f"{who} was asked for the time and has not answered", None, feed)
+        if feed.can_answer:
+            return self._by_answer(definition, feed, who)
+        skew = f"millrace sql \"ALTER STREAM {name} SET (max_skew = '2 seconds')\""
+        if definition.max_skew_us is None:
+            reason = f"{who} is silent, cannot be asked, and no max_skew says how late it may be"
+            return self._say("silent", reason, skew, feed)
+        clock = feed.clock(self.engine.time.heard_us)
+        if clock is None:
+            return self._say(
+                "no_first_tuple", f"{who} has not sent anything yet, so its clock is not known", None, feed
+            )
+        delta = max(definition.max_skew_us, definition.disorder_us)
+        reason = f"{who} is silent and may be {delta / 1e6:g} s late (max_skew), so it is waited for until then"
+        return self._say("skew", reason, skew, feed)
+
+    def _by_answer(self, definition: StreamDefinition, feed: Feed, who: str) -> Why:
+        if feed.asked_us is not None and feed.answered_us is None:
+            reason = f"{who} was asked at {_time(feed.asked_us)} and did not answer in time"
+            return self._say("no_answer", reason, None, feed)
+        if feed.answered_us is not None:
+            return self._say("answered_below", f"{who} answered with {_time(feed.mark)}", None, feed)
+        return self._say("clock_behind", f"the clock of {who} cannot have reached {_time(self.need)} yet", None, feed)
+
+    def _say(self, reason: str, because: str, advice: str | None = None, feed: Feed | None = None) -> Why:
+        promise = self.waiter.inputs[self.position].promise
+        upto = "nothing yet" if promise == BEGINNING else f"no more than {_time(promise)}"
+        producer = self.engine.graph.producer(self.waiter.inputs[self.position]).name
+        return Why(
+            f"{self.where}: its input from {producer} promises {upto}, it needs {_time(self.need)}; {because}.",
+            reason,
+            self.waiter.name,
+            producer,
+            self.source.stream,
+            None if feed is None else feed.name,
+            self.since,
+            self.held,
+            None if feed is None else feed.asked_us,
+            None if feed is None else feed.answered_us,
+            advice,
+        )
+
+
+# -- walking the graph -------------------------------------------------------------------------------------------------
+
+
+def _upward(engine: Engine, query: Query) -> Iterator[Operator]:
+    """The operators whose rows the query's come from, the nearest first."""
+    seen: dict[Operator, None] = {}
+    todo: list[Operator] = [engine.graph.producer(query.sink.inputs[0])]
+    while todo:
+        operator = todo.pop(0)
+        if operator not in seen:
+            seen[operator] = None
+            yield operator
+            todo.extend(engine.graph.producer(reader) for reader in operator.inputs)
+
+
+def _waiters(engine: Engine, query: Query) -> Iterator[Waiting]:
+    return (operator for operator in _upward(engine, query) if isinstance(operator, Waiting))
+
+
+def _sources(engine: Engine, query: Query) -> Iterator[Source]:
+    return (operator for operator in _upward(engine, query) if isinstance(operator, Source))
+
+
+def _below(engine: Engine, query: Query, source: Source) -> Iterator[Operator]:
+    """The query's operators between a source and its sink, from the source on."""
+    above = list(_upward(engine, query))
+    reached: dict[Operator, None] = {source: None}
+    for operator in reversed(above):
+        if operator is not source and any(engine.graph.producer(reader) in reached for reader in operator.inputs):
+            reached[operator] = None
+            yield operator
+
+
+def _tuples(count: int) -> str:
+    return _count(count, "tuple")
+
+
+def _count(count: int, word: str) -> str:
+    return f"1 {word}" if count == 1 else f"{count} {word}s"
+
+
+def _time(value_us: int) -> str:
+    return "no time" if value_us == NO_TIME else format_timestamp(value_us)

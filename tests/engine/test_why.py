@@ -1,0 +1,223 @@
+"""Why a query gives nothing: one sentence for a person, the same as data, in every situation that is told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace.engine.events import Answered, FeedClosed, FeedHeld, FeedOpened, PauseQuery
+from millrace.engine.plan import StreamDefinition
+from millrace.protocol import Refuse
+from tests.engine.graphs import (
+    TV,
+    Bench,
+    V,
+    arrive,
+    compare,
+    external,
+    figure_4,
+    give_tv,
+    identity,
+    path,
+    plan,
+    select,
+    sort,
+    union,
+)
+
+SECOND = 1_000_000
+NOON = 1_767_268_800 * SECOND  # 2026-01-01 12:00:00
+
+
+def waiting_for(b: StreamDefinition, *events: Any, answers: bool = False, feed: bool = True) -> Bench:
+    """An ordered union that holds back a tuple of `a`, two seconds old, because of `b`."""
+    bench = Bench(external("a"), b)
+    bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+    bench.run(at=NOON)
+    if feed:
+        bench.run(FeedOpened("b", "client-7", can_answer=answers), at=NOON)
+    for event in events:
+        bench.run(event, at=NOON)
+    bench.run(give_tv("a", NOON + SECOND), at=NOON + SECOND)
+    return bench
+
+
+def why(bench: Bench, query: str = "u") -> dict[str, Any]:
+    return bench.engine.why(query)
+
+
+def test_a_silent_client_that_cannot_be_asked() -> None:
+    found = why(waiting_for(external("b"), give_tv("b", NOON, feed="client-7")))
+    assert found == {
+        "text": "u.U holds back 1 tuple since 2026-01-01T12:00:01Z: its input from b.source promises no more than "
+        "2026-01-01T12:00:00Z, it needs 2026-01-01T12:00:01Z; client client-7 of b is silent, cannot be asked, and no "
+        "max_skew says how late it may be.",
+        "reason": "silent",
+        "operator": "u.U",
+        "input": "b.source",
+        "stream": "b",
+        "feed": "client-7",
+        "since": NOON + SECOND,
+        "held": 1,
+        "asked": None,
+        "answered": None,
+        "try": "millrace sql \"ALTER STREAM b SET (max_skew = '2 seconds')\"",
+    }
+
+
+def test_no_client_feeds_the_stream() -> None:
+    found = why(waiting_for(external("b"), feed=False))
+    assert (found["reason"], found["feed"], found["try"]) == ("no_feed", None, "millrace feed b FILE")
+    assert "no client feeds b" in found["text"]
+
+
+def test_a_client_was_asked_and_has_not_answered_yet() -> None:
+    found = why(waiting_for(external("b"), answers=True))
+    assert (found["reason"], found["asked"], found["answered"]) == ("asked", NOON + SECOND, None)
+
+
+def test_a_client_did_not_answer_in_time() -> None:
+    bench = waiting_for(external("b", ets_retry_us=10), answers=True)
+    bench.engine.step(bench.now_us + 10)
+    # It has been asked again at once; what is told is that.
+    assert why(bench)["reason"] == "asked"
+    assert why(bench)["asked"] == NOON + SECOND + 10
+
+
+def test_a_client_answered_with_less_than_is_needed() -> None:
+    bench = waiting_for(external("b"), answers=True)
+    bench.run(Answered("b", "client-7", 1, NOON + 5), at=NOON + SECOND + 20)
+    found = why(bench)
+    assert (found["reason"], found["answered"]) == ("answered_below", NOON + SECOND + 20)
+    assert "answered with 2026-01-01T12:00:00.000005Z" in found["text"]
+
+
+def test_a_clients_own_clock_cannot_be_there_yet() -> None:
+    bench = waiting_for(external("b"), give_tv("b", NOON - 60 * SECOND, feed="client-7"), answers=True)
+    assert why(bench)["reason"] == "clock_behind"
+
+
+def test_a_declared_skew_is_being_waited_for() -> None:
+    found = why(waiting_for(external("b", max_skew_us=5 * SECOND), give_tv("b", NOON, feed="client-7")))
+    assert found["reason"] == "skew"
+    assert "may be 5 s late (max_skew)" in found["text"]
+
+
+def test_a_skew_helps_nothing_before_the_first_tuple() -> None:
+    assert why(waiting_for(external("b", max_skew_us=5 * SECOND)))["reason"] == "no_first_tuple"
+
+
+def test_something_of_the_clients_may_lie_unread() -> None:
+    bench = waiting_for(external("b", max_skew_us=SECOND), give_tv("b", NOON, feed="client-7"))
+    bench.run(FeedHeld("b", "client-7", held=True), at=bench.now_us)
+    assert why(bench)["reason"] == "unread"
+
+
+def test_a_client_lost_its_connection_and_has_grace() -> None:
+    bench = waiting_for(external("b", grace_us=30 * SECOND), give_tv("b", NOON, feed="client-7"))
+    bench.run(FeedClosed("b", "client-7", lost=True), at=bench.now_us)
+    found = why(bench)
+    assert found["reason"] == "grace"
+    assert "counts for another 30 s" in found["text"]
+
+
+def test_a_stream_is_never_asked() -> None:
+    found = why(waiting_for(external("b", ets="none")))
+    assert (found["reason"], found["try"]) == (
+        "ets_none",
+        "millrace sql \"ALTER STREAM b SET (ets = 'on-demand')\"",
+    )
+
+
+def test_a_stream_tells_its_time_now_and_then() -> None:
+    bench = Bench("a", StreamDefinition("b", V, ets="periodic", ets_interval_us=SECOND))
+    bench.query(figure_4(ordered=True))
+    bench.run(at=NOON)
+    bench.run(arrive("a", 1), at=NOON + 1)
+    found = why(bench)
+    assert found["reason"] == "periodic"
+    assert "every 1 s only" in found["text"]
+
+
+def test_a_tuple_of_the_future_waits_for_the_clock() -> None:
+    bench = Bench(external("a"), StreamDefinition("b", TV))
+    bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+    bench.run(give_tv("a", NOON + SECOND), at=NOON)
+    assert why(bench)["reason"] == "clock"
+
+
+def test_a_disordered_stream_holds_itself_back() -> None:
+    bench = Bench(external("s", disorder_us=5 * SECOND))
+    bench.query(plan("q", ("S", sort(), ["s.source"]), schema=TV, ordered=True))
+    bench.run(give_tv("s", NOON), at=NOON)
+    found = why(bench, "q")
+    assert (found["operator"], found["stream"], found["feed"], found["reason"]) == ("q.S", "s", "main", "silent")
+
+
+def test_a_paused_query_and_one_that_reads_it() -> None:
+    bench = Bench("s")
+    bench.query(path("p", 1))
+    bench.query(plan("q", ("U", union(), ["p.Q1"])))
+    bench.do(PauseQuery("p", "its subscriber is slow"))
+    assert why(bench, "p")["text"] == "p is paused: its subscriber is slow."
+    assert why(bench, "q")["text"] == "q reads p, which is paused: its subscriber is slow."
+    assert why(bench, "q")["try"] == "millrace query resume p"
+
+
+def test_a_query_that_is_still_working() -> None:
+    bench = Bench("s")
+    bench.query(path("q", 1), "dfs(1)")
+    bench.step(arrive("s", *range(50)), at=NOON, executions=3)
+    found = why(bench, "q")
+    assert (found["reason"], found["held"]) == ("working", 47)
+
+
+def test_nothing_has_come_yet() -> None:
+    bench = Bench("s")
+    bench.query(path("q", 1))
+    bench.run(at=NOON)
+    assert why(bench, "q")["text"] == "Nothing waits: s has had no tuple yet, no client feeds it."
+    bench.run(FeedOpened("s", "x"), at=NOON)
+    assert "1 feed is open" in why(bench, "q")["text"]
+
+
+def test_all_that_came_was_late() -> None:
+    bench = Bench(external("s"))
+    bench.query(plan("q", ("M", identity(TV), ["s.source"]), schema=TV))
+    bench.run(give_tv("s", NOON), at=NOON)
+    other = Bench(external("s"))
+    other.run(FeedOpened("s", "x"), at=NOON)
+    other.engine.source("s").promise(other.engine.source("s").open("x"), NOON, "client")
+    other.query(plan("q", ("M", identity(TV), ["s.source"]), schema=TV))
+    other.run(give_tv("s", NOON - 5, feed="x"), at=NOON)
+    found = why(other, "q")
+    assert (found["reason"], found["try"]) == ("late", "millrace tail s.late")
+
+
+def test_the_last_tuple_was_filtered() -> None:
+    bench = Bench("s")
+    bench.query(plan("q", ("S", select(compare(">", 5)), ["s.source"]), ("M", identity(), ["S"])))
+    bench.run(arrive("s", 9), at=NOON)
+    assert why(bench, "q")["reason"] == "flowing"
+    bench.run(arrive("s", 1), at=NOON + SECOND)
+    found = why(bench, "q")
+    assert found["reason"] == "filtered"
+    assert found["text"] == (
+        "Nothing waits: the last tuple came at 2026-01-01T12:00:01Z on s and was filtered by q.S, "
+        "which has kept 1 of 2 tuples."
+    )
+
+
+def test_all_is_well() -> None:
+    bench = Bench("s")
+    bench.query(path("q", 1))
+    bench.run(arrive("s", 9), at=NOON)
+    assert (
+        why(bench, "q")["text"] == "Nothing waits: the last tuple came at 2026-01-01T12:00:00Z on s; q has given 1 row."
+    )
+
+
+def test_of_a_query_that_is_not_there_nothing_is_told() -> None:
+    with pytest.raises(Refuse, match="there is no query nothing"):
+        Bench().engine.why("nothing")
