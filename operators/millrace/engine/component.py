@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
 from millrace.engine.table import Role, Row, Strategy
 from millrace.operators.operator import Operator
+from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
-from millrace.operators.waiting import Waiting
 
 
 class Stopwatch(Protocol):
@@ -45,7 +45,7 @@ class Component:
         self.current: Operator | None = None
         self.stirred = False
         self.sources: tuple[Source, ...] = ()
-        self.waiters: tuple[Waiting, ...] = ()
+        self.waiters: tuple[Prone, ...] = ()
         self.sinks: tuple[Sink, ...] = ()
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class Component:
         self.table = {row.operator: row for row in rows}
         operators = list(self.table)
         self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
-        self.waiters = tuple(operator for operator in operators if isinstance(operator, Waiting))
+        self.waiters = tuple(operator for operator in operators if isinstance(operator, Prone))
         self.sinks = tuple(sinks)
         if self.current not in self.table:
             self.current = None
@@ -171,9 +171,8 @@ class Component:
 
     def queued(self) -> int:
         """Tuples that wait anywhere in the component, shared ones once."""
-        return sum(row.operator.output.queued for row in self.table.values() if row.role is not Role.FORK) + sum(
-            reorder.count for waiter in self.waiters for reorder in waiter.waiting
-        )
+        on_arcs = sum(row.operator.output.queued for row in self.table.values() if row.role is not Role.FORK)
+        return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
 
     def save(self) -> list[Any]:
         return [

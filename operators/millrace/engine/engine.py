@@ -55,9 +55,9 @@ from millrace.operators.batch import BEGINNING, Batch, constant_int64, object_ar
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
 from millrace.operators.operator import Moment, Operator
+from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Clocking, Refused, Source
-from millrace.operators.waiting import Waiting
 from millrace.protocol import Refuse
 
 # Tuples that a step takes at the most before it returns to its driver: a few milliseconds of work.
@@ -425,7 +425,7 @@ class Engine:
             for reader in list(operator.output.readers):
                 operator.output.detach(reader)
             self.costs.pop(operator.name, None)
-            if isinstance(operator, Waiting):
+            if isinstance(operator, Prone):
                 operator.clear()
         self.graph.remove([*query.operators, query.sink])
         return {"query": name}

@@ -17,9 +17,9 @@ from millrace.operators.arcs import Arc
 from millrace.operators.buffer import Reader
 from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
+from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
-from millrace.operators.waiting import Waiting
 from millrace.protocol import Refuse
 
 DEFAULT: Final = Strategy()
@@ -264,7 +264,7 @@ class Graph:
         for operator in operators:
             if operator in self.punctuating or any(self.producer(reader) in through for reader in operator.inputs):
                 through[operator] = None
-            if isinstance(operator, Source | Waiting):
+            if isinstance(operator, Source | Prone):
                 operator.arcs = () if operator in through else tuple(self._arcs_from(operator, ()))
 
     def _arcs_from(self, operator: Operator, between: tuple[Reader, ...]) -> Iterator[Arc]:
@@ -301,7 +301,7 @@ class Graph:
 
     def _leaps(self, operator: Operator) -> tuple[tuple[Reader, Next], ...]:
         """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
-        if not isinstance(operator, Source | Waiting):
+        if not isinstance(operator, Source | Prone):
             return ()
         return tuple(
             (arc.register, Next(arc.target, execute=True)) for arc in operator.arcs if not isinstance(arc.target, Sink)

@@ -22,8 +22,8 @@ from millrace.engine.events import Answered, AskEnded, AskTimestamp, Effects
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.feeds import Feed
 from millrace.operators.operator import Operator
+from millrace.operators.prone import Prone
 from millrace.operators.source import Source
-from millrace.operators.waiting import Waiting
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine
@@ -110,13 +110,13 @@ class Timekeeper:
                     helped |= self._ask_stamper(holder, need)
         return helped
 
-    def holders(self, waiter: Waiting, need_us: int) -> list[Source | Waiting]:
+    def holders(self, waiter: Prone, need_us: int) -> list[Source | Prone]:
         """What holds an operator back, above its inputs, each once, in order.
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
         graph = self._engine.graph
-        found: dict[Source | Waiting, None] = {}
+        found: dict[Source | Prone, None] = {}
         todo: list[Operator] = [graph.producer(waiter.inputs[position]) for position in waiter.holding()]
         while todo:
             operator = todo.pop(0)
@@ -124,17 +124,17 @@ class Timekeeper:
                 found[operator] = None
                 continue
             above = [graph.producer(reader) for reader in operator.inputs if reader.promise < need_us]
-            if not above and isinstance(operator, Waiting):
+            if not above and isinstance(operator, Prone):
                 found[operator] = None
             todo.extend(above)
         return list(found)
 
-    def _ask_stamper(self, waiter: Waiting, need_us: int) -> bool:
+    def _ask_stamper(self, waiter: Prone, need_us: int) -> bool:
         now_us = self._engine.moment.now_us
         if now_us < need_us:
             self.timers.set_earlier(need_us, "need", self._engine.graph.component_of(waiter).sources[0].stream)
             return False
-        if not waiter.reach(now_us):
+        if not waiter.reach():
             return False
         self._engine.graph.component_of(waiter).ready[waiter] = None
         return True

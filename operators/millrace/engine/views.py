@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
+from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
-from millrace.operators.waiting import Waiting
 
 if TYPE_CHECKING:
     from millrace.engine.component import Component
@@ -107,7 +107,7 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
 
 
 def operator(engine: Engine, found: Operator) -> dict[str, Any]:
-    waiting = isinstance(found, Waiting)
+    waiting = isinstance(found, Prone)
     now_us = engine.moment.now_us
     busy = engine.costs.get(found.name, (0, 0.0))
     return {
@@ -129,12 +129,12 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
                 "peak_queue_tuples": reader.peak,
                 "skipped": reader.skipped,
                 "idle_wait_us": idle_us(found, position, now_us) if waiting else 0,
-                "register_us": time_or_none(found.registers()[position]) if isinstance(found, Waiting) else None,
+                "register_us": time_or_none(found.registers()[position]) if isinstance(found, Prone) else None,
             }
             for position, reader in enumerate(found.inputs)
         ],
         "waits": waiting,
-        "blocked": isinstance(found, Waiting) and found.blocked(),
+        "blocked": isinstance(found, Prone) and found.blocked(),
         "state_tuples": found.state_tuples,
         "state_bytes": found.state_bytes,
         "low_water_us": time_or_none(found.output.promise),
@@ -154,6 +154,6 @@ def queries_of(engine: Engine, found: Operator) -> list[str]:
 
 def idle_us(found: Operator, position: int, now_us: int) -> int:
     """How long an input has held its operator's tuples back, until now."""
-    assert isinstance(found, Waiting)
+    assert isinstance(found, Prone)
     since = found.idle_since[position]
     return found.idle_us[position] + (0 if since is None else now_us - since)

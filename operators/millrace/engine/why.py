@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from millrace.operators.batch import BEGINNING, NO_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.operator import Operator
+from millrace.operators.prone import Prone
 from millrace.operators.source import Source
-from millrace.operators.waiting import Waiting
 from millrace.protocol.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class _Held:
     """An operator that waits, the input that holds it back, and the source above that."""
 
     engine: Engine
-    waiter: Waiting
+    waiter: Prone
     position: int
     where: str
     since: int | None
@@ -231,8 +231,8 @@ def _upward(engine: Engine, query: Query) -> Iterator[Operator]:
             todo.extend(engine.graph.producer(reader) for reader in operator.inputs)
 
 
-def _waiters(engine: Engine, query: Query) -> Iterator[Waiting]:
-    return (operator for operator in _upward(engine, query) if isinstance(operator, Waiting))
+def _waiters(engine: Engine, query: Query) -> Iterator[Prone]:
+    return (operator for operator in _upward(engine, query) if isinstance(operator, Prone))
 
 
 def _sources(engine: Engine, query: Query) -> Iterator[Source]:

@@ -2,7 +2,7 @@
 
 An operator never looks at a clock, a thread or its neighbours. `execute(limit)` takes at most `limit` tuples from all
 inputs together; the scheduler alone decides when. Operators that may have to wait for a time on another input (the
-papers' idle-waiting-prone ones) build on `Waiting` in `waiting.py`.
+papers' idle-waiting-prone ones) build on `Prone` in `prone.py`.
 """
 
 from __future__ import annotations

@@ -16,29 +16,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from millrace.operators.arcs import Arc, announce
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.operator import Moment, Operator
+from millrace.operators.operator import Moment
+from millrace.operators.prone import Prone
 from millrace.operators.reorder import Reorder, merge_by_time
 
 
-class Waiting(Operator):
-    """An operator that waits until its inputs' promises let it act."""
-
-    waits: ClassVar[bool] = True
-    wants: ClassVar[bool] = True
+class Waiting(Prone):
+    """An operator that keeps tuples in order of time until its inputs' promises let it take them."""
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, inputs, output)
-        self.moment = moment
+        super().__init__(name, inputs, output, moment)
         self.waiting = [Reorder() for _ in inputs]
-        self.arcs: tuple[Arc, ...] = ()
         self.last_us = BEGINNING
-        self.idle_since: list[int | None] = [None] * len(self.inputs)
-        self.idle_us = [0] * len(self.inputs)
 
     @abstractmethod
     def consume(self, batch: Batch) -> Batch | None:
@@ -46,14 +39,10 @@ class Waiting(Operator):
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def horizon(self) -> int:
-        return min(reader.promise for reader in self.inputs)
-
     def low_water(self) -> int:
         return min(min(self._heads(), default=END_OF_TIME), self.horizon())
 
     def registers(self) -> list[int]:
-        """The papers' registers: per input the time of its head, else the last time known."""
         self.absorb()
         return [
             reader.promise if (head := reorder.head_us()) is None else head
@@ -61,22 +50,12 @@ class Waiting(Operator):
         ]
 
     def need(self) -> int | None:
-        """The least promise that would let it act, or None if it does not wait."""
         self.absorb()
         heads = self._heads()
         if not heads:
             return None
         least = min(heads)
         return least if least > self.horizon() else None
-
-    def blocked(self) -> bool:
-        """Whether tuples wait here and none may be taken: idle-waiting."""
-        return self.need() is not None
-
-    def holding(self) -> list[int]:
-        """The inputs that hold it back: those that promise less than it needs."""
-        need = self.need()
-        return [] if need is None else [p for p, reader in enumerate(self.inputs) if reader.promise < need]
 
     def _heads(self) -> list[int]:
         return [head for reorder in self.waiting if (head := reorder.head_us()) is not None]
@@ -118,59 +97,29 @@ class Waiting(Operator):
             if given is not None:
                 self.counts.output_tuples += len(given)
                 self.output.put(given)
-        for reader in self.inputs:
-            if reader.punctuations:
-                reader.pass_punctuations()
-            reader.unseen = False
-        if self.output.wanted:
-            if given is None and self.arcs:
-                announce(self.low_water(), self.output, self.arcs)
-            else:
-                self.output.punctuate(self.low_water())
+        self.seen()
+        self.announce(gave=given is not None)
         return taken
 
-    def reach(self, now_us: int) -> bool:
-        """Promise what the clock allows; say whether that told anything new."""
-        low_us = self.low_water()
-        if self.arcs:
-            return announce(low_us, self.output, self.arcs)
-        before = self.output.promise
-        self.output.punctuate(low_us)
-        return self.output.promise != before
-
-    def empty_input(self) -> int:
-        """The input whose promise is least: it is the one that holds the others back."""
-        promises = [reader.promise for reader in self.inputs]
-        return promises.index(min(promises))
+    def held_tuples(self) -> int:
+        return sum(reorder.count for reorder in self.waiting)
 
     def queue_tuples(self, position: int) -> int:
         return self.inputs[position].waiting + self.waiting[position].count
 
-    # -- idle-waiting, measured ----------------------------------------------------------------------------------------
-
-    def clock_idle(self, now_us: int) -> None:
-        """Account for idle-waiting at the boundary of a step: per input, the time in which it held tuples back."""
-        holding = self.holding()
-        if not holding and all(since is None for since in self.idle_since):
-            return
-        for position, since in enumerate(self.idle_since):
-            if since is not None:
-                self.idle_us[position] += now_us - since
-            self.idle_since[position] = now_us if position in holding else None
-
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> Any:
-        return [[reorder.save() for reorder in self.waiting], self.last_us, self.idle_since, self.idle_us]
+        return [super().save(), [reorder.save() for reorder in self.waiting], self.last_us]
 
     def restore(self, data: Any) -> None:
-        waiting, self.last_us, self.idle_since, self.idle_us = data
+        idle, waiting, self.last_us = data
+        super().restore(idle)
         for reorder, saved, reader in zip(self.waiting, waiting, self.inputs, strict=True):
             reorder.restore(saved)
             reader.buffer.gauge.add(reorder.count, reader.buffer.width)
 
     def clear(self) -> None:
-        """Let go of what waits, when the operator leaves the graph."""
         for reorder, reader in zip(self.waiting, self.inputs, strict=True):
             reader.buffer.gauge.add(-reorder.count, reader.buffer.width)
         self.waiting = [Reorder() for _ in self.inputs]

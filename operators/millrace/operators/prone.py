@@ -1,0 +1,105 @@
+"""Idle-waiting-prone operators: those that may have to wait for a time (the papers' IWP).
+
+Such an operator has registers, states its need, announces its low water and passes promises by ETS arcs. How it holds
+what waits is its own affair: a union or a join keeps tuples in order (`waiting.py`), an aggregate keeps open windows.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millrace.operators.arcs import Arc, announce
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.operator import Moment, Operator
+
+
+class Prone(Operator):
+    """An operator that can be blocked until its inputs promise enough.
+
+    arcs         where its promises go, past the operators that do not need them
+    idle_since   per input, since when it has held the operator back; `idle_us` is how long it had before that
+    """
+
+    waits: ClassVar[bool] = True
+    wants: ClassVar[bool] = True
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
+        super().__init__(name, inputs, output)
+        self.moment = moment
+        self.arcs: tuple[Arc, ...] = ()
+        self.idle_since: list[int | None] = [None] * len(self.inputs)
+        self.idle_us = [0] * len(self.inputs)
+
+    @abstractmethod
+    def need(self) -> int | None:
+        """The least promise that would let it act, or None if it does not wait."""
+
+    def horizon(self) -> int:
+        """What no tuple that is still to come can undercut."""
+        return min(reader.promise for reader in self.inputs)
+
+    def registers(self) -> list[int]:
+        """The papers' registers: per input the time of its head, else the last time known."""
+        return [reader.promise for reader in self.inputs]
+
+    def blocked(self) -> bool:
+        """Whether something waits here and nothing may be done: idle-waiting."""
+        return self.need() is not None
+
+    def holding(self) -> list[int]:
+        """The inputs that hold it back: those that promise less than it needs."""
+        need = self.need()
+        return [] if need is None else [p for p, reader in enumerate(self.inputs) if reader.promise < need]
+
+    def empty_input(self) -> int:
+        """The input whose promise is least: it is the one that holds the others back."""
+        promises = [reader.promise for reader in self.inputs]
+        return promises.index(min(promises))
+
+    def held_tuples(self) -> int:
+        """Tuples that it took from its arcs and still keeps in line."""
+        return 0
+
+    def announce(self, gave: bool) -> bool:
+        """Say what can be promised now: with the tuples just given, or by arc; whether that told anything new."""
+        output = self.output
+        if not output.wanted:
+            return False
+        low_us = self.low_water()
+        if not gave and self.arcs:
+            return announce(low_us, output, self.arcs)
+        before = output.promise
+        output.punctuate(low_us)
+        return output.promise != before
+
+    def reach(self) -> bool:
+        """Promise what the clock allows now; whether that told anything new."""
+        return self.announce(gave=False)
+
+    def seen(self) -> None:
+        """All that lies on the arcs has been looked at."""
+        for reader in self.inputs:
+            if reader.punctuations:
+                reader.pass_punctuations()
+            reader.unseen = False
+
+    def clear(self) -> None:
+        """Let go of what waits, when the operator leaves the graph."""
+
+    def clock_idle(self, now_us: int) -> None:
+        """Account for idle-waiting at the boundary of a step: per input, the time in which it held tuples back."""
+        holding = self.holding()
+        if not holding and all(since is None for since in self.idle_since):
+            return
+        for position, since in enumerate(self.idle_since):
+            if since is not None:
+                self.idle_us[position] += now_us - since
+            self.idle_since[position] = now_us if position in holding else None
+
+    def save(self) -> Any:
+        return [self.idle_since, self.idle_us]
+
+    def restore(self, data: Any) -> None:
+        self.idle_since, self.idle_us = data
