@@ -48,8 +48,8 @@ def engine_with(sql: str, strategy: str | None = None) -> Engine:
         for effect in engine.step(0, [Command(1, body)]).orders:
             assert isinstance(effect, Answer), effect
             assert effect.refused is None, effect.refused
-    for stream in engine.streams():
-        engine.step(0, [FeedOpened(stream["name"], "bench")])
+    for name in engine.streams_by_name:
+        engine.step(0, [FeedOpened(name, "bench")])
     return engine
 
 

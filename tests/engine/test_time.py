@@ -24,6 +24,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch
+from millrace.operators.waiting import Waiting
 from tests.engine.graphs import (
     TV,
     Bench,
@@ -184,6 +185,7 @@ def test_at_one_tuple_per_execution_the_registers_are_the_papers() -> None:
         effects = bench.step(give(stream, clock[stream]), executions=int(rng.integers(0, 4)))
         released += times(effects, "u")
         operator = bench.engine.graph.operators["u.U"]
+        assert isinstance(operator, Waiting)
         registers = operator.registers()
         heads = [reorder.head_us() for reorder in operator.waiting]
         papers_more = any(head is not None and head == min(registers) for head in heads)

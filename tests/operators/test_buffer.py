@@ -165,7 +165,7 @@ def test_nobody_gets_punctuation_that_nobody_wants_until_somebody_does() -> None
     assert not reader.unseen
     arc.wanted = True
     arc.remind()
-    assert reader.unseen
+    assert reader.punctuations
     reader.pass_punctuations()
     assert reader.passed == 9
 
