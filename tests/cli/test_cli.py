@@ -1,13 +1,16 @@
 """The commands against a server in another process: what is printed where, and the exit codes."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from millrace.cli.admin import table_lines
-from tests.cli.conftest import millrace
+from tests.cli.conftest import MILLRACE, clean_environment, millrace
 
 SQL = """
 CREATE STREAM a (k BIGINT, name TEXT);
@@ -115,6 +118,28 @@ def test_feed_from_the_standard_input_at_a_rate(server):
     assert fed.returncode == 0, fed.stderr
 
 
+def test_tail_ends_quietly(server):
+    server.millrace("feed", "b", stdin="".join(f'{{"k": {k}}}\n' for k in range(9_000)))
+    start = str(server.json("query", "show", "q")["oldest_sequence"])
+    for end in (lambda tail: tail.stdout.close(), lambda tail: tail.send_signal(signal.SIGINT)):
+        tail = subprocess.Popen(
+            [*MILLRACE, "tail", "q", "--from", start],
+            env=clean_environment(MILLRACE_ADMIN=server.admin),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert tail.stdout
+        assert tail.stderr
+        assert "Ctrl-C" in tail.stderr.readline()
+        tail.stdout.readline()
+        end(tail)
+        assert tail.stderr.read() == ""
+        assert tail.wait(30) == 0
+        tail.stdout.close()
+        tail.stderr.close()
+
+
 def test_pause_resume_drop(server):
     server.millrace("sql", "CREATE QUERY gone AS SELECT k FROM a")
     assert server.millrace("query", "pause", "gone").stderr == "paused query gone\n"
@@ -192,9 +217,6 @@ def test_version():
 def test_starting_is_cheap():
     """What a command does not need is not imported: the words are those that cost most."""
     code = "import sys, millrace.cli.main; print([name for name in sys.modules])"
-    import subprocess
-    import sys
-
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for heavy in ("numpy", "pyarrow", "fastapi", "uvicorn", "pydantic", "msgspec", "lark", "rich.progress"):
         assert f"'{heavy}'" not in loaded, heavy

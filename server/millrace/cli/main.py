@@ -7,7 +7,6 @@ usage, 78 wrong configuration.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import Annotated, Any, Final
 
@@ -84,10 +83,6 @@ def main() -> None:
         app()
     except MillraceError as error:
         _complain(error)
-    except BrokenPipeError:
-        # Whoever read our output has gone (`| head`): that is no failure, and Python must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def _complain(error: MillraceError) -> Any:

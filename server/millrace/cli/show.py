@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,11 @@ def out(text: str) -> None:
 def flush() -> None:
     """Let whoever reads our output have what was written."""
     sys.stdout.flush()
+
+
+def nobody_reads() -> None:
+    """Whoever read our output has gone (`| head`): that is no failure, and Python must not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def tell(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,25 +58,29 @@ def tail(
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.")] = None,
 ) -> None:
     """Print a query's rows as they come, a JSON object per line; with --json each with its query and number."""
-    import json
+    try:
+        _print_rows(link, query, from_sequence, limit)
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:
+        show.nobody_reads()
 
+
+def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | None) -> None:
     left = limit
     with connected(link) as client, client.subscribe(query, from_sequence=from_sequence) as subscription:
         first = subscription.next_sequence if from_sequence is None else from_sequence
         show.tell(f"reading {query} from row {first}; Ctrl-C ends it")
-        try:
-            for batch in subscription.batches():
-                rows = batch.dicts()[:left]
-                for number, row in enumerate(rows, batch.sequence):
-                    readable = _readable(row, subscription.schema)
-                    said = {"query": query, "seq": number, "row": readable} if link.as_json else readable
-                    show.out(json.dumps(said, ensure_ascii=False))
-                show.flush()
-                left = None if left is None else left - len(rows)
-                if left == 0:
-                    break
-        except KeyboardInterrupt:
-            return
+        for batch in subscription.batches():
+            rows = batch.dicts()[:left]
+            for number, row in enumerate(rows, batch.sequence):
+                readable = _readable(row, subscription.schema)
+                said = {"query": query, "seq": number, "row": readable} if link.as_json else readable
+                show.out(json.dumps(said, ensure_ascii=False))
+            show.flush()
+            left = None if left is None else left - len(rows)
+            if left == 0:
+                break
 
 
 @contextmanager

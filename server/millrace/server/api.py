@@ -116,6 +116,10 @@ def _invalid(_: Request, error: Exception) -> JSONResponse:
     return problem(422, "invalid_request", _title(422), f"{where}: {first['msg']}")
 
 
+def _mistake(_: Request, error: Exception) -> JSONResponse:
+    return problem(500, "internal", _title(500), f"the server made a mistake of its own ({type(error).__name__})")
+
+
 def _no_route(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return problem(error.status_code, "http", _title(error.status_code), str(error.detail))
@@ -131,6 +135,7 @@ def _title(status: int) -> str:
         405: "This cannot be done here",
         409: "This cannot be done now",
         422: "The request is not well formed",
+        500: "The server failed",
         503: "The server is ending",
     }.get(status, "The request failed")
 
@@ -139,6 +144,7 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
     app.add_exception_handler(MillraceError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _mistake)
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
