@@ -388,9 +388,9 @@ def test_both_ways_release_the_same_rows_and_leave_the_same_registers() -> None:
         found = []
         for turn in range(40):
             effects = bench.run(arrive("abc"[(turn * 7) % 3], turn), at=10 * turn)
-            found.append(
-                (times(effects, "d"), [bench.engine.graph.operators[f"d.{name}"].registers() for name in "UW"])
-            )
+            unions = [bench.engine.graph.operators[f"d.{name}"] for name in "UW"]
+            registers = [each.registers() for each in unions if isinstance(each, Prone)]
+            found.append((times(effects, "d"), registers))
         seen.append(found)
     assert seen[0] == seen[1]
 
