@@ -23,6 +23,7 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
+from millrace.operators.prone import Prone
 from tests.engine.graphs import (
     TV,
     Bench,
