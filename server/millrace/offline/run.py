@@ -125,9 +125,12 @@ class Run:
 
     def _exact(self) -> bool:
         """Whether something looks at the clock between two rows: a measure, or a stream that the clock stamps."""
-        options = self.options
+        options, streams = self.options, self.script.streams
         looks = options.report is not None or options.trace is not None or options.cost is not None
-        return looks or any(stream.timestamps != "external" for stream in self.script.streams.values())
+        stamped = any(stream.timestamps != "external" for stream in streams.values())
+        # A stream that is not declared is one of late tuples, which tell when they came.
+        late = any(name not in streams for query in self.script.queries.values() for name in query.reads_streams)
+        return looks or stamped or late
 
     def _cursors(self, advanced: Advanced) -> list[Cursor]:
         cursors = []
