@@ -355,12 +355,18 @@ class Engine:
 
     def _drop_stream(self, name: str) -> dict[str, Any]:
         stream = self._stream(name)
-        both = {name, f"{name}.late"}
-        readers = [query.plan.name for query in self.queries_by_name.values() if both & set(query.plan.reads_streams)]
+        both = (name, f"{name}.late")
+        readers = [
+            query.plan.name
+            for query in self.queries_by_name.values()
+            if any(one in query.plan.reads_streams for one in both)
+        ]
         if readers:
             raise Refuse(f"stream {name} is read by {names(readers)}: drop them first", code="in_use")
-        del self.streams_by_name[name]
-        self.graph.remove([stream.source])
+        for one in both:
+            gone = self.streams_by_name.pop(one, None)
+            if gone is not None:
+                self.graph.remove([gone.source])
         return {"stream": name}
 
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
