@@ -305,8 +305,8 @@ class Engine:
         match body:
             case AddStream(definition):
                 return self._add_stream(definition)
-            case AlterStream(name, changes):
-                return self._alter_stream(name, dict(changes))
+            case AlterStream(name, changes, sql):
+                return self._alter_stream(name, dict(changes), sql)
             case DropStream(name):
                 return self._drop_stream(name)
             case AddQuery(plan, strategy):
@@ -339,12 +339,13 @@ class Engine:
         self.graph.add([source])
         return {"stream": definition.name}
 
-    def _alter_stream(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
         stream = self._stream(name)
         unknown = [option for option in changes if option not in POLICIES]
         if unknown:
             raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
-        stream.definition = definition = replace(stream.definition, **changes)
+        kept = stream.definition.sql if sql is None else sql
+        stream.definition = definition = replace(stream.definition, **changes, sql=kept)
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
         if definition.propagation == "punctuation":
@@ -354,7 +355,7 @@ class Engine:
         return {"stream": name, "changed": sorted(changes)}
 
     def _drop_stream(self, name: str) -> dict[str, Any]:
-        stream = self._stream(name)
+        self._stream(name)
         both = (name, f"{name}.late")
         readers = [
             query.plan.name

@@ -112,8 +112,8 @@ def _commands(planned: Planned) -> list[CommandBody]:
     match planned:
         case CreateStream(stream):
             return [AddStream(stream)]
-        case AlterStatement(name, changes):
-            return [AlterStream(name, changes)]
+        case AlterStatement(name, changes, stream):
+            return [AlterStream(name, changes, stream.sql)]
         case QueryPlan():
             return [AddQuery(planned)]
         case CreateQuery(made, replaces=replaces):

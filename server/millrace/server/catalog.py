@@ -165,8 +165,8 @@ class Catalog:
             case CreateStream(stream):
                 # A stream begins a component, and what joins a component takes its strategy.
                 return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
-            case AlterStatement(name, changes):
-                return [AlterStream(name, changes)]
+            case AlterStatement(name, changes, stream):
+                return [AlterStream(name, changes, stream.sql)]
             case CreateQuery(query, replaces):
                 return [DropQuery(query.name), AddQuery(query)] if replaces else [AddQuery(query)]
             case DropStatement("stream", name):
@@ -186,9 +186,8 @@ class Catalog:
                     await self._runner.command(DropQuery(query.name))
                 case AlterStream(name, changes) if name in self.known.streams:
                     before = self.known.streams[name]
-                    await self._runner.command(
-                        AlterStream(name, tuple((policy, getattr(before, policy)) for policy, _ in changes))
-                    )
+                    policies = tuple((policy, getattr(before, policy)) for policy, _ in changes)
+                    await self._runner.command(AlterStream(name, policies, before.sql))
                 case DropStream(name):
                     await self._runner.command(AddStream(self.known.streams[name]))
                 case DropQuery(name):
