@@ -104,12 +104,11 @@ class Books:
         self.delivered.setdefault(name, []).extend(zip(times, batch.rows(), strict=True))
 
     def _balance(self, operator: Operator) -> None:
-        """Tuples in = out + late + queued + dropped."""
+        """Tuples in = out + late + too far + queued + dropped."""
         counts = operator.counts
         if isinstance(operator, Source):
-            self._equal(
-                operator, counts.input_tuples, counts.output_tuples + operator.late, "taken in", "queued or late"
-            )
+            refused = operator.late + operator.far
+            self._equal(operator, counts.input_tuples, counts.output_tuples + refused, "taken in", "queued or refused")
             return
         if operator.name not in self._starts:
             raise Broken(f"{operator.name}: nobody saw it begin")

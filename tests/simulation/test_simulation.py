@@ -39,23 +39,26 @@ def play(seed, styles):
 def test_worlds_are_worth_playing():
     """Every kind of thing happens in some of the first worlds, or the simulator proves less than it seems to."""
     kinds: Counter = Counter()
-    late = impossible = rows = compared = 0
-    for seed in range(40):
+    late = far = impossible = rows = compared = 0
+    for seed in range(60):
         world = world_of(seed)
         kinds.update(said.kind for said in world.log)
         kinds.update(stream.timestamps for stream in world.streams)
         kinds.update(node.kind for query in world.queries for node in query.nodes)
+        kinds.update("late" for query in world.queries for name in query.reads_streams if name.endswith(".late"))
         kinds.update("query over query" for query in world.queries if query.reads_queries)
         expected = Expected(world)
         outcome = Play(world, None).run()
         late += outcome.late.total()
+        far += outcome.far.total()
         impossible += outcome.impossible
         for given in expected.checkpoints:
             compared += sum(found is not None for found in given.values())
             rows += sum(found.total() for found in given.values() if found)
     assert all(kinds[kind] >= 10 for kind in kinds), kinds
-    assert {"add", "drop", "pause", "resume", "merge", "sort", "latent", "query over query"} <= kinds.keys()
+    assert {"add", "drop", "pause", "resume", "merge", "sort", "latent", "late", "query over query"} <= kinds.keys()
     assert late > 30
+    assert far > 30
     assert impossible > 100
     assert compared > 400
     assert rows > 5_000

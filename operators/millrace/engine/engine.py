@@ -305,8 +305,8 @@ class Engine:
         match body:
             case AddStream(definition):
                 return self._add_stream(definition)
-            case AlterStream(name, changes):
-                return self._alter_stream(name, dict(changes))
+            case AlterStream(name, changes, sql):
+                return self._alter_stream(name, dict(changes), sql)
             case DropStream(name):
                 return self._drop_stream(name)
             case AddQuery(plan, strategy):
@@ -339,12 +339,13 @@ class Engine:
         self.graph.add([source])
         return {"stream": definition.name}
 
-    def _alter_stream(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
         stream = self._stream(name)
         unknown = [option for option in changes if option not in POLICIES]
         if unknown:
             raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
-        stream.definition = definition = replace(stream.definition, **changes)
+        kept = stream.definition.sql if sql is None else sql
+        stream.definition = definition = replace(stream.definition, **changes, sql=kept)
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
         if definition.propagation == "punctuation":
@@ -354,13 +355,19 @@ class Engine:
         return {"stream": name, "changed": sorted(changes)}
 
     def _drop_stream(self, name: str) -> dict[str, Any]:
-        stream = self._stream(name)
-        both = {name, f"{name}.late"}
-        readers = [query.plan.name for query in self.queries_by_name.values() if both & set(query.plan.reads_streams)]
+        self._stream(name)
+        both = (name, f"{name}.late")
+        readers = [
+            query.plan.name
+            for query in self.queries_by_name.values()
+            if any(one in query.plan.reads_streams for one in both)
+        ]
         if readers:
             raise Refuse(f"stream {name} is read by {names(readers)}: drop them first", code="in_use")
-        del self.streams_by_name[name]
-        self.graph.remove([stream.source])
+        for one in both:
+            gone = self.streams_by_name.pop(one, None)
+            if gone is not None:
+                self.graph.remove([gone.source])
         return {"stream": name}
 
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:

@@ -114,10 +114,14 @@ class AddStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStream:
-    """Change policies of a stream (POLICIES of plan.py) while feeds are connected."""
+    """Change policies of a stream (POLICIES of plan.py) while feeds are connected.
+
+    `sql` is the statement that would have created it so; without it the stream keeps the one that it has.
+    """
 
     name: str
     changes: tuple[tuple[str, Any], ...]
+    sql: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

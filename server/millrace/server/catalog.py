@@ -18,6 +18,7 @@ import structlog
 from millrace.engine.events import (
     AddQuery,
     AddStream,
+    AlterStream,
     CommandBody,
     DropQuery,
     DropStream,
@@ -37,9 +38,7 @@ from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store
 from millrace.server.writers import StdoutWriter, Writer, open_file
 from millrace.sql import (
-    Catalog as Known,
-)
-from millrace.sql import (
+    AlterStatement,
     CreateQuery,
     CreateSink,
     CreateStream,
@@ -50,6 +49,9 @@ from millrace.sql import (
     explain,
     parse,
     plan_all,
+)
+from millrace.sql import (
+    Catalog as Known,
 )
 
 log = structlog.get_logger()
@@ -163,6 +165,8 @@ class Catalog:
             case CreateStream(stream):
                 # A stream begins a component, and what joins a component takes its strategy.
                 return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
+            case AlterStatement(name, changes, stream):
+                return [AlterStream(name, changes, stream.sql)]
             case CreateQuery(query, replaces):
                 return [DropQuery(query.name), AddQuery(query)] if replaces else [AddQuery(query)]
             case DropStatement("stream", name):
@@ -180,6 +184,10 @@ class Catalog:
                     await self._runner.command(DropStream(stream.name))
                 case AddQuery(query, _):
                     await self._runner.command(DropQuery(query.name))
+                case AlterStream(name, changes) if name in self.known.streams:
+                    before = self.known.streams[name]
+                    policies = tuple((policy, getattr(before, policy)) for policy, _ in changes)
+                    await self._runner.command(AlterStream(name, policies, before.sql))
                 case DropStream(name):
                     await self._runner.command(AddStream(self.known.streams[name]))
                 case DropQuery(name):
@@ -357,6 +365,8 @@ def _kind(step: Planned) -> str:
     match step:
         case CreateStream():
             return "create_stream"
+        case AlterStatement():
+            return "alter_stream"
         case CreateQuery():
             return "create_query"
         case CreateSink():
@@ -373,6 +383,8 @@ def _describe(step: Planned) -> dict[str, Any]:
     match step:
         case CreateStream(stream):
             return {"kind": kind, "name": stream.name, "fields": stream.schema.to_data()}
+        case AlterStatement(name, changes):
+            return {"kind": kind, "name": name, "changes": dict(changes)}
         case CreateQuery(query, replaces):
             return {"kind": kind, "name": query.name, "fields": query.schema.to_data(), "replaces": replaces}
         case CreateSink(sink):
