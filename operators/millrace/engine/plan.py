@@ -108,12 +108,18 @@ class StreamDefinition:
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """What WITH says of a query. `order` is the architecture: out of order, or in order."""
+    """What WITH says of a query. `order` is the architecture: out of order, or in order.
+
+    `emit` is about running totals; `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec).
+    """
 
     order: Order = "arrival"
     fuse: bool = True
     emit: Literal["latest", "every"] = "latest"
     max_state: int = 10_000_000
+    flush: Literal["none", "slow", "lazy"] = "none"
+    max_delay_us: int = 1_000_000
+    partial: Literal["skip", "emit"] = "skip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,8 @@ class QueryPlan:
     """A query ready to run. Nodes come after the nodes they read; `output` is the operator whose rows are the result.
 
     An input that is no node of the plan is a stream's source (`packets.source`) or another query's output operator.
-    `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile.
+    `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile. `update_key` is that of
+    an update stream: a row replaces the one before it with the same values there. Other results have None.
     """
 
     name: str
@@ -141,6 +148,7 @@ class QueryPlan:
     reads_streams: tuple[str, ...] = ()
     reads_queries: tuple[str, ...] = ()
     sql: str = ""
+    update_key: tuple[str, ...] | None = None
 
     @property
     def sink(self) -> str:

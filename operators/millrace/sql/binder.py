@@ -12,14 +12,18 @@ from functools import partial
 from typing import Any, Final
 
 from millrace.operators import expression as e
+from millrace.operators.aggregates import AGGREGATES, Aggregate
 from millrace.operators.functions import LIBRARY, Library
 from millrace.operators.functions.casts import CASTS
 from millrace.operators.functions.library import Readings
 from millrace.operators.intervals import parse_interval
-from millrace.protocol import MAX_INT64, MIN_INT64, MillraceError, Schema, Type
+from millrace.operators.spec import AggregateCall, RowWindow
+from millrace.protocol import MAX_INT64, MIN_INT64, MillraceError, Refuse, Schema, Type
 from millrace.protocol.timestamps import parse_timestamp
 from millrace.sql import syntax as s
+from millrace.sql.aggregation import Calls, columns_of, is_bound
 from millrace.sql.errors import SqlError, did_you_mean
+from millrace.sql.windows import BOUNDS, Window
 
 TYPE_NAMES: Final[dict[str, Type]] = {
     **dict.fromkeys(("boolean", "bool"), Type.BOOLEAN),
@@ -32,22 +36,6 @@ TYPE_NAMES: Final[dict[str, Type]] = {
 }
 # The name of a row's own time where no column has it.
 TIME_NAME: Final = "ts"
-AGGREGATES: Final = frozenset(
-    [
-        "count",
-        "sum",
-        "avg",
-        "min",
-        "max",
-        "stddev",
-        "first",
-        "last",
-        "approx_quantile",
-        "arg_min",
-        "arg_max",
-        "row_number",
-    ]
-)
 # Functions of other systems whose result no two runs would share.
 _CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
 # Each level costs some frames of Python's stack here, in the evaluator and in EXPLAIN.
@@ -64,6 +52,9 @@ class Relation:
     time_known  whether every row has a time (those of a latent stream do not)
     time_name   the field that is the time, if there is one; else the time is the implicit column `ts`
     ordered     whether they come in order of time for sure
+    times       the positions of the fields that carry it, under whatever names
+    update_key  of an update stream: the fields that say which row a row replaces
+    window      how they are cut, where no operator has done it yet: its bounds are columns too
     """
 
     node: str
@@ -72,29 +63,54 @@ class Relation:
     time_known: bool
     time_name: str | None
     ordered: bool
+    times: tuple[int, ...] = ()
+    update_key: tuple[str, ...] | None = None
+    window: Window | None = None
 
     def column(self, name: str) -> e.Column | None:
-        """A field, else the implicit time."""
+        """A field, else a bound of the window, else the implicit time."""
         position = self.schema.index(name)
         if position is not None:
             field = self.schema.fields[position]
             return e.Column(field.type, field.nullable, position, field.name)
+        if name in self.bounds:
+            rows = self.window is not None and isinstance(self.window.spec, RowWindow)
+            return e.Column(Type.BIGINT if rows else Type.TIMESTAMP, False, BOUNDS[name], name)
         if name == TIME_NAME and self.time_name is None:
             return e.Column(Type.TIMESTAMP, not self.time_known, e.TIME, TIME_NAME)
         return None
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        return self.schema.names + (() if self.time_name else (TIME_NAME,))
+        return (*self.schema.names, *self.bounds, *(() if self.time_name else (TIME_NAME,)))
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The columns that the window brings."""
+        return () if self.window is None or self.window.spec is None else tuple(BOUNDS)
 
 
 class Binder:
-    """Binds the expressions of one SELECT."""
+    """Binds expressions of one SELECT.
 
-    def __init__(self, sql: str, relation: Relation | None, library: Library = LIBRARY) -> None:
+    calls     takes the aggregates, where there may be any
+    instead   what to do with them, where there may be none
+    """
+
+    def __init__(
+        self,
+        sql: str,
+        relation: Relation | None,
+        library: Library = LIBRARY,
+        *,
+        calls: Calls | None = None,
+        instead: str = "they stand in the select list and in HAVING",
+    ) -> None:
         self._sql = sql
         self._relation = relation
         self._library = library
+        self._calls = calls
+        self._instead = instead
         self._depth = 0
 
     def error(self, node: s.Node, message: str) -> SqlError:
@@ -191,7 +207,9 @@ class Binder:
     def _function(self, node: s.FunctionCall) -> e.Expression:
         name = node.name.text
         if not node.operator:
-            self._refuse_aggregate(node)
+            if node.over is not None or AGGREGATES.named(name):
+                return self._aggregate(node)
+            self._check_function(node)
         if name in ("extract", "date_part") and len(node.arguments) == 2:
             return self._extract(node)
         bound = [self.bind(argument) for argument in node.arguments]
@@ -199,17 +217,82 @@ class Binder:
             bound = self._texts(node, bound)
         return self._call(node, name, node.arguments, bound)
 
-    def _refuse_aggregate(self, node: s.FunctionCall) -> None:
+    def _check_function(self, node: s.FunctionCall) -> None:
         name = node.name.text
-        if name in AGGREGATES or node.filter is not None or node.over is not None:
-            raise self.error(node, f"aggregates such as {name} are not available yet")
         if node.star or node.distinct:
             raise self.error(node, f"{name} is no aggregate: it takes neither * nor DISTINCT")
+        if node.filter is not None:
+            raise self.error(node.filter, f"{name} is no aggregate: FILTER has nothing to leave out; write CASE WHEN")
         if name in _CLOCKS:
             raise self.error(node, f"{name} would make the result depend on the clock: use ts, the row's own time")
         if not self._library.named(name) and name not in ("extract", "date_part"):
             names = [known for known in self._library.names if known[0].isalpha() and " " not in known]
-            raise self.error(node.name, f"there is no function {name}{did_you_mean(name, [*names, *AGGREGATES])}")
+            hint = did_you_mean(name, [*names, *AGGREGATES.names])
+            raise self.error(node.name, f"there is no function {name}{hint}")
+
+    # -- aggregates ------------------------------------------------------------------------------------------------
+
+    def _aggregate(self, node: s.FunctionCall) -> e.Expression:
+        """The placeholder of an aggregate's result."""
+        name = node.name.text
+        if node.over is not None:
+            raise self.error(node, f"{name} OVER (...) is not available yet")
+        if self._calls is None:
+            raise self.error(node, f"{name} is an aggregate: {self._instead}")
+        if node.star != (name == "count" and not node.arguments) or (node.star and node.distinct):
+            many = "takes * or an expression" if name == "count" else "needs an expression, not *"
+            raise self.error(node, f"{name} {many}")
+        inner = self._inner("aggregates do not nest; aggregate again over (SELECT ... ) in FROM")
+        bound = [inner.bind(argument) for argument in node.arguments]
+        given = [readings(argument, value) for argument, value in zip(node.arguments, bound, strict=True)]
+        function = AGGREGATES.resolve(name, given)
+        if function is None:
+            raise self._no_such_aggregate(node, bound)
+        arguments = tuple(
+            self._convert(argument, value, type)
+            for argument, value, type in zip(node.arguments, bound, function.arguments, strict=True)
+        )
+        self._check_constants(node, function, arguments)
+        only = None
+        if node.filter is not None:
+            only = self._inner("FILTER tests rows, before anything is aggregated").bind_boolean(node.filter, "FILTER")
+        for place, part in zip((*node.arguments, node.filter), (*arguments, only), strict=True):
+            if place is not None and part is not None and any(map(is_bound, columns_of(part))):
+                raise self.error(
+                    place, f"{name} sees rows, which may be in several windows: use the window's bounds outside of it"
+                )
+        call = AggregateCall(function.result, function.nullable, function.key, arguments, node.distinct, only)
+        return self._calls.column(call, name)
+
+    def _check_constants(self, node: s.FunctionCall, function: Aggregate, arguments: Sequence[e.Expression]) -> None:
+        constants = []
+        for position in function.constants:
+            argument = arguments[position]
+            if not isinstance(argument, e.Constant):
+                raise self.error(node.arguments[position], f"{function.name}: expected a constant here")
+            constants.append(argument.value)
+        try:
+            function.make(constants, True)
+        except Refuse as error:
+            raise self.error(node.arguments[function.constants[0]], error.text) from None
+
+    def _inner(self, instead: str) -> Binder:
+        """Binds over the same rows where no aggregate may stand."""
+        inner = Binder(self._sql, self._relation, self._library, instead=instead)
+        inner._depth = self._depth
+        return inner
+
+    def _no_such_aggregate(self, node: s.FunctionCall, bound: Sequence[e.Expression]) -> SqlError:
+        name = node.name.text
+        rows = AGGREGATES.named(name)
+        counts = sorted({len(row.arguments) for row in rows} - {0})
+        if len(bound) not in counts:
+            return self.error(node, f"{name}: expected {' or '.join(map(str, counts))} arguments, got {len(bound)}")
+        for position, (argument, value) in enumerate(zip(node.arguments, bound, strict=True)):
+            types = dict.fromkeys(row.arguments[position] for row in rows if len(row.arguments) == len(bound))
+            if not set(types) & set(readings(argument, value)):
+                return self.error(argument, f"{name}: expected {_alternatives(types)}, got {value.type}")
+        return self.error(node, f"{name} does not take ({', '.join(str(value.type) for value in bound)})")
 
     def _call(
         self, node: s.Expr, name: str, arguments: Sequence[s.Expr], bound: Sequence[e.Expression]
@@ -384,6 +467,10 @@ class Binder:
         if not negated:
             return bound
         return e.Call(Type.BOOLEAN, bound.nullable, self._library.named("not")[0].key, (bound,))
+
+    def both(self, left: e.Expression | None, right: e.Expression | None) -> e.Expression | None:
+        """One condition of two, of which either may be missing."""
+        return self._logic("and", left, right) if left is not None and right is not None else left or right
 
     # -- conversions -----------------------------------------------------------------------------------------------
 

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import gcd
 from typing import Any, Final
 
 from millrace.engine.plan import QueryPlan
 from millrace.operators import expression as e
 from millrace.operators.intervals import format_interval
-from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
+from millrace.operators.spec import (
+    AggregateCall,
+    AggregateSpec,
+    MapSpec,
+    RowWindow,
+    SelectSpec,
+    SessionWindow,
+    SortSpec,
+    Spec,
+    TimeWindow,
+    UnionSpec,
+    WindowSpec,
+)
 from millrace.protocol import Type
 from millrace.protocol.timestamps import format_timestamp
 from millrace.sql.planned import LATE, Catalog
@@ -56,11 +69,12 @@ def equality(plan: QueryPlan, catalog: Catalog) -> str:
     """The class of equality: what two runs over the same tuples have in common.
 
     `rows`: the same rows, in event order also their order up to ties. `load`: what comes out depends on how busy the
-    engine was, here because a latent stream's tuples are stamped when an operator needs their time.
+    engine was, here because a latent stream's tuples are stamped when an operator needs their time. `final`: the same
+    last row for each key of an update stream, however often it was updated on the way.
     """
     latent = any(catalog.stream(name).timestamps == "latent" for name in plan.reads_streams)
     below = any(equality(catalog.queries[name], catalog) == "load" for name in plan.reads_queries)
-    return "load" if latent or below else "rows"
+    return "load" if latent or below else "rows" if plan.update_key is None else "final"
 
 
 def _stream_words(name: str, catalog: Catalog) -> str:
@@ -81,12 +95,54 @@ def _spec_words(spec: Spec) -> str:
             return "union in order of time" if ordered else "union as rows arrive"
         case SortSpec():
             return "sort by time"
+        case WindowSpec(window):
+            return f"map to {_window_words(window)}"
+        case AggregateSpec():
+            return _aggregate_words(spec)
     return spec.kind
 
 
-def _column_words(name: str, column: e.Expression) -> str:
-    shown = show(column)
+def _aggregate_words(spec: AggregateSpec) -> str:
+    """Window, groups, aggregates; in order or out of order."""
+    words = ["aggregate", _window_words(spec.window)]
+    if spec.where is not None:
+        words.append(f"WHERE {show(spec.where)}")
+    if spec.keys:
+        words.append("by " + ", ".join(_column_words(name, key) for name, key in spec.keys))
+    columns = [_named(_call_words(call), name) for name, call in spec.calls]
+    columns += [_named(f"window_{side}", name) for name, side in spec.bounds]
+    if spec.ordered:
+        words.append("in order")
+    return " ".join(words) + (f": {', '.join(columns)}" if columns else "")
+
+
+def _window_words(window: TimeWindow | SessionWindow | RowWindow | None) -> str:
+    match window:
+        case TimeWindow(size, slide, offset):
+            words = f"windows of {format_interval(size)}"
+            if slide != size:
+                words += f" every {format_interval(slide)} in panes of {format_interval(gcd(size, slide))}"
+            return words + (f" from {format_interval(offset)}" if offset else "")
+        case SessionWindow(gap):
+            return f"sessions with gaps of {format_interval(gap)}"
+        case RowWindow(size, slide):
+            return f"windows of {size} rows every {slide}"
+    return "all so far"
+
+
+def _call_words(call: AggregateCall) -> str:
+    name = call.function.partition("(")[0]
+    arguments = ", ".join(map(show, call.arguments)) or "*"
+    only = "" if call.filter is None else f" FILTER (WHERE {show(call.filter)})"
+    return f"{name}({'DISTINCT ' if call.distinct else ''}{arguments}){only}"
+
+
+def _named(shown: str, name: str) -> str:
     return shown if shown == _name(name) else f"{shown} AS {_name(name)}"
+
+
+def _column_words(name: str, column: e.Expression) -> str:
+    return _named(show(column), name)
 
 
 def show(expression: e.Expression) -> str:

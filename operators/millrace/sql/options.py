@@ -149,9 +149,9 @@ QUERY_OPTIONS: Sequence[OptionKind] = (
     OptionKind("on_max_state", "on_max_state", later("state limits with an action are"), "what happens at that limit"),
     OptionKind("join", "join", later("joins are"), "the discipline of ordered joins"),
     OptionKind("alpha", "alpha", later("joins are"), "the bound of adaptive joins"),
-    OptionKind("flush", "flush", later("windows are"), "how the results of a window are spread"),
-    OptionKind("max_delay", "max_delay", later("windows are"), "how late a spread result may be"),
-    OptionKind("partial", "partial", later("windows are"), "whether windows that began before the query are emitted"),
+    OptionKind("flush", "flush", choice("none", "slow", "lazy"), "how the results of a window are spread"),
+    OptionKind("max_delay", "max_delay_us", interval(1), "how late a spread result may be"),
+    OptionKind("partial", "partial", choice("skip", "emit"), "whether windows that began before the query are emitted"),
 )
 
 SINK_OPTIONS: Sequence[OptionKind] = (

@@ -282,7 +282,11 @@ def _create_query(
         _check_name(statement, body.name)
     else:
         _new_name(statement, body.name, catalog)
-    values, _ = read_options(sql, body.options, QUERY_OPTIONS, "a query")
+    values, seen = read_options(sql, body.options, QUERY_OPTIONS, "a query")
+    if "max_delay_us" in values and values.get("flush", "none") == "none":
+        raise SqlError(
+            sql, seen["max_delay"].name.span.start, "max_delay bounds how far results are spread: add flush = 'slow'"
+        )
     made = QueryPlanner(statement, catalog, name, QueryOptions(**values), library).run(body.query)
     if replaces:
         _check_readers(statement, body.name, catalog, made)

@@ -7,18 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators import expression as e
 from millrace.operators.evaluate import compile_expression
 from millrace.operators.functions import Library
-from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
+from millrace.operators.spec import (
+    AggregateSpec,
+    MapSpec,
+    RowWindow,
+    SelectSpec,
+    SortSpec,
+    Spec,
+    TimeWindow,
+    UnionSpec,
+    WindowSpec,
+)
 from millrace.protocol import Refuse, Type
 from millrace.sql import syntax as s
-from millrace.sql.binder import Binder, Relation
+from millrace.sql.aggregation import Calls, columns_of, substitute
+from millrace.sql.binder import TIME_NAME, Binder, Relation, readings
 from millrace.sql.errors import SqlError, did_you_mean
+from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct, gives_order
 from millrace.sql.planned import Catalog
+from millrace.sql.windows import BOUNDS, Window, bracketed, window_of
 
 # A query of WITH is planned anew wherever it is read, which can double with each level.
 MAX_OPERATORS: Final = 1000
@@ -60,7 +73,7 @@ class QueryPlanner:
         if not self.nodes:
             relation = self._pass_through(relation)
         if self.options.order == "event" and not relation.ordered:
-            relation = self._add(SortSpec(), [relation], ordered=True)
+            relation = self.add(SortSpec(), [relation], ordered=True)
         return QueryPlan(
             self.name,
             tuple(self.nodes),
@@ -70,27 +83,42 @@ class QueryPlanner:
             tuple(dict.fromkeys(self.streams)),
             tuple(dict.fromkeys(self.queries)),
             self.statement.sql,
+            relation.update_key,
         )
 
-    def _error(self, node: s.Node, message: str) -> SqlError:
+    def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self.statement.text, node.span.start, message)
 
-    def _add(self, spec: Spec, inputs: Sequence[Relation], ordered: bool) -> Relation:
+    def add(self, spec: Spec, inputs: Sequence[Relation], ordered: bool) -> Relation:
         """One more operator. Its rows have the times of those it reads."""
         if len(self.nodes) >= MAX_OPERATORS:
-            raise self._error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
+            raise self.error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
         name = self.namer.name(spec.kind)
         self.nodes.append(Node(name, spec, tuple(one.node for one in inputs)))
         schema = spec.schema([one.schema for one in inputs])
         first = inputs[0]
-        time_known = all(one.time_known for one in inputs)
-        time_name = first.time_name if isinstance(spec, SelectSpec | SortSpec) else None
-        return Relation(name, schema, first.alias, time_known, time_name, ordered)
+        time_known = isinstance(spec, AggregateSpec) or all(one.time_known for one in inputs)
+        keeps = isinstance(spec, SelectSpec | SortSpec | WindowSpec)
+        return Relation(
+            name,
+            schema,
+            first.alias,
+            time_known,
+            first.time_name if keeps else None,
+            ordered,
+            times_of(spec, [one.times for one in inputs]),
+            first.update_key if keeps else None,
+        )
+
+    def binder(
+        self, relation: Relation | None, *, calls: Calls | None = None, instead: str = "it needs a group"
+    ) -> Binder:
+        return Binder(self.statement.text, relation, self.library, calls=calls, instead=instead)
 
     def _pass_through(self, relation: Relation) -> Relation:
         columns = [relation.column(name) for name in relation.schema.names]
         spec = MapSpec(tuple((column.name, column) for column in columns if column is not None))
-        return self._add(spec, [relation], relation.ordered)
+        return replace(self.add(spec, [relation], relation.ordered), update_key=relation.update_key)
 
     # -- queries and unions ----------------------------------------------------------------------------------------
 
@@ -114,28 +142,28 @@ class QueryPlanner:
 
     def _refuse_clauses(self, body: s.QueryBody) -> None:
         if body.recursive:
-            raise self._error(body, "a query cannot read itself: WITH RECURSIVE has no end on a stream")
+            raise self.error(body, "a query cannot read itself: WITH RECURSIVE has no end on a stream")
         if body.order_by is not None:
-            raise self._error(
+            raise self.error(
                 body.order_by,
                 "ORDER BY needs all rows and a stream never ends; for rows in order of time create the query "
                 "WITH (order = 'event')",
             )
         if body.limit is not None:
-            raise self._error(
+            raise self.error(
                 body.limit,
                 f"{body.limit.words} needs an end and a stream has none; keep rows by a condition in WHERE instead",
             )
         for arm in body.arms:
             if arm.operator != "UNION ALL":
-                raise self._error(
+                raise self.error(
                     arm, f"{arm.operator} has to remember every row of an unbounded stream; UNION ALL does not"
                 )
 
     def _with_ctes(self, body: s.QueryBody, scope: Mapping[str, _Cte]) -> Mapping[str, _Cte]:
         for cte in body.ctes:
             if cte.name.text in (other.name.text for other in body.ctes if other is not cte):
-                raise self._error(cte, f"two queries of WITH are called {cte.name.text}")
+                raise self.error(cte, f"two queries of WITH are called {cte.name.text}")
             # One that nobody reads is checked all the same, in a plan that is thrown away.
             QueryPlanner(self.statement, self.catalog, self.name, self.options, self.library)._query(cte.query, scope)
             scope = {**scope, cte.name.text: _Cte(cte.query, scope)}
@@ -144,14 +172,20 @@ class QueryPlanner:
     def _union(self, branches: Sequence[tuple[s.Node, Relation]]) -> Relation:
         first = branches[0][1]
         for place, relation in branches:
+            if relation.update_key is not None:
+                raise self.error(
+                    place,
+                    "this is an update stream, and UNION ALL could not tell whose row replaces whose; aggregate per "
+                    "window, or aggregate above the union",
+                )
             if len(relation.schema) != len(first.schema):
-                raise self._error(
+                raise self.error(
                     place, f"UNION ALL is by position: expected {len(first.schema)} columns, got {len(relation.schema)}"
                 )
         types = [self._union_type(position, branches) for position in range(len(first.schema))]
         inputs = [self._as_types(relation, types) for _, relation in branches]
         spec = UnionSpec(self.options.order == "event")
-        return replace(self._add(spec, inputs, spec.ordered), alias=None)
+        return replace(self.add(spec, inputs, spec.ordered), alias=None)
 
     def _union_type(self, position: int, branches: Sequence[tuple[s.Node, Relation]]) -> Type:
         types = {relation.schema.fields[position].type: None for _, relation in branches}
@@ -161,7 +195,7 @@ class QueryPlanner:
         for place, relation in branches:
             one = relation.schema.fields[position]
             if one.type is not expected:
-                raise self._error(
+                raise self.error(
                     place, f"column {position + 1} of UNION ALL: expected {expected}, got {one.type} ({one.name})"
                 )
         return expected
@@ -179,39 +213,89 @@ class QueryPlanner:
             (one.name, e.Column(one.type, one.nullable, position, one.name))
             for position, one in enumerate(relation.schema)
         ]
-        return self._add(_widened(columns, types), [relation], relation.ordered)
+        return self.add(_widened(columns, types), [relation], relation.ordered)
 
     # -- select ----------------------------------------------------------------------------------------------------
 
     def _select(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
         relation = self._from(select, scope)
-        self._refuse_aggregation(select)
-        binder = Binder(self.statement.text, relation, self.library)
+        if select.qualify is not None:
+            raise self.error(select.qualify, "QUALIFY is not available yet")
+        if aggregates(select):
+            if select.distinct:
+                raise self.error(
+                    select, "a group is one row: leave DISTINCT out, or select it FROM a windowed query of its own"
+                )
+            return GroupedSelect(self, select, relation).plan()
+        if select.distinct:
+            return distinct(self, select, relation)
+        relation = self._windowed_rows(relation)
+        binder = self.binder(relation, instead=WHERE)
         if select.where is not None:
             predicate = binder.bind_boolean(select.where, "WHERE")
-            self._check_runs(select.where, predicate)
-            relation = self._add(SelectSpec(predicate), [relation], relation.ordered)
-        names, columns = self._columns(select, relation, binder)
-        if self._changes_nothing(names, columns, relation):
+            self.check_runs(select.where, predicate)
+            self._check_updates(select.where, predicate, relation)
+            relation = self.add(SelectSpec(predicate), [relation], relation.ordered)
+        names, columns = self.columns(select, relation, self.binder(relation))
+        if self.changes_nothing(names, columns, relation):
             return replace(relation, alias=None)
+        key = self._key_after(select, names, columns, relation)
         spec = MapSpec(tuple(zip(names, columns, strict=True)))
-        return replace(self._add(spec, [relation], relation.ordered), alias=None)
+        return replace(self.add(spec, [relation], relation.ordered), alias=None, update_key=key)
 
-    def _refuse_aggregation(self, select: s.Select) -> None:
-        if select.group_by:
-            raise self._error(select.group_by[0], "GROUP BY is not available yet")
-        if select.having is not None:
-            raise self._error(select.having, "HAVING is not available yet")
-        if select.qualify is not None:
-            raise self._error(select.qualify, "QUALIFY is not available yet")
-        if select.distinct:
-            raise self._error(
-                select,
-                "SELECT DISTINCT has to remember every row of an unbounded stream; it is legal inside a window, "
-                "and windows are not available yet",
+    def _windowed_rows(self, relation: Relation) -> Relation:
+        """A windowed source without aggregates: each row once per window, with the window's bounds."""
+        window = relation.window
+        if window is None or window.spec is None:
+            return replace(relation, window=None)
+        if not isinstance(window.spec, TimeWindow):
+            what = "ROWS" if isinstance(window.spec, RowWindow) else "sessions"
+            raise self.error(
+                window.place, f"{what} without aggregates are not available yet; select aggregates or GROUP BY"
             )
+        bounds: tuple[tuple[str, Literal["start", "end"]], ...] = (("window_start", "start"), ("window_end", "end"))
+        return self.add(WindowSpec(window.spec, bounds), [relation], relation.ordered)
 
-    def _columns(self, select: s.Select, relation: Relation, binder: Binder) -> tuple[list[str], list[e.Expression]]:
+    def _check_updates(self, node: s.Expr, predicate: e.Expression, relation: Relation) -> None:
+        """Refuse a condition that may hold for one row of a key and not for the next."""
+        if relation.update_key is None:
+            return
+        for column in columns_of(predicate):
+            if column.name not in relation.update_key:
+                raise self.error(
+                    node,
+                    f"this reads an update stream keyed by {_listed(relation.update_key)}: a row for which the "
+                    f"condition turns false would have to be taken back, which is not available yet; test the key "
+                    "alone, or aggregate per window",
+                )
+
+    def _key_after(
+        self, select: s.Select, names: Sequence[str], columns: Sequence[e.Expression], relation: Relation
+    ) -> tuple[str, ...] | None:
+        """The key of an update stream under the names of the select list."""
+        if relation.update_key is None:
+            return None
+        found: list[str] = []
+        for key in relation.update_key:
+            position = relation.schema.index(key)
+            named = [
+                name
+                for name, column in zip(names, columns, strict=True)
+                if isinstance(column, e.Column) and column.position == position
+            ]
+            if not named:
+                raise self.error(
+                    select.items[0],
+                    f"this reads an update stream keyed by {_listed(relation.update_key)}, and a row has to say which "
+                    f"row it replaces: select {key} too",
+                )
+            found.append(named[0])
+        return tuple(found)
+
+    def columns(
+        self, select: s.Select, relation: Relation, binder: Binder, *, check: bool = True
+    ) -> tuple[list[str], list[e.Expression]]:
+        """The names and the expressions of a select list. Those that hold placeholders are not checked yet."""
         names: list[str] = []
         columns: list[e.Expression] = []
         for position, item in enumerate(select.items, 1):
@@ -219,15 +303,16 @@ class QueryPlanner:
                 made = self._star(item, relation)
             else:
                 bound = binder.bind(item.expression)
-                self._check_runs(item.expression, bound)
+                if check:
+                    self.check_runs(item.expression, bound)
                 if bound.type is Type.INTERVAL:
-                    raise self._error(
+                    raise self.error(
                         item, "an interval cannot leave a query: CAST it AS text, or take extract(epoch FROM ...)"
                     )
                 made = [(item.alias.text if item.alias else _name_of(item.expression, position, names), bound)]
             for name, column in made:
                 if name in names:
-                    raise self._error(item, f"two columns are called {name}: give one another name with AS")
+                    raise self.error(item, f"two columns are called {name}: give one another name with AS")
                 names.append(name)
                 columns.append(column)
         return names, columns
@@ -235,23 +320,21 @@ class QueryPlanner:
     def _star(self, item: s.Star, relation: Relation) -> list[tuple[str, e.Expression]]:
         if item.table is not None and item.table.text != relation.alias:
             known = [relation.alias] if relation.alias else []
-            raise self._error(
-                item, f"there is no table {item.table.text} in FROM{did_you_mean(item.table.text, known)}"
-            )
+            raise self.error(item, f"there is no table {item.table.text} in FROM{did_you_mean(item.table.text, known)}")
         return [
             (one.name, e.Column(one.type, one.nullable, position, one.name))
             for position, one in enumerate(relation.schema)
         ]
 
-    def _check_runs(self, node: s.Expr, bound: e.Expression) -> None:
+    def check_runs(self, node: s.Expr, bound: e.Expression) -> None:
         """Compile once now: a bad constant (a pattern, a unit) is found here and not by the first tuple."""
         try:
             compile_expression(bound, self.library)
         except Refuse as error:
-            raise self._error(node, error.text) from None
+            raise self.error(node, error.text) from None
 
     @staticmethod
-    def _changes_nothing(names: Sequence[str], columns: Sequence[e.Expression], relation: Relation) -> bool:
+    def changes_nothing(names: Sequence[str], columns: Sequence[e.Expression], relation: Relation) -> bool:
         positions = [column.position if isinstance(column, e.Column) else None for column in columns]
         return tuple(names) == relation.schema.names and positions == list(range(len(names)))
 
@@ -259,23 +342,25 @@ class QueryPlanner:
 
     def _from(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
         if not select.tables:
-            raise self._error(select, "a query reads a stream or another query: add FROM")
+            raise self.error(select, "a query reads a stream or another query: add FROM")
         if len(select.tables) > 1:
-            raise self._error(select.tables[1], "tables with a comma between them are a join: write a JOIN b ON ...")
+            raise self.error(select.tables[1], "tables with a comma between them are a join: write a JOIN b ON ...")
         table = select.tables[0]
         match table:
             case s.Join():
-                raise self._error(table.right, "joins are not available yet")
+                raise self.error(table.right, "joins are not available yet")
             case s.Followed():
-                raise self._error(table.right, "FOLLOWED BY is not available yet")
+                raise self.error(table.right, "FOLLOWED BY is not available yet")
         assert isinstance(table, s.TablePrimary)
-        if table.window is not None:
-            raise self._error(table.window, "windows are not available yet")
         if table.latest is not None:
-            raise self._error(table.latest, "LATEST edges are not available yet")
+            raise self.error(table.latest, "LATEST edges are not available yet")
         if table.shed is not None:
-            raise self._error(table.shed, "SHED RANDOM is not available yet")
+            raise self.error(table.shed, "SHED RANDOM is not available yet")
         relation = self._source(table.source, scope)
+        if table.window is not None:
+            if relation.window is not None:
+                raise self.error(table.window, "this table is windowed already")
+            relation = self._windowed(relation, bracketed(self.statement.text, table.window))
         return replace(relation, alias=table.alias.text) if table.alias else relation
 
     def _source(self, source: s.TableSource, scope: Mapping[str, _Cte]) -> Relation:
@@ -283,13 +368,110 @@ class QueryPlanner:
             case s.Subquery():
                 return self._query(source.query, scope)
             case s.TableFunction():
-                name = source.name.text
-                if name in _WINDOWS:
-                    raise self._error(source, "windows are not available yet")
-                hint = did_you_mean(name, _WINDOWS) or f"; there are {', '.join(_WINDOWS)}"
-                raise self._error(source, f"there is no table function {name}{hint}")
+                window = window_of(self.statement.text, source, self._constant_us)
+                relation = self._source(self._table_of(source.arguments[0]), scope)
+                self._check_time(source.arguments[1], relation)
+                return self._windowed(relation, window)
         assert isinstance(source, s.NamedTable)
         return self._named(source, scope)
+
+    # -- windows ---------------------------------------------------------------------------------------------------
+
+    def _constant_us(self, node: s.Expr) -> int:
+        """A time that an argument says."""
+        binder = self.binder(None)
+        bound = binder.bind(node)
+        if not isinstance(bound, e.Constant) or Type.INTERVAL not in readings(node, bound) or bound.value is None:
+            raise self.error(node, f"expected a time such as INTERVAL '10 seconds', got {bound.type}")
+        constant = binder.as_type(node, bound, Type.INTERVAL)
+        assert isinstance(constant, e.Constant)
+        return int(constant.value)
+
+    def _table_of(self, node: s.Expr) -> s.TableSource:
+        """What a window is over: a name, a side stream, or a query in parentheses."""
+        match node:
+            case s.ColumnRef(table=None):
+                return s.NamedTable(node.span, node.name, None)
+            case s.ColumnRef(table=s.Name() as name):
+                return s.NamedTable(node.span, name, node.name)
+            case s.QueryExpr(form="scalar"):
+                return s.Subquery(node.span, node.query)
+        raise self.error(node, "expected a stream, a query, or a query in parentheses")
+
+    def _check_time(self, node: s.Expr, relation: Relation) -> None:
+        """A window goes by the rows' own time: the column must be that."""
+        names = [relation.schema.names[position] for position in relation.times]
+        if isinstance(node, s.ColumnRef):
+            column = relation.column(node.name.text)
+            own = node.name.text == TIME_NAME if column is None else column.position in (e.TIME, *relation.times)
+            if own:
+                return
+        if not names and relation.schema.index(TIME_NAME) is None:
+            names = [TIME_NAME]
+        legal = " or ".join(names) or "a column that the query selects its ts as"
+        raise self.error(node, f"a window goes by the rows' own time: expected {legal} here")
+
+    def _windowed(self, relation: Relation, window: Window) -> Relation:
+        if relation.update_key is not None and window.spec is not None:
+            raise self.error(
+                window.place,
+                f"{relation.alias or 'the source'} is an update stream, whose rows replace each other: a window would "
+                "count one row many times; window what it reads instead",
+            )
+        for name in BOUNDS:
+            if window.spec is not None and relation.schema.index(name) is not None:
+                raise self.error(
+                    window.place,
+                    f"the source has a column {name} already, and the window brings one: select it there under another "
+                    "name with AS",
+                )
+        if not isinstance(window.spec, RowWindow):
+            relation = self.stamped(relation)
+        return replace(relation, window=window)
+
+    def stamped(self, relation: Relation) -> Relation:
+        """Latent tuples have no time until an operator needs one, and a union in order of time gives it."""
+        if relation.time_known:
+            return relation
+        made = self.add(UnionSpec(True), [relation], ordered=True)
+        return replace(made, alias=relation.alias, time_known=True)
+
+    def unfolded(
+        self, relation: Relation, place: s.Node
+    ) -> tuple[Relation, Sequence[e.Expression], e.Expression | None]:
+        """The stream under a path of selects and maps, which are taken out of the plan: the relation that reads it,
+        what each column is over it, and what its rows must fulfil.
+        """
+        path: list[Node] = []
+        name = relation.node
+        for node in reversed(self.nodes):
+            if node.name == name and isinstance(node.spec, MapSpec | SelectSpec):
+                path.append(node)
+                (name,) = node.inputs
+        if name not in (self.catalog.stream(stream).source for stream in self.streams):
+            raise self.error(
+                place,
+                "ROWS counts the tuples of one stream as they are taken in: expected a stream, or a query in "
+                "parentheses that only selects and computes",
+            )
+        kept = [node for node in self.nodes if node not in path]
+        self.nodes[:] = kept
+        self.namer = Namer(self.name)
+        for node in kept:
+            self.namer.name(node.spec.kind)
+        stream = next(self.catalog.stream(one) for one in self.streams if self.catalog.stream(one).source == name)
+        columns: list[e.Expression] = [
+            e.Column(one.type, one.nullable, position, one.name) for position, one in enumerate(stream.schema)
+        ]
+        where: e.Expression | None = None
+        for node in reversed(path):
+            if isinstance(node.spec, SelectSpec):
+                where = self.binder(None).both(where, substitute(node.spec.predicate, columns))
+            elif isinstance(node.spec, MapSpec):
+                columns = [substitute(column, columns) for _, column in node.spec.columns]
+        return replace(relation, node=name, schema=stream.schema), columns, where
+
+    # -- names -----------------------------------------------------------------------------------------------------
 
     def _named(self, source: s.NamedTable, scope: Mapping[str, _Cte]) -> Relation:
         name = source.name.text
@@ -301,30 +483,30 @@ class QueryPlanner:
         if name in self.catalog.streams:
             return self._stream(self.catalog.streams[name])
         if name == self.name:
-            raise self._error(source, f"{name} cannot read itself")
+            raise self.error(source, f"{name} cannot read itself")
         if name in self.catalog.queries:
             if reaches(name, self.name, self.catalog):
-                raise self._error(source, f"{name} reads {self.name}: the two would wait for each other for ever")
+                raise self.error(source, f"{name} reads {self.name}: the two would wait for each other for ever")
             return self._other_query(self.catalog.queries[name])
         known = [*self.catalog.streams, *self.catalog.queries, *scope]
         hint = did_you_mean(name, known) or (
             f"; there are {', '.join(known[:10])}" if known else "; CREATE STREAM makes one"
         )
-        raise self._error(source, f"there is no stream or query {name}{hint}")
+        raise self.error(source, f"there is no stream or query {name}{hint}")
 
     def _late(self, source: s.NamedTable, name: str, part: s.Name, scope: Mapping[str, _Cte]) -> Relation:
         """The side stream of a stream's late tuples."""
         if part.text != "late":
             hint = did_you_mean(part.text, ("late",)) or f"; a stream has one side stream, {name}.late"
-            raise self._error(part, f"there is no {name}.{part.text}{hint}")
+            raise self.error(part, f"there is no {name}.{part.text}{hint}")
         if name in scope or (name not in self.catalog.streams and name in self.catalog.queries):
-            raise self._error(
+            raise self.error(
                 source,
                 f"{name} is a query, and only a stream has late tuples: what is late enters no query; read them from "
                 "the stream's side stream",
             )
         if name not in self.catalog.streams:
-            raise self._error(source, f"there is no stream {name}{did_you_mean(name, self.catalog.streams)}")
+            raise self.error(source, f"there is no stream {name}{did_you_mean(name, self.catalog.streams)}")
         return replace(self._stream(self.catalog.streams[name].late), alias=part.text)
 
     def _stream(self, stream: StreamDefinition) -> Relation:
@@ -332,15 +514,19 @@ class QueryPlanner:
         known = stream.timestamps != "latent"
         # What waits for nothing needs no sorting: the engine's stamps are in order, and latent tuples never wait.
         ordered = stream.always_ordered or not known
-        return Relation(stream.source, stream.schema, stream.name, known, stream.time, ordered)
+        times = () if stream.time_position is None else (stream.time_position,)
+        return Relation(stream.source, stream.schema, stream.name, known, stream.time, ordered, times)
 
     def _other_query(self, other: QueryPlan) -> Relation:
         self.queries.append(other.name)
         known = time_known(other, self.catalog)
-        return Relation(other.output, other.schema, other.name, known, None, is_ordered(other, self.catalog))
+        ordered = is_ordered(other, self.catalog)
+        times = time_columns(other, self.catalog)
+        return Relation(other.output, other.schema, other.name, known, None, ordered, times, other.update_key)
 
 
-_WINDOWS: Final = ("tumble", "hop", "session")
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing (it is one row)"
 
 
 def _widened(columns: Sequence[tuple[str, e.Expression]], types: Sequence[Type]) -> MapSpec:
@@ -379,6 +565,8 @@ def is_ordered(made: QueryPlan, catalog: Catalog) -> bool:
             return True
         if isinstance(node.spec, UnionSpec):
             return node.spec.ordered
+        if isinstance(node.spec, AggregateSpec) and gives_order(node.spec):
+            return True
         return all(ordered(one) for one in node.inputs)
 
     return ordered(made.output)
@@ -390,6 +578,33 @@ def _input_ordered(name: str, catalog: Catalog) -> bool:
             if one.source == name:
                 return one.always_ordered or one.timestamps == "latent"
     return any(query.output == name and is_ordered(query, catalog) for query in catalog.queries.values())
+
+
+def times_of(spec: Spec, inputs: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Which columns of an operator's rows are their own time, from those of its inputs."""
+    match spec:
+        case MapSpec(columns):
+            return tuple(
+                position
+                for position, (_, column) in enumerate(columns)
+                if isinstance(column, e.Column) and column.position in (e.TIME, *inputs[0])
+            )
+        case AggregateSpec():
+            return ()
+    return tuple(position for position in inputs[0] if all(position in other for other in inputs))
+
+
+def time_columns(made: QueryPlan, catalog: Catalog) -> tuple[int, ...]:
+    """Which columns of a query's rows are their own time."""
+    found: dict[str, tuple[int, ...]] = {
+        stream.source: () if stream.time_position is None else (stream.time_position,)
+        for stream in map(catalog.stream, made.reads_streams)
+    }
+    for name in made.reads_queries:
+        found[catalog.queries[name].output] = time_columns(catalog.queries[name], catalog)
+    for node in made.nodes:
+        found[node.name] = times_of(node.spec, [found[one] for one in node.inputs])
+    return found[made.output]
 
 
 def time_known(made: QueryPlan, catalog: Catalog) -> bool:

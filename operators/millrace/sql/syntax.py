@@ -5,7 +5,8 @@ Every node has a span, the offsets in the text at which it begins and ends, beca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 
@@ -388,3 +389,23 @@ class Statement:
     def sql(self) -> str:
         """The statement's own words."""
         return self.text[self.body.span.start : self.body.span.end]
+
+
+def walk(node: Node, closed: Callable[[Node], bool] = lambda _: False) -> Iterator[Node]:
+    """A node and all nodes in it, in the order in which they are written; not into queries, nor what is `closed`."""
+    if closed(node) or isinstance(node, QueryBody):
+        return
+    yield node
+    for place in fields(node):
+        value = getattr(node, place.name)
+        for part in _parts(value):
+            yield from walk(part, closed)
+
+
+def _parts(value: object) -> Iterator[Node]:
+    """The nodes in an attribute, which may be tuples of tuples."""
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _parts(one)

@@ -1,0 +1,137 @@
+"""What a SELECT with groups or aggregates computes: calls collected while its expressions are bound, then every
+expression said again in terms of the aggregate operator's output.
+
+A bound expression first holds columns of the input, of which those of the groups may remain, and placeholders: for the
+bounds of the window, and one for each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from millrace.operators import expression as e
+from millrace.operators.spec import AggregateCall
+from millrace.sql.windows import BOUNDS
+
+_FIRST_CALL: Final = min(BOUNDS.values()) - 1
+
+
+class Calls:
+    """The aggregates of one SELECT, each once, and the columns that stand for them."""
+
+    def __init__(self) -> None:
+        self.calls: list[AggregateCall] = []
+
+    def column(self, call: AggregateCall, name: str) -> e.Column:
+        """The placeholder of a call."""
+        if call not in self.calls:
+            self.calls.append(call)
+        return e.Column(call.type, call.nullable, _FIRST_CALL - self.calls.index(call), name)
+
+
+class Ungrouped(Exception):  # noqa: N818 - carries a column to the place that knows where it was written
+    def __init__(self, column: e.Column) -> None:
+        super().__init__(column.name)
+        self.column = column
+
+
+class Output:
+    """The row of the aggregate operator: keys, calls, and the bounds that somebody names."""
+
+    def __init__(self, keys: Sequence[e.Expression], calls: Sequence[AggregateCall]) -> None:
+        self.keys = keys
+        self.calls = calls
+        self.bounds: list[str] = []
+
+    def column(self, expression: e.Expression) -> e.Expression:
+        """An expression over that row instead of the input's. Raises Ungrouped."""
+        return rewrite(expression, self._part)
+
+    def _part(self, part: e.Expression) -> e.Expression | None:
+        if part in self.keys:
+            name = part.name if isinstance(part, e.Column) else "key"
+            return e.Column(part.type, part.nullable, self.keys.index(part), name)
+        if not isinstance(part, e.Column):
+            return None
+        if is_bound(part):
+            if part.name not in self.bounds:
+                self.bounds.append(part.name)
+            return replace(part, position=len(self.keys) + len(self.calls) + self.bounds.index(part.name))
+        if part.position <= _FIRST_CALL:
+            return replace(part, position=len(self.keys) + _FIRST_CALL - part.position)
+        raise Ungrouped(part)
+
+    def names(self, selected: Sequence[tuple[str, e.Expression]]) -> list[str]:
+        """What its columns are called: as the select list calls them, else as what they are."""
+        names: dict[int, str] = {}
+        for name, column in selected:
+            if isinstance(column, e.Column) and column.position not in names:
+                names[column.position] = name
+        taken = list(names.values())
+        own = [key.name if isinstance(key, e.Column) else "key" for key in self.keys]
+        own += [call.function.partition("(")[0] for call in self.calls]
+        own += self.bounds
+        for position, name in enumerate(own):
+            if position not in names:
+                names[position] = _free(name, taken)
+                taken.append(names[position])
+        return [names[position] for position in range(len(own))]
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}{number}"
+    return free
+
+
+def is_bound(part: e.Expression) -> bool:
+    """Whether it is a bound of a window whose operator is not made yet."""
+    return isinstance(part, e.Column) and part.position in BOUNDS.values()
+
+
+def has_bound(expression: e.Expression) -> bool:
+    return any(map(is_bound, columns_of(expression)))
+
+
+def rewrite(expression: e.Expression, change: Callable[[e.Expression], e.Expression | None]) -> e.Expression:
+    """The expression with parts exchanged; `change` sees the whole before its parts, and says None to what stays."""
+    changed = change(expression)
+    if changed is not None:
+        return changed
+    match expression:
+        case e.Call():
+            return replace(expression, arguments=tuple(rewrite(one, change) for one in expression.arguments))
+        case e.Cast():
+            return replace(expression, argument=rewrite(expression.argument, change))
+        case e.Case():
+            branches = tuple((rewrite(test, change), rewrite(value, change)) for test, value in expression.branches)
+            return replace(expression, branches=branches, otherwise=rewrite(expression.otherwise, change))
+    return expression
+
+
+def columns_of(expression: e.Expression) -> Iterator[e.Column]:
+    """The columns in an expression, in the order in which they are written."""
+    match expression:
+        case e.Column():
+            yield expression
+        case e.Call():
+            for argument in expression.arguments:
+                yield from columns_of(argument)
+        case e.Cast():
+            yield from columns_of(expression.argument)
+        case e.Case():
+            for test, value in expression.branches:
+                yield from columns_of(test)
+                yield from columns_of(value)
+            yield from columns_of(expression.otherwise)
+
+
+def substitute(expression: e.Expression, columns: Sequence[e.Expression]) -> e.Expression:
+    """The expression over what its columns are computed from; the row's own time stays."""
+    return rewrite(
+        expression, lambda part: columns[part.position] if isinstance(part, e.Column) and part.position >= 0 else None
+    )

@@ -1,0 +1,307 @@
+"""A SELECT that groups or aggregates: one aggregate operator, what HAVING keeps of its rows, and the select list.
+
+Without a window the groups are running totals: an update stream whose key are the GROUP BY columns. With one, every
+aggregate is per window, whether or not GROUP BY names the window's bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from millrace.operators import expression as e
+from millrace.operators.aggregates import AGGREGATES
+from millrace.operators.spec import AggregateSpec, MapSpec, RowWindow, SelectSpec, SessionWindow
+from millrace.sql import syntax as s
+from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound, substitute
+from millrace.sql.binder import Relation
+from millrace.sql.errors import SqlError
+from millrace.sql.windows import Window
+
+if TYPE_CHECKING:
+    from millrace.sql.queries import QueryPlanner
+
+WHERE: Final = "WHERE tests rows, before anything is aggregated; put this condition into HAVING"
+
+
+def aggregates(select: s.Select) -> bool:
+    """Whether a SELECT groups or aggregates."""
+    if select.group_by or select.having is not None:
+        return True
+    return any(_aggregate_in(item.expression) for item in select.items if isinstance(item, s.Item))
+
+
+def _aggregate_in(node: s.Expr) -> bool:
+    return any(
+        isinstance(part, s.FunctionCall)
+        and not part.operator
+        and part.over is None
+        and bool(AGGREGATES.named(part.name.text))
+        for part in s.walk(node)
+    )
+
+
+class GroupedSelect:
+    """Plans one such SELECT over its source."""
+
+    def __init__(self, planner: QueryPlanner, select: s.Select, relation: Relation) -> None:
+        self._planner = planner
+        self._select = select
+        self._relation = relation
+        self._window = relation.window or Window(None, select)
+        self._calls = Calls()
+        self._binder = planner.binder(relation, calls=self._calls)
+
+    def plan(self) -> Relation:
+        self._check_source()
+        where = self._where()
+        keys = self._keys()
+        names, bound = self._columns()
+        having = None
+        if self._select.having is not None:
+            having = self._binder.bind_boolean(self._select.having, "HAVING")
+            self._check_having(self._select.having)
+        output = Output([key for _, key in keys], self._calls.calls)
+        columns = [self._over_output(item, column, output) for item, column in bound]
+        if having is not None:
+            assert self._select.having is not None
+            having = self._over_output(self._select.having, having, output)
+        made = self._aggregate(output, where, output.names(list(zip(names, columns, strict=True))))
+        key = None if self._window.spec is not None else self._update_key(keys, names, columns)
+        if having is not None:
+            made = self._planner.add(SelectSpec(having), [made], made.ordered)
+        if not self._planner.changes_nothing(names, columns, made):
+            made = self._planner.add(MapSpec(tuple(zip(names, columns, strict=True))), [made], made.ordered)
+        return replace(made, alias=None, update_key=key)
+
+    def _error(self, node: s.Node, message: str) -> SqlError:
+        return self._planner.error(node, message)
+
+    # -- what it reads ---------------------------------------------------------------------------------------------
+
+    def _check_source(self) -> None:
+        if self._relation.update_key is not None:
+            raise self._error(
+                self._select,
+                f"{self._relation.alias or 'the source'} is an update stream, whose rows replace each other; to "
+                "aggregate its current rows is not available yet: aggregate what it reads instead",
+            )
+        if self._relation.window is None:
+            self._relation = self._planner.stamped(self._relation)
+
+    def _where(self) -> e.Expression | None:
+        """What WHERE says: a select of its own, except below ROWS, where the tuples that it leaves out still count."""
+        where = self._select.where
+        if where is None:
+            return None
+        predicate = self._planner.binder(self._relation, instead=WHERE).bind_boolean(where, "WHERE")
+        self._planner.check_runs(where, predicate)
+        if has_bound(predicate):
+            raise self._error(where, f"the bounds of a window are known when it closes: {WHERE}")
+        if isinstance(self._window.spec, RowWindow):
+            return predicate
+        self._relation = self._planner.add(SelectSpec(predicate), [self._relation], self._relation.ordered)
+        return None
+
+    # -- groups ----------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> list[tuple[s.Expr, e.Expression]]:
+        """The groups that are not the window's bounds, each once, with the place that wrote it."""
+        keys = list(self._bound_keys(self._select.group_by))
+        if not self._window.partition:
+            return keys
+        partition = list(self._bound_keys(self._window.partition))
+        if not self._select.group_by:
+            return partition
+        if {key for _, key in keys} != {key for _, key in partition}:
+            raise self._error(
+                self._select.group_by[0],
+                "these sessions are cut by PARTITION BY: expected GROUP BY the same columns, or leave PARTITION BY out",
+            )
+        return keys
+
+    def _bound_keys(self, nodes: Sequence[s.Expr]) -> Iterator[tuple[s.Expr, e.Expression]]:
+        seen: list[e.Expression] = []
+        binder = self._planner.binder(self._relation, instead="groups are made before anything is aggregated")
+        for node in nodes:
+            meant = self._meant(node)
+            key = binder.bind(meant)
+            self._planner.check_runs(node, key)
+            if is_bound(key) or key in seen:
+                continue
+            if has_bound(key):
+                raise self._error(node, "every group is per window already: GROUP BY window_start, window_end alone")
+            if not any(columns_of(key)):
+                raise self._error(node, "expected a column or an expression of columns, got a constant")
+            seen.append(key)
+            yield node, key
+
+    def _meant(self, node: s.Expr) -> s.Expr:
+        """What GROUP BY names: an item by its number, a column of the source, else an item by its alias."""
+        items = self._select.items
+        if isinstance(node, s.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
+            if not 1 <= node.value <= len(items):
+                raise self._error(node, f"GROUP BY {node.value}: expected a column's number from 1 to {len(items)}")
+            item = items[node.value - 1]
+            if isinstance(item, s.Star):
+                raise self._error(node, "a number cannot stand for *: name the columns")
+            return item.expression
+        if isinstance(node, s.ColumnRef) and node.table is None and self._relation.column(node.name.text) is None:
+            for item in items:
+                if isinstance(item, s.Item) and item.alias is not None and item.alias.text == node.name.text:
+                    return item.expression
+        return node
+
+    # -- the select list and HAVING --------------------------------------------------------------------------------
+
+    def _columns(self) -> tuple[list[str], list[tuple[s.Expr, e.Expression]]]:
+        for item in self._select.items:
+            if isinstance(item, s.Star):
+                raise self._error(item, "* has all columns, and a group has those of GROUP BY: name the columns")
+        names, columns = self._planner.columns(self._select, self._relation, self._binder, check=False)
+        nodes = [item.expression for item in self._select.items if isinstance(item, s.Item)]
+        return names, list(zip(nodes, columns, strict=True))
+
+    def _over_output(self, node: s.Expr, bound: e.Expression, output: Output) -> e.Expression:
+        try:
+            column = output.column(bound)
+        except Ungrouped as ungrouped:
+            raise self._ungrouped(node, ungrouped.column) from None
+        self._planner.check_runs(node, column)
+        return column
+
+    def _ungrouped(self, node: s.Expr, column: e.Column) -> SqlError:
+        place = next((part for part in _outside_aggregates(node) if _is_column(part, column.name)), node)
+        return self._error(
+            place,
+            f"{column.name} is neither grouped nor aggregated: add it to GROUP BY, or say which of a group's values is "
+            f"meant, such as last({column.name})",
+        )
+
+    def _check_having(self, node: s.Expr) -> None:
+        if self._window.spec is None:
+            raise self._error(
+                node,
+                "HAVING over running totals has to take back rows for which it turns false, which is not available "
+                "yet; per window it is legal: FROM TUMBLE(...)",
+            )
+
+    # -- the operator ----------------------------------------------------------------------------------------------
+
+    def _aggregate(self, output: Output, where: e.Expression | None, names: Sequence[str]) -> Relation:
+        options = self._planner.options
+        keys, calls = len(output.keys), len(output.calls)
+        spec = AggregateSpec(
+            self._window.spec,
+            tuple(zip(names[:keys], output.keys, strict=True)),
+            tuple(zip(names[keys : keys + calls], output.calls, strict=True)),
+            tuple(zip(names[keys + calls :], map(_side, output.bounds), strict=True)),
+            ordered=options.order == "event",
+            where=where,
+        )
+        if self._window.spec is None:
+            return self._planner.add(replace(spec, emit=options.emit), [self._relation], self._in_order(spec))
+        delay = 0 if options.flush == "none" else options.max_delay_us
+        spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)
+        if isinstance(self._window.spec, RowWindow):
+            spec = self._over_source(spec)
+        return self._planner.add(spec, [self._relation], self._in_order(spec))
+
+    def _in_order(self, spec: AggregateSpec) -> bool:
+        return gives_order(spec) or self._relation.ordered
+
+    def _over_source(self, spec: AggregateSpec) -> AggregateSpec:
+        """The operator read from the stream itself, with the selects and maps in between folded into it."""
+        self._relation, columns, where = self._planner.unfolded(self._relation, self._window.place)
+
+        def over(expression: e.Expression) -> e.Expression:
+            return substitute(expression, columns)
+
+        calls = [
+            (
+                name,
+                replace(
+                    call,
+                    arguments=tuple(map(over, call.arguments)),
+                    filter=None if call.filter is None else over(call.filter),
+                ),
+            )
+            for name, call in spec.calls
+        ]
+        return replace(
+            spec,
+            keys=tuple((name, over(key)) for name, key in spec.keys),
+            calls=tuple(calls),
+            where=self._binder.both(where, None if spec.where is None else over(spec.where)),
+        )
+
+    def _update_key(
+        self, keys: Sequence[tuple[s.Expr, e.Expression]], names: Sequence[str], columns: Sequence[e.Expression]
+    ) -> tuple[str, ...]:
+        """The columns that carry the key: an update without them could not say what it replaces."""
+        found: list[str] = []
+        for position, (node, _) in enumerate(keys):
+            name = next(
+                (
+                    name
+                    for name, column in zip(names, columns, strict=True)
+                    if isinstance(column, e.Column) and column.position == position
+                ),
+                None,
+            )
+            if name is None:
+                raise self._error(
+                    node,
+                    "without a window the result is an update stream, and a row has to say which row it replaces: "
+                    "select this column too, or aggregate per window: FROM TUMBLE(...)",
+                )
+            found.append(name)
+        return tuple(found)
+
+
+def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Relation:
+    """SELECT DISTINCT: each row once per window, which is to group by everything that is selected."""
+    place = relation.window.place if relation.window else select
+    if relation.window is None or relation.window.spec is None:
+        raise planner.error(
+            select,
+            "SELECT DISTINCT has to remember every row of an unbounded stream; it is legal inside a window: "
+            "FROM TUMBLE(...)",
+        )
+    if isinstance(relation.window.spec, SessionWindow):
+        raise planner.error(place, "sessions end each by itself: GROUP BY the columns instead of DISTINCT")
+    items: list[s.Item] = []
+    for item in select.items:
+        if isinstance(item, s.Star):
+            names = (*relation.schema.names, *relation.bounds)
+            items += [s.Item(item.span, s.ColumnRef(item.span, item.table, s.Name(item.span, name)), None)
+                      for name in names]  # fmt: skip
+        else:
+            items.append(item)
+    keys = []
+    for item in items:
+        bound = planner.binder(relation).bind(item.expression)
+        if has_bound(bound) and not all(map(is_bound, columns_of(bound))):
+            raise planner.error(item, "DISTINCT takes the bounds of a window by themselves, not mixed with columns")
+        if not has_bound(bound) and any(columns_of(bound)):
+            keys.append(item.expression)
+    grouped = replace(select, items=tuple(items), group_by=tuple(keys), distinct=False)
+    return GroupedSelect(planner, grouped, relation).plan()
+
+
+def gives_order(spec: AggregateSpec) -> bool:
+    """Whether its rows are in order of time whatever it reads: windows of time close in order of their ends."""
+    return spec.ordered or not (spec.window is None or isinstance(spec.window, RowWindow))
+
+
+def _side(bound: str) -> Literal["start", "end"]:
+    return "start" if bound == "window_start" else "end"
+
+
+def _outside_aggregates(node: s.Node) -> Iterator[s.Node]:
+    return s.walk(node, lambda part: isinstance(part, s.FunctionCall) and bool(AGGREGATES.named(part.name.text)))
+
+
+def _is_column(node: s.Node, name: str) -> bool:
+    return isinstance(node, s.ColumnRef) and node.name.text == name

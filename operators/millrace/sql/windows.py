@@ -1,0 +1,102 @@
+"""Windows as SQL writes them: what TUMBLE, HOP, SESSION and the brackets after a table say, as numbers.
+
+A window goes by the rows' own time and by nothing else, so the column that it names is checked, not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.operators.intervals import parse_interval
+from millrace.operators.spec import RowWindow, SessionWindow, TimeWindow
+from millrace.protocol import Refuse
+from millrace.sql import syntax as s
+from millrace.sql.errors import SqlError, did_you_mean
+
+# The columns that a window brings, by the positions that stand for them until its operator has been made.
+BOUNDS: Final = {"window_start": -2, "window_end": -3}
+# Table functions by their name: how they are called, and how many arguments they take.
+FUNCTIONS: Final = {
+    "tumble": ("TUMBLE(s, ts, size [, offset])", (3, 4)),
+    "hop": ("HOP(s, ts, slide, size [, offset])", (4, 5)),
+    "session": ("SESSION(s, ts, gap [PARTITION BY k])", (3, 3)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window over a source.
+
+    spec        None: all rows so far (RANGE UNBOUNDED)
+    place       where it is written, for errors
+    partition   what SESSION is cut by, as written
+    """
+
+    spec: TimeWindow | SessionWindow | RowWindow | None
+    place: s.Node
+    partition: tuple[s.Expr, ...] = ()
+
+
+def window_of(sql: str, call: s.TableFunction, constant_us: Callable[[s.Expr], int]) -> Window:
+    """The window of a table function; `constant_us` reads an argument that is a time."""
+    name = call.name.text
+    if name not in FUNCTIONS:
+        hint = did_you_mean(name, FUNCTIONS) or f"; there are {', '.join(FUNCTIONS)}"
+        raise SqlError(sql, call.span.start, f"there is no table function {name}{hint}")
+    form, (least, most) = FUNCTIONS[name]
+    if not least <= len(call.arguments) <= most:
+        raise SqlError(sql, call.span.start, f"expected {form}, got {len(call.arguments)} arguments")
+    if call.partition and name != "session":
+        raise SqlError(
+            sql, call.partition[0].span.start, f"only sessions are cut by PARTITION BY; for {name.upper()} use GROUP BY"
+        )
+    times = [(node, constant_us(node)) for node in call.arguments[2:]]
+    for node, us in times[: least - 2]:
+        _check_above_zero(sql, node, us)
+    if name == "session":
+        return Window(SessionWindow(times[0][1]), call, call.partition)
+    slide, size = times[0][1], times[least - 3][1]
+    offset = times[least - 2][1] if len(times) > least - 2 else 0
+    return Window(TimeWindow(size, slide, offset % slide), call)
+
+
+def bracketed(sql: str, node: s.RangeWindow | s.RowsWindow) -> Window:
+    """The window in brackets after a table."""
+    if isinstance(node, s.RowsWindow):
+        return Window(_rows(sql, node), node)
+    if node.range is None:
+        if node.slide is not None:
+            raise SqlError(sql, node.slide.span.start, "RANGE UNBOUNDED gives a result with every row: leave SLIDE out")
+        return Window(None, node)
+    if node.slide is None:
+        raise SqlError(
+            sql,
+            node.span.end - 1,
+            f"say when results are due: [RANGE '{node.range.text}' SLIDE '...'] (a range alone belongs to a JOIN)",
+        )
+    size, slide = _interval(sql, node.range), _interval(sql, node.slide)
+    _check_above_zero(sql, node.range, size)
+    _check_above_zero(sql, node.slide, slide)
+    return Window(TimeWindow(size, slide), node)
+
+
+def _rows(sql: str, node: s.RowsWindow) -> RowWindow:
+    if node.slide is None:
+        raise SqlError(sql, node.span.end - 1, f"say when results are due: [ROWS {node.rows} SLIDE ...]")
+    if node.rows < 1 or node.slide < 1:
+        raise SqlError(sql, node.span.start, "expected at least one row, and a slide of at least one row")
+    return RowWindow(node.rows, node.slide)
+
+
+def _interval(sql: str, node: s.IntervalText) -> int:
+    try:
+        return parse_interval(node.text, node.unit)
+    except Refuse as error:
+        raise SqlError(sql, node.span.start, error.text) from None
+
+
+def _check_above_zero(sql: str, node: s.Node, us: int) -> None:
+    if us <= 0:
+        raise SqlError(sql, node.span.start, "expected a time above 0")
