@@ -102,8 +102,8 @@ class Component:
                 taken = operator.execute(row.limit)
                 watch.stop(operator.name, taken)
             done += 1
-            used += taken or 1
-            if taken >= row.limit:
+            used += max(taken, operator.toil) or 1
+            if taken >= row.limit or operator.toil >= row.limit:
                 self.ready[operator] = None
             if operator.counts.errors != errors:
                 effects.orders.append(

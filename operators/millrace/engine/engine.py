@@ -407,7 +407,7 @@ class Engine:
                     reader = self._enter(self.graph.operators[name])
                     entries.append(reader)
                     inputs.append(reader)
-            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment)
+            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self._beginning(entries))
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = Query(plan, list(made.values()), sink, entries)
         self.graph.add([*made.values(), sink], chosen)
@@ -418,6 +418,17 @@ class Engine:
         if isinstance(producer, Source) and producer.newest > BEGINNING:
             return producer.output.attach(producer.newest + 1)
         return producer.output.attach()
+
+    def _beginning(self, entries: Sequence[Reader]) -> int | None:
+        """From when on a query reads: above everything that the streams under it had taken in before, if anything."""
+        found: list[int] = []
+        todo: list[Operator] = [self.graph.producer(reader) for reader in entries]
+        while todo:
+            operator = todo.pop()
+            if isinstance(operator, Source) and operator.newest > BEGINNING:
+                found.append(operator.newest + 1)
+            todo.extend(self.graph.producer(reader) for reader in operator.inputs)
+        return max(found, default=None)
 
     def _drop_query(self, name: str) -> dict[str, Any]:
         query = self.query(name)

@@ -79,7 +79,7 @@ def _working(engine: Engine, query: Query) -> Why | None:
 def _waiting(engine: Engine, query: Query) -> Why | None:
     for waiter in _waiters(engine, query):
         need = waiter.need()
-        if need is None:
+        if need is None or not waiter.blocked():
             continue
         position = waiter.holding()[0]
         held = sum(waiter.queue_tuples(at) for at in range(len(waiter.inputs)))

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millrace.operators.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.map import Map
 from millrace.operators.operator import Moment, Operator
+from millrace.operators.running import build_running
 from millrace.operators.select import Select
 from millrace.operators.sort import Sort
-from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
+from millrace.operators.spec import (
+    AggregateSpec,
+    MapSpec,
+    RowWindow,
+    SelectSpec,
+    SessionWindow,
+    SortSpec,
+    Spec,
+    TimeWindow,
+    UnionSpec,
+    WindowSpec,
+)
 from millrace.operators.union import ArrivalUnion, OrderedUnion
+from millrace.operators.windowing import Windowing
 
 
-def build(name: str, spec: Spec, inputs: Sequence[Reader], gauge: Gauge, moment: Moment) -> Operator:
-    """The operator that a spec describes. Its output begins with the promise that its inputs allow."""
+def build(
+    name: str, spec: Spec, inputs: Sequence[Reader], gauge: Gauge, moment: Moment, since_us: int | None = None
+) -> Operator:
+    """The operator that a spec describes. Its output begins with the promise that its inputs allow.
+
+    `since_us` is from when on its query reads, if there was something to read before.
+    """
     output = Buffer(
         spec.schema([reader.buffer.schema for reader in inputs]), ordered=gives_order(spec, inputs), gauge=gauge
     )
@@ -30,6 +49,15 @@ def build(name: str, spec: Spec, inputs: Sequence[Reader], gauge: Gauge, moment:
             operator = ArrivalUnion(name, inputs, output)
         case SortSpec():
             operator = Sort(name, inputs, output, moment)
+        case AggregateSpec(window=None):
+            operator = build_running(name, spec, inputs, output, moment)
+        case AggregateSpec(window=RowWindow()):
+            operator = RowAggregate(name, spec, inputs, output, moment, since_us)
+        case AggregateSpec():
+            kind = OrderedWindowAggregate if spec.ordered else WindowAggregate
+            operator = kind(name, spec, inputs, output, moment, since_us)
+        case WindowSpec():
+            operator = Windowing(name, spec, inputs, output)
         case _:
             raise AssertionError(f"{name}: no operator is made from {spec}")
     output.promise = operator.low_water()
@@ -42,6 +70,10 @@ def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
         case UnionSpec(ordered=ordered):
             return ordered
         case SortSpec():
+            return True
+        case AggregateSpec(window=TimeWindow() | SessionWindow()):
+            return True
+        case AggregateSpec(window=None, ordered=True):
             return True
         case _:
             return all(reader.buffer.ordered for reader in inputs)

@@ -6,6 +6,7 @@ be compared, saved and sent. Types are decided when an expression is made, never
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,3 +60,19 @@ class Cast(Expression):
     """The argument as another type."""
 
     argument: Expression
+
+
+def substitute(expression: Expression, columns: Sequence[Expression]) -> Expression:
+    """The same over the rows that `columns` are computed from: what comes of folding a map into what reads it."""
+    match expression:
+        case Column(position=position):
+            return expression if position == TIME else columns[position]
+        case Call(type, nullable, function, arguments):
+            return Call(type, nullable, function, tuple(substitute(one, columns) for one in arguments))
+        case Case(type, nullable, branches, otherwise):
+            folded = tuple((substitute(test, columns), substitute(value, columns)) for test, value in branches)
+            return Case(type, nullable, folded, substitute(otherwise, columns))
+        case Cast(type, nullable, argument):
+            return Cast(type, nullable, substitute(argument, columns))
+        case _:
+            return expression

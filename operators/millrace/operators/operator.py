@@ -48,6 +48,7 @@ class Operator(ABC):
     inputs    a reader for each input, in the order of the plan
     output    the arc that it fills
     waits     whether it is idle-waiting prone
+    toil      how many tuples of its own state the last execution went over: they cost a step's budget as taken ones do
     wants     whether it has a use for punctuation itself (it passes it on in any case)
     """
 
@@ -62,6 +63,7 @@ class Operator(ABC):
             reader.consumer = self
         self.output = output
         self.counts = Counts()
+        self.toil = 0
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

@@ -53,6 +53,10 @@ class Prone(Operator):
         need = self.need()
         return [] if need is None else [p for p, reader in enumerate(self.inputs) if reader.promise < need]
 
+    def idle(self) -> list[int]:
+        """The inputs for which it counts as idle-waiting."""
+        return self.holding()
+
     def empty_input(self) -> int:
         """The input whose promise is least: it is the one that holds the others back."""
         promises = [reader.promise for reader in self.inputs]
@@ -90,7 +94,7 @@ class Prone(Operator):
 
     def clock_idle(self, now_us: int) -> None:
         """Account for idle-waiting at the boundary of a step: per input, the time in which it held tuples back."""
-        holding = self.holding()
+        holding = self.idle()
         if not holding and all(since is None for since in self.idle_since):
             return
         for position, since in enumerate(self.idle_since):

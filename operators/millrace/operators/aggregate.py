@@ -1,0 +1,333 @@
+"""Aggregates over windows: bucket and aggregate as one operator (OOP, figures A-2 and A-3), and its in-order twin.
+
+Tuples count as they come; a window closes when the input's low water has reached its end. Windows leave in order of
+their ends, so the output is in order of time in either case, and the low water that the operator announces is the
+time of the next window that may still come. A window without tuples gives nothing.
+
+An open window is a need: its end. That is what makes the sources promise or a clock ring when nothing arrives. It is
+idle-waiting only from when a tuple at or past its end has come: until then the window is simply not over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.evaluate import compile_predicate
+from millrace.operators.groups import Grouping
+from millrace.operators.operator import Moment
+from millrace.operators.panes import Panes, Windows
+from millrace.operators.prone import Prone
+from millrace.operators.reorder import Reorder, merge_by_time
+from millrace.operators.sessions import Sessions
+from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
+
+
+def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Windows:
+    """The state that a spec's windows need."""
+    grouping = Grouping(spec)
+    if isinstance(spec.window, SessionWindow):
+        return Sessions(spec, schema, grouping, since_us)
+    return Panes(spec, schema, grouping, since_us)
+
+
+class Pace:
+    """How fast closed windows are given: at once, so many rows per tuple taken, or when nothing else waits."""
+
+    def __init__(self, spec: AggregateSpec) -> None:
+        self._flush = spec.flush
+        self._every = spec.flush_every
+        self._delay_us = spec.max_delay_us
+        self.credit = 0
+
+    def urgent(self, windows: Windows) -> bool:
+        """Whether rows are to be given before more is taken."""
+        if self._flush == "none":
+            return windows.due()
+        end = windows.next_end()
+        return end is not None and end <= windows.reached - self._delay_us
+
+    def allowance(self, windows: Windows, taken: int, limit: int) -> int:
+        """How many groups this execution may handle."""
+        if not taken or self.urgent(windows):
+            return limit
+        if self._flush == "lazy":
+            return 0
+        self.credit += taken
+        rows, self.credit = divmod(self.credit, self._every)
+        return min(rows, limit)
+
+
+class WindowAggregate(Prone):
+    """Groups per window, from tuples in any order. The output is in order of time."""
+
+    kind: ClassVar[str] = "aggregate"
+
+    def __init__(
+        self,
+        name: str,
+        spec: AggregateSpec,
+        inputs: Sequence[Reader],
+        output: Buffer,
+        moment: Moment,
+        since_us: int | None,
+    ) -> None:
+        super().__init__(name, inputs, output, moment)
+        self.windows = make_windows(spec, output.schema, since_us)
+        self.newest = BEGINNING
+        self._pace = Pace(spec)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def need(self) -> int | None:
+        reader = self.inputs[0]
+        if reader.taken != reader.buffer.end:
+            return None
+        end = self.windows.next_end()
+        return None if end is None or end <= reader.promise else end
+
+    def blocked(self) -> bool:
+        need = self.need()
+        return need is not None and self.newest >= need
+
+    def idle(self) -> list[int]:
+        return self.holding() if self.blocked() else []
+
+    def low_water(self) -> int:
+        return self.windows.low_water()
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def more(self) -> bool:
+        reader = self.inputs[0]
+        return reader.taken != reader.buffer.end or self.windows.due()
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen or self.windows.due()
+
+    def execute(self, limit: int) -> int:
+        self.counts.executions += 1
+        windows = self.windows
+        taken = 0 if self._pace.urgent(windows) else self._take(limit)
+        self._look()
+        windows.reached = max(windows.reached, self._promised())
+        given, self.toil = windows.flush(self._pace.allowance(windows, taken, limit))
+        if given is not None:
+            self.counts.output_tuples += len(given)
+            self.output.put(given)
+        for count, reason in windows.errors:
+            self.failed(count, reason)
+        windows.errors.clear()
+        self.announce(gave=given is not None)
+        return taken
+
+    def _look(self) -> None:
+        reader = self.inputs[0]
+        if reader.punctuations:
+            reader.pass_punctuations()
+        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
+
+    def _promised(self) -> int:
+        """What the input promises of tuples that have not been taken."""
+        return self.inputs[0].low_water()
+
+    def _take(self, limit: int) -> int:
+        reader = self.inputs[0]
+        before = reader.taken
+        batch = reader.take(limit)
+        if batch is not None and len(batch):
+            self.consume(batch)
+        return reader.taken - before
+
+    def consume(self, batch: Batch) -> None:
+        """Let tuples count in their windows."""
+        self.counts.input_tuples += len(batch)
+        rows, failed, reason = self.windows.grouping.compute(batch)
+        if failed:
+            self.failed(failed, reason)
+        if len(rows.ts):
+            self.newest = max(self.newest, int(rows.ts.max()))
+            self.windows.take(rows, rows.ts)
+
+    def failed(self, count: int, reason: str) -> None:
+        """Count rows that could not be computed, of the input or of the result; the others go on."""
+        self.counts.errors += count
+        self.counts.last_error = reason
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def state_tuples(self) -> int:
+        return self.windows.tuples
+
+    @property
+    def state_bytes(self) -> int:
+        return self.windows.nbytes
+
+    def save(self) -> Any:
+        return [super().save(), self.newest, self._pace.credit, self.windows.save()]
+
+    def restore(self, data: Any) -> None:
+        idle, self.newest, self._pace.credit, windows = data
+        super().restore(idle)
+        self.windows.restore(windows)
+
+
+class OrderedWindowAggregate(WindowAggregate):
+    """Groups per window, from tuples put in order of time first (IOP). The same rows, at the price of the tuples that
+    wait for their turn."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: AggregateSpec,
+        inputs: Sequence[Reader],
+        output: Buffer,
+        moment: Moment,
+        since_us: int | None,
+    ) -> None:
+        super().__init__(name, spec, inputs, output, moment, since_us)
+        self.waiting = Reorder()
+
+    def absorb(self) -> None:
+        """Bring what has come on the arc into order."""
+        reader = self.inputs[0]
+        batch = reader.take(reader.waiting)
+        if batch is not None and len(batch):
+            self.waiting.put(batch)
+            reader.peak = max(reader.peak, self.waiting.count)
+            reader.buffer.gauge.add(len(batch), reader.buffer.width)
+
+    def registers(self) -> list[int]:
+        self.absorb()
+        head = self.waiting.head_us()
+        return super().registers() if head is None else [head]
+
+    def need(self) -> int | None:
+        self.absorb()
+        head = self.waiting.head_us()
+        if head is not None:
+            return head if head > self.inputs[0].promise else None
+        return super().need()
+
+    def blocked(self) -> bool:
+        return (self.waiting.count > 0 and self.need() is not None) or super().blocked()
+
+    def more(self) -> bool:
+        self.absorb()
+        head = self.waiting.head_us()
+        return (head is not None and head <= self.inputs[0].promise) or self.windows.due()
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen or self.more()
+
+    def _promised(self) -> int:
+        head = self.waiting.head_us()
+        promise = self.inputs[0].promise
+        return promise if head is None else min(head, promise)
+
+    def _take(self, limit: int) -> int:
+        self.absorb()
+        reader = self.inputs[0]
+        batch = merge_by_time([self.waiting], reader.promise, limit)
+        if batch is None:
+            return 0
+        reader.buffer.gauge.add(-len(batch), reader.buffer.width)
+        self.consume(batch)
+        return len(batch)
+
+    def held_tuples(self) -> int:
+        return self.waiting.count
+
+    def queue_tuples(self, position: int) -> int:
+        return self.inputs[position].waiting + self.waiting.count
+
+    def clear(self) -> None:
+        reader = self.inputs[0]
+        reader.buffer.gauge.add(-self.waiting.count, reader.buffer.width)
+        self.waiting = Reorder()
+
+    def save(self) -> Any:
+        return [super().save(), self.waiting.save()]
+
+    def restore(self, data: Any) -> None:
+        saved, waiting = data
+        super().restore(saved)
+        self.waiting.restore(waiting)
+        self.inputs[0].buffer.gauge.add(self.waiting.count, self.inputs[0].buffer.width)
+
+
+class RowAggregate(WindowAggregate):
+    """Groups per so many tuples of one source: a tuple's place is its position on the source's arc.
+
+    Windows close by position; what is still open when the stream ends closes then. A row's time is the newest time in
+    its window, so the output is in order if the input is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: AggregateSpec,
+        inputs: Sequence[Reader],
+        output: Buffer,
+        moment: Moment,
+        since_us: int | None,
+    ) -> None:
+        reader = inputs[0]
+        # Positions count tuples from before the query's beginning too: they are left out here, not by the reader.
+        self._since_us = reader.since_us
+        reader.since_us = None
+        super().__init__(name, spec, inputs, output, moment, None if since_us is None else reader.taken)
+        self._where = None if spec.where is None else compile_predicate(spec.where)
+        self.place = reader.taken
+
+    def need(self) -> int | None:
+        return None
+
+    def low_water(self) -> int:
+        assert isinstance(self.windows, Panes)
+        return min(self._input_low(), self.windows.newest_floor())
+
+    def _input_low(self) -> int:
+        return self.inputs[0].low_water()
+
+    def _promised(self) -> int:
+        return END_OF_TIME if self._input_low() == END_OF_TIME else self.place
+
+    def _take(self, limit: int) -> int:
+        reader = self.inputs[0]
+        self.place = reader.taken  # what was skipped in a pause counts too
+        taken = super()._take(limit)
+        self.place = reader.taken
+        return taken
+
+    def consume(self, batch: Batch) -> None:
+        self.counts.input_tuples += len(batch)
+        places: Int64s = np.arange(self.place, self.place + len(batch))
+        kept = None if self._since_us is None else batch.ts >= self._since_us
+        if self._where is not None:
+            passing, errors = self._where(batch)
+            if errors is not None:
+                self.failed(int(errors.rows.sum()), errors.reason)
+            if passing is not None:
+                kept = passing if kept is None else kept & passing
+        if kept is not None:
+            batch, places = batch.take(kept), places[kept]
+        grouping = self.windows.grouping
+        computed, failed, reason = grouping.compute(Batch(batch.schema, batch.ts, batch.columns, batch.valid, places))
+        if failed:
+            self.failed(failed, reason)
+        if len(computed.ts):
+            arrival = batch.arrival[np.searchsorted(places, computed.arrival)]
+            self.windows.take(computed._replace(arrival=arrival), computed.arrival)
+
+    def save(self) -> Any:
+        return [super().save(), self._since_us, self.place]
+
+    def restore(self, data: Any) -> None:
+        saved, self._since_us, self.place = data
+        super().restore(saved)

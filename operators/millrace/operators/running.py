@@ -1,0 +1,181 @@
+"""Running totals: aggregates without a window give an update stream, whose key is the group.
+
+A group's row is given whenever the group has changed: once per execution (`emit = 'latest'`), or once per tuple
+(`emit = 'every'`). Its time is the later of the causing tuple's and the time last given for the group, so a group's
+rows never go back in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from millrace.operators.batch import BEGINNING, Batch, Int64s
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.functions.faults import REASONS, Fault
+from millrace.operators.functions.vectors import Faults
+from millrace.operators.groups import Grouping, Rows, Table
+from millrace.operators.kernels import accumulating
+from millrace.operators.operator import Moment, Operator
+from millrace.operators.spec import AggregateSpec
+from millrace.operators.waiting import Waiting
+
+
+class Totals:
+    """The groups of a running total, and when each was last given."""
+
+    def __init__(self, spec: AggregateSpec, operator: Operator) -> None:
+        self._spec = spec
+        self._operator = operator
+        self._grouping = Grouping(spec)
+        self.table = Table(self._grouping, True)
+        self._times = np.zeros(0, np.int64)
+
+    def consume(self, batch: Batch) -> Batch | None:
+        """The rows that tuples cause."""
+        rows, failed, reason = self._grouping.compute(batch)
+        if failed:
+            self._failed(failed, reason)
+        if not len(rows.ts):
+            return None
+        if self._spec.emit == "latest":
+            return self._given([self._changed(rows)])
+        return self._given(self._each(rows))
+
+    def _changed(self, rows: Rows) -> tuple[Batch, Faults | None]:
+        """Let rows count, and give each group that they are in once, in the order of the groups' last rows."""
+        slots = self.table.take(rows)
+        if len(self._times) < self.table.count:
+            times = np.full(2 * self.table.count, BEGINNING, np.int64)
+            times[: len(self._times)] = self._times
+            self._times = times
+        accumulating.raise_to(slots, rows.ts, self._times)
+        changed, last = np.unique(slots[::-1], return_index=True)
+        order = np.argsort(-last, kind="stable")
+        return self._built(changed[order])
+
+    def _each(self, rows: Rows) -> list[tuple[Batch, Faults | None]]:
+        """Row by row, so that each row's total is that of the rows before it and its own."""
+        return [self._changed(rows.slice(at, at + 1)) for at in range(len(rows.ts))]
+
+    def _built(self, slots: Int64s) -> tuple[Batch, Faults | None]:
+        columns, valid, faults = self.table.finish(slots)
+        keys = self.table.keys_of(slots)
+        batch = Batch(
+            self._operator.output.schema,
+            self._times[slots],
+            [*(values for values, _ in keys), *columns],
+            [*(mask for _, mask in keys), *valid],
+            self.table.arrived[slots],
+        )
+        return batch, faults
+
+    def _given(self, parts: list[tuple[Batch, Faults | None]]) -> Batch | None:
+        batches = []
+        for batch, faults in parts:
+            if faults is not None:
+                failed = faults != 0
+                self._failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
+                batch = batch.take(~failed)
+            batches.append(batch)
+        made = Batch.concat(batches)
+        if self._spec.ordered and len(made) > 1 and (made.ts[1:] < made.ts[:-1]).any():
+            made = made.take(np.argsort(made.ts, kind="stable"))
+        return made if len(made) else None
+
+    def _failed(self, count: int, reason: str) -> None:
+        self._operator.counts.errors += count
+        self._operator.counts.last_error = reason
+
+    def save(self) -> Any:
+        return [self.table.save(), self._times]
+
+    def restore(self, data: Any) -> None:
+        table, times = data
+        self.table.restore(table)
+        self._times = times.copy()
+
+
+class RunningAggregate(Operator):
+    """Running totals of tuples as they come. Promises no order beyond each group's own."""
+
+    kind: ClassVar[str] = "aggregate"
+
+    def __init__(self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self.totals = Totals(spec, self)
+
+    def execute(self, limit: int) -> int:
+        reader = self.inputs[0]
+        self.counts.executions += 1
+        before = reader.taken
+        batch = reader.take(limit)
+        if batch is not None and len(batch):
+            self.counts.input_tuples += len(batch)
+            given = self.totals.consume(batch)
+            if given is not None:
+                self.counts.output_tuples += len(given)
+                self.output.put(given)
+        if reader.punctuations:
+            reader.pass_punctuations()
+        if self.output.wanted:
+            self.output.punctuate(reader.low_water())
+        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
+        return reader.taken - before
+
+    @property
+    def state_tuples(self) -> int:
+        return self.totals.table.count
+
+    @property
+    def state_bytes(self) -> int:
+        return self.totals.table.nbytes
+
+    def save(self) -> Any:
+        return self.totals.save()
+
+    def restore(self, data: Any) -> None:
+        self.totals.restore(data)
+
+
+class OrderedRunningAggregate(Waiting):
+    """Running totals of tuples in order of time. The output is in order."""
+
+    kind: ClassVar[str] = "aggregate"
+
+    def __init__(
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+    ) -> None:
+        super().__init__(name, inputs, output, moment)
+        self.totals = Totals(spec, self)
+
+    def consume(self, batch: Batch) -> Batch | None:
+        self.last_us = int(batch.ts[-1])
+        return self.totals.consume(batch)
+
+    @property
+    def state_tuples(self) -> int:
+        return self.totals.table.count
+
+    @property
+    def state_bytes(self) -> int:
+        return self.totals.table.nbytes
+
+    def save(self) -> Any:
+        return [super().save(), self.totals.save()]
+
+    def restore(self, data: Any) -> None:
+        saved, totals = data
+        super().restore(saved)
+        self.totals.restore(totals)
+
+
+def build_running(
+    name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+) -> Operator:
+    """The running total that a spec asks for."""
+    if spec.ordered:
+        return OrderedRunningAggregate(name, spec, inputs, output, moment)
+    return RunningAggregate(name, spec, inputs, output)

@@ -1,0 +1,156 @@
+"""Windows and aggregates, recounted from all rows at the end. Dull on purpose; shares no code with the engine.
+
+A row is a dict with `ts`, `place` (its number at the source) and its columns; None is null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+Row = Mapping[str, Any]
+MAX = 2**63 - 1
+
+
+class Failed(Exception):  # noqa: N818 - an outcome of a group
+    """The group's row cannot be computed."""
+
+
+def values(rows: Sequence[Row], column: str, distinct: bool) -> list[Any]:
+    found = [row[column] for row in rows if row[column] is not None]
+    if not distinct:
+        return found
+    kept: list[Any] = []
+    for value in found:
+        if value not in kept:
+            kept.append(value)
+    return kept
+
+
+def count(rows: Sequence[Row], column: str | None, distinct: bool) -> int:
+    return len(rows) if column is None else len(values(rows, column, distinct))
+
+
+def total(rows: Sequence[Row], column: str, distinct: bool) -> Any:
+    found = values(rows, column, distinct)
+    if not found:
+        return None
+    if isinstance(found[0], float):
+        return math.fsum(found)
+    exact = sum(found)
+    if not -MAX - 1 <= exact <= MAX:
+        raise Failed
+    return exact
+
+
+def mean(rows: Sequence[Row], column: str, distinct: bool) -> float | None:
+    found = [Fraction(value) for value in values(rows, column, distinct)]
+    return float(sum(found) / len(found)) if found else None
+
+
+def deviation(rows: Sequence[Row], column: str, distinct: bool) -> float | None:
+    found = [Fraction(value) for value in values(rows, column, distinct)]
+    if len(found) < 2:
+        return None
+    middle = sum(found) / len(found)
+    return math.sqrt(sum((value - middle) ** 2 for value in found) / (len(found) - 1))
+
+
+def least(rows: Sequence[Row], column: str, distinct: bool) -> Any:
+    return min(values(rows, column, False), default=None)
+
+
+def greatest(rows: Sequence[Row], column: str, distinct: bool) -> Any:
+    return max(values(rows, column, False), default=None)
+
+
+def by_time(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["ts"], row["place"]))
+
+
+def first(rows: Sequence[Row], column: str, distinct: bool) -> Any:
+    found = [row[column] for row in by_time(rows) if row[column] is not None]
+    return found[0] if found else None
+
+
+def last(rows: Sequence[Row], column: str, distinct: bool) -> Any:
+    found = [row[column] for row in by_time(rows) if row[column] is not None]
+    return found[-1] if found else None
+
+
+def arg_min(rows: Sequence[Row], column: str, by: str) -> Any:
+    found = [row for row in by_time(rows) if row[column] is not None and row[by] is not None]
+    return min(found, key=lambda row: row[by])[column] if found else None
+
+
+def arg_max(rows: Sequence[Row], column: str, by: str) -> Any:
+    found = [row for row in by_time(rows) if row[column] is not None and row[by] is not None]
+    return max(found, key=lambda row: row[by])[column] if found else None
+
+
+Aggregate = Callable[[Sequence[Row]], Any]
+Result = tuple[tuple[Any, ...], int]  # the row (keys, aggregates, start, end), its time
+
+
+def groups(rows: Sequence[Row], keys: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
+
+
+def result(
+    key: tuple[Any, ...], rows: Sequence[Row], aggregates: Sequence[Aggregate], start: int, end: int, time: int
+) -> list[Result]:
+    try:
+        return [((*key, *(aggregate(rows) for aggregate in aggregates), start, end), time)]
+    except Failed:
+        return []
+
+
+def time_windows(
+    rows: Sequence[Row],
+    keys: Sequence[str],
+    aggregates: Sequence[Aggregate],
+    size: int,
+    slide: int,
+    offset: int = 0,
+    since: int | None = None,
+    axis: str = "ts",
+) -> list[Result]:
+    """Every window that any row is in, tried one by one."""
+    if not rows:
+        return []
+    places = [row[axis] for row in rows]
+    start = offset + ((min(places) - size - offset) // slide) * slide
+    found = []
+    while start <= max(places):
+        inside = [row for row in rows if start <= row[axis] < start + size]
+        if since is None or start >= since:
+            time = start + size - 1 if axis == "ts" else max((row["ts"] for row in inside), default=0)
+            for key, members in groups(inside, keys).items():
+                found += result(key, members, aggregates, start, start + size, time)
+        start += slide
+    return found
+
+
+def sessions(
+    rows: Sequence[Row], keys: Sequence[str], aggregates: Sequence[Aggregate], gap: int, since: int | None = None
+) -> list[Result]:
+    found = []
+    for key, members in groups(rows, keys).items():
+        current: list[Row] = []
+        parts = []
+        for row in by_time(members):
+            if current and row["ts"] - current[-1]["ts"] >= gap:
+                parts.append(current)
+                current = []
+            current.append(row)
+        parts.append(current)
+        for part in parts:
+            start, end = part[0]["ts"], part[-1]["ts"] + gap
+            if since is None or start >= since - 1 + gap:
+                found += result(key, part, aggregates, start, end, end - 1)
+    return found
