@@ -54,8 +54,14 @@ def _type(kind: str) -> str:
 def _by_punctuation(case: Case, name: str) -> bool:
     """Whether tuples may not move the stream's mark: it says so itself, or its times fall."""
     own = [entry for entry in case["feed"] if entry.get("s") == name]
-    times = [entry["ts"] for entry in own if "ts" in entry]
+    times = [time for entry in own for time in _times(entry)]
     return any("punct" in entry for entry in own) or times != sorted(times)
+
+
+def _times(entry: Mapping[str, Any]) -> list[int]:
+    if "file" in entry:
+        return [row["ts_us"] for row in lines(HERE / entry["file"])]
+    return [entry["ts"]] if "ts" in entry else []
 
 
 def _columns(case: Case) -> str:

@@ -101,7 +101,9 @@ class GroupedSelect:
             raise self._error(where, f"the bounds of a window are known when it closes: {WHERE}")
         if isinstance(self._window.spec, RowWindow):
             return predicate
-        self._relation = self._planner.add(SelectSpec(predicate), [self._relation], self._relation.ordered)
+        relation = self._relation
+        selected = self._planner.add(SelectSpec(predicate), [relation], relation.ordered)
+        self._relation = replace(selected, window=relation.window)
         return None
 
     # -- groups ----------------------------------------------------------------------------------------------------
