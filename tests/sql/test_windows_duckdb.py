@@ -1,7 +1,7 @@
 """Random windowed GROUP BY queries through `millrace run`, against DuckDB over the same rows.
 
-A window there is a row of generate_series, joined to the tuples between its bounds. Tuples arrive in disorder, within what
-the stream allows, so that none is late.
+A window there is a row of generate_series, joined to the tuples between its bounds. Tuples arrive in disorder, within
+what the stream allows, so that none is late.
 """
 
 from __future__ import annotations

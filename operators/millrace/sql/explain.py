@@ -96,7 +96,7 @@ def _spec_words(spec: Spec) -> str:
         case SortSpec():
             return "sort by time"
         case WindowSpec(window):
-            return f"map to {_window_words(window)}"
+            return f"map to {_window_words(window)}, each row once per window"
         case AggregateSpec():
             return _aggregate_words(spec)
     return spec.kind
@@ -105,6 +105,8 @@ def _spec_words(spec: Spec) -> str:
 def _aggregate_words(spec: AggregateSpec) -> str:
     """Window, groups, aggregates; in order or out of order."""
     words = ["aggregate", _window_words(spec.window)]
+    if isinstance(spec.window, TimeWindow) and spec.window.slide_us != spec.window.size_us:
+        words.append(f"in panes of {format_interval(gcd(spec.window.size_us, spec.window.slide_us))}")
     if spec.where is not None:
         words.append(f"WHERE {show(spec.where)}")
     if spec.keys:
@@ -113,6 +115,10 @@ def _aggregate_words(spec: AggregateSpec) -> str:
     columns += [_named(f"window_{side}", name) for name, side in spec.bounds]
     if spec.ordered:
         words.append("in order")
+    if spec.flush != "none":
+        words.append(f"given {spec.flush} within {format_interval(spec.max_delay_us)}")
+    if spec.window is None and spec.emit == "every":
+        words.append("after every row")
     return " ".join(words) + (f": {', '.join(columns)}" if columns else "")
 
 
@@ -121,7 +127,7 @@ def _window_words(window: TimeWindow | SessionWindow | RowWindow | None) -> str:
         case TimeWindow(size, slide, offset):
             words = f"windows of {format_interval(size)}"
             if slide != size:
-                words += f" every {format_interval(slide)} in panes of {format_interval(gcd(size, slide))}"
+                words += f" every {format_interval(slide)}"
             return words + (f" from {format_interval(offset)}" if offset else "")
         case SessionWindow(gap):
             return f"sessions with gaps of {format_interval(gap)}"

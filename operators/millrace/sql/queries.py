@@ -514,7 +514,7 @@ class QueryPlanner:
         known = stream.timestamps != "latent"
         # What waits for nothing needs no sorting: the engine's stamps are in order, and latent tuples never wait.
         ordered = stream.always_ordered or not known
-        times = () if stream.time_position is None else (stream.time_position,)
+        times = stream_times(stream, self.catalog)
         return Relation(stream.source, stream.schema, stream.name, known, stream.time, ordered, times)
 
     def _other_query(self, other: QueryPlan) -> Relation:
@@ -594,12 +594,16 @@ def times_of(spec: Spec, inputs: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(position for position in inputs[0] if all(position in other for other in inputs))
 
 
+def stream_times(stream: StreamDefinition, catalog: Catalog) -> tuple[int, ...]:
+    """Which columns of a stream are its rows' own time; late tuples tell last when they came."""
+    if stream.name not in catalog.streams:
+        return (len(stream.schema) - 1,)
+    return () if stream.time_position is None else (stream.time_position,)
+
+
 def time_columns(made: QueryPlan, catalog: Catalog) -> tuple[int, ...]:
     """Which columns of a query's rows are their own time."""
-    found: dict[str, tuple[int, ...]] = {
-        stream.source: () if stream.time_position is None else (stream.time_position,)
-        for stream in map(catalog.stream, made.reads_streams)
-    }
+    found = {stream.source: stream_times(stream, catalog) for stream in map(catalog.stream, made.reads_streams)}
     for name in made.reads_queries:
         found[catalog.queries[name].output] = time_columns(catalog.queries[name], catalog)
     for node in made.nodes:

@@ -1,0 +1,288 @@
+"""Plans of windows and aggregates: which operators, and what each is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.engine.plan import QueryPlan
+from millrace.operators.expression import Column, Constant
+from millrace.operators.spec import (
+    AggregateCall,
+    AggregateSpec,
+    RowWindow,
+    SessionWindow,
+    TimeWindow,
+    WindowSpec,
+)
+from millrace.protocol import Type
+from millrace.sql import Catalog, CreateQuery, Explain, parse, plan, plan_all, show
+
+STREAMS = """
+CREATE STREAM s (ts TIMESTAMP, a BIGINT, b BIGINT, t TEXT NOT NULL) WITH (time = 'ts');
+CREATE STREAM i (a BIGINT);
+CREATE STREAM l (a BIGINT) WITH (timestamps = 'latent');
+CREATE QUERY renamed AS SELECT ts AS at, a FROM s WHERE a > 0;
+CREATE QUERY run AS SELECT a AS key, count(*) AS n FROM s GROUP BY a;
+CREATE QUERY win AS SELECT a, sum(b) AS sum FROM TUMBLE(s, ts, '1 s') GROUP BY a;
+"""
+_, CATALOG = plan_all(parse(STREAMS), Catalog())
+SECOND = 1_000_000
+
+
+def planned(sql: str) -> QueryPlan:
+    made = plan(parse(sql)[0], CATALOG)
+    if isinstance(made, CreateQuery):
+        return made.plan
+    assert isinstance(made, QueryPlan)
+    return made
+
+
+def aggregate(sql: str) -> AggregateSpec:
+    """The only aggregate operator of a query."""
+    (spec,) = [node.spec for node in planned(sql).nodes if isinstance(node.spec, AggregateSpec)]
+    return spec
+
+
+def shape(made: QueryPlan) -> str:
+    return " ".join(f"{node.name}({','.join(node.inputs)})" for node in made.nodes)
+
+
+SHAPES = {
+    "SELECT a, count(*) AS n, window_start FROM TUMBLE(s, ts, '1 s') GROUP BY a": "q.aggregate1(s.source)",
+    "SELECT count(*), a FROM TUMBLE(s, ts, '1 s') GROUP BY a": "q.aggregate1(s.source) q.map1(q.aggregate1)",
+    "SELECT sum(b) / count(*) FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source) q.map1(q.aggregate1)",
+    "SELECT a, count(*) FROM TUMBLE(s, ts, '1 s') WHERE b > 1 GROUP BY a HAVING sum(b) > 2": (
+        "q.select1(s.source) q.aggregate1(q.select1) q.select2(q.aggregate1) q.map1(q.select2)"
+    ),
+    "SELECT * FROM TUMBLE(s, ts, '1 s')": "q.map1(s.source)",
+    "SELECT a FROM TUMBLE(s, ts, '1 s') WHERE window_start > '2026-01-01'": (
+        "q.map1(s.source) q.select1(q.map1) q.map2(q.select1)"
+    ),
+    "SELECT DISTINCT a FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source)",
+    "SELECT count(*) FROM s": "q.aggregate1(s.source)",
+    "SELECT a FROM s GROUP BY a": "q.aggregate1(s.source)",
+    "SELECT count(*) FROM TUMBLE(s, ts, '1 s') UNION ALL SELECT sum(a) FROM HOP(s, ts, '1 s', '2 s')": (
+        "q.aggregate1(s.source) q.aggregate2(s.source) q.union1(q.aggregate1,q.aggregate2)"
+    ),
+    "SELECT max(n) FROM TUMBLE((SELECT count(*) AS n FROM TUMBLE(s, ts, '1 s')), ts, '9 s')": (
+        "q.aggregate1(s.source) q.aggregate2(q.aggregate1)"
+    ),
+    "WITH w AS (SELECT count(*) AS n FROM TUMBLE(s, ts, '1 s')) SELECT max(n) FROM w [RANGE '9 s' SLIDE '1 s'] x": (
+        "q.aggregate1(s.source) q.aggregate2(q.aggregate1)"
+    ),
+    "SELECT max(sum) FROM TUMBLE(win, ts, '9 s')": "q.aggregate1(win.aggregate1)",
+    "SELECT sum(a) FROM TUMBLE(renamed, at, '9 s')": "q.aggregate1(renamed.map1)",
+    "SELECT late_by_us, count(*) FROM TUMBLE(s.late, at, '9 s') GROUP BY 1": "q.aggregate1(s.late.source)",
+    "SELECT sum(c) FROM (SELECT a AS c FROM s WHERE a > 1) [ROWS 5 SLIDE 1] WHERE c > 3": "q.aggregate1(s.source)",
+    "SELECT count(*) FROM s [ROWS 5 SLIDE 1] UNION ALL SELECT a FROM s WHERE a > 1": (
+        "q.aggregate1(s.source) q.select1(s.source) q.map1(q.select1) q.union1(q.aggregate1,q.map1)"
+    ),
+    # The time that latent tuples do not have yet.
+    "SELECT count(*) FROM TUMBLE(l, ts, '1 s')": "q.union1(l.source) q.aggregate1(q.union1)",
+    "SELECT count(*) FROM l": "q.union1(l.source) q.aggregate1(q.union1)",
+    # Windows of time close in order of their ends.
+    "CREATE QUERY q WITH (order = 'event') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM win": "q.map1(win.aggregate1)",
+    "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM TUMBLE(s, ts, '1 s')": (
+        "q.map1(s.source) q.map2(q.map1) q.sort1(q.map2)"
+    ),
+}
+
+
+@pytest.mark.parametrize(("sql", "expected"), SHAPES.items())
+def test_operators_are_named_in_plan_order(sql: str, expected: str) -> None:
+    assert shape(planned(sql)) == expected
+
+
+WINDOWS = {
+    "TUMBLE(s, ts, INTERVAL '10 seconds')": TimeWindow(10 * SECOND, 10 * SECOND),
+    "TUMBLE(s, ts, INTERVAL '10' SECOND, '3 s')": TimeWindow(10 * SECOND, 10 * SECOND, 3 * SECOND),
+    "TUMBLE(s, ts, '10 s', INTERVAL '-3 s')": TimeWindow(10 * SECOND, 10 * SECOND, 7 * SECOND),
+    "HOP(s, ts, '2 s', '10 s')": TimeWindow(10 * SECOND, 2 * SECOND),
+    "HOP(s, ts, '10 s', '2 s', '21 s')": TimeWindow(2 * SECOND, 10 * SECOND, 1 * SECOND),
+    "HOP(i, ts, '2 s', '3 s')": TimeWindow(3 * SECOND, 2 * SECOND),
+    "SESSION(s, ts, '5 s')": SessionWindow(5 * SECOND),
+    "s [RANGE '5 s' SLIDE '1 s']": TimeWindow(5 * SECOND, 1 * SECOND),
+    "s [RANGE '5 s' SLIDE '1 s'] AS w": TimeWindow(5 * SECOND, 1 * SECOND),
+    "s w [RANGE '5 s' SLIDE '1 s']": TimeWindow(5 * SECOND, 1 * SECOND),
+    "s [ROWS 100 SLIDE 10]": RowWindow(100, 10),
+    "s [RANGE UNBOUNDED]": None,
+    "s": None,
+}
+
+
+@pytest.mark.parametrize(("table", "window"), WINDOWS.items())
+def test_windows(table: str, window: object) -> None:
+    assert aggregate(f"SELECT count(*) FROM {table}").window == window
+
+
+A, B = Column(Type.BIGINT, True, 1, "a"), Column(Type.BIGINT, True, 2, "b")
+
+
+def test_keys_calls_and_bounds_are_what_is_selected() -> None:
+    spec = aggregate(
+        "SELECT a AS k, count(*) AS n, sum(b) AS total, count(*) + 1 AS more, window_end AS e "
+        "FROM TUMBLE(s, ts, '1 s') GROUP BY a, window_start"
+    )
+    assert spec.keys == (("k", A),)
+    assert spec.calls == (
+        ("n", AggregateCall(Type.BIGINT, False, "count()")),
+        ("total", AggregateCall(Type.BIGINT, True, "sum(bigint)", (B,))),
+    )
+    assert spec.bounds == (("e", "end"),)
+
+
+def test_the_forms_of_an_aggregate() -> None:
+    spec = aggregate(
+        "SELECT count(DISTINCT a), avg(b) FILTER (WHERE a IS NULL), approx_quantile(a, 0.9), arg_max(t, a), last(t)"
+        " FROM s [RANGE '1 s' SLIDE '1 s']"
+    )
+    distinct, filtered, quantile, best, last = (call for _, call in spec.calls)
+    assert (distinct.function, distinct.distinct) == ("count(bigint)", True)
+    assert filtered.filter is not None
+    assert quantile.function == "approx_quantile(double, double)"
+    assert quantile.arguments[1] == Constant(Type.DOUBLE, False, 0.9)
+    assert (best.function, best.type) == ("arg_max(text, bigint)", Type.TEXT)
+    assert (last.function, last.arguments[0].type) == ("last(text)", Type.TEXT)
+
+
+@pytest.mark.parametrize(
+    ("group_by", "keys"),
+    [
+        ("a", ["a"]),
+        ("s.a, a, window_start, window_end", ["a"]),
+        ("1, 2", ["a", "b + 1"]),
+        ("a, x", ["a", "b + 1"]),
+        ("x, a", ["b + 1", "a"]),
+        # A column of the source goes before a name of the select list.
+        ("a, x, b", ["a", "b + 1", "b"]),
+    ],
+)
+def test_group_by(group_by: str, keys: list[str]) -> None:
+    second = "b + 1 AS x" if "x" in group_by or "2" in group_by else "count(*) AS b"
+    spec = aggregate(f"SELECT a, {second} FROM TUMBLE(s, ts, '1 s') GROUP BY {group_by}")
+    assert [show(key) for _, key in spec.keys] == keys
+
+
+def test_an_expression_of_groups_may_be_part_of_another() -> None:
+    made = planned("SELECT (a + 1) * 2 + count(*) AS x FROM TUMBLE(s, ts, '1 s') GROUP BY a + 1")
+    assert shape(made) == "q.aggregate1(s.source) q.map1(q.aggregate1)"
+
+
+def test_sessions_are_cut_by_partition_by_or_group_by() -> None:
+    by_group = aggregate("SELECT a, count(*) AS n FROM SESSION(s, ts, '1 s') GROUP BY a, window_start")
+    assert aggregate("SELECT a, count(*) AS n FROM SESSION(s, ts, '1 s' PARTITION BY a)") == by_group
+    assert aggregate("SELECT a, count(*) AS n FROM SESSION(s, ts, '1 s' PARTITION BY a) GROUP BY 1") == by_group
+
+
+def test_rows_count_what_the_source_takes_in() -> None:
+    folded = aggregate(
+        "SELECT sum(d) AS d FROM (SELECT c * 2 AS d, t FROM (SELECT a + 1 AS c, t FROM s WHERE b > 1)) [ROWS 9 SLIDE 3]"
+        " WHERE d > 4 AND t = 'x'"
+    )
+    plain = aggregate(
+        "SELECT sum((a + 1) * 2) AS d FROM s [ROWS 9 SLIDE 3] WHERE b > 1 AND ((a + 1) * 2 > 4 AND t = 'x')"
+    )
+    assert folded == plain
+    assert folded.where is not None
+
+
+def test_distinct_groups_by_all_that_is_selected() -> None:
+    spec = aggregate("SELECT DISTINCT t, a + 1, 5, window_start FROM TUMBLE(s, ts, '1 s')")
+    assert [name for name, _ in spec.keys] == ["t", "column2"]
+    assert spec.calls == ()
+    assert spec.bounds == (("window_start", "start"),)
+    starred = aggregate("SELECT DISTINCT * FROM TUMBLE(s, ts, '1 s')")
+    assert [name for name, _ in starred.keys] == ["ts", "a", "b", "t"]
+
+
+def test_rows_without_aggregates_have_their_bounds() -> None:
+    made = planned("SELECT * FROM HOP(i, ts, '1 s', '2 s')")
+    assert made.schema.names == ("a", "window_start", "window_end")
+    (node,) = made.nodes
+    assert node.spec == WindowSpec(TimeWindow(2 * SECOND, SECOND), (("window_start", "start"), ("window_end", "end")))
+
+
+def test_types_of_the_bounds() -> None:
+    times = planned("SELECT window_start, window_end, count(*) FROM TUMBLE(s, ts, '1 s')")
+    assert [str(one) for one in times.schema] == [
+        "window_start timestamp not null", "window_end timestamp not null", "count bigint not null",
+    ]  # fmt: skip
+    positions = planned("SELECT window_start FROM s [ROWS 3 SLIDE 3] GROUP BY window_start")
+    assert [str(one) for one in positions.schema] == ["window_start bigint not null"]
+
+
+# -- update streams ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "key"),
+    [
+        ("SELECT a, count(*) FROM s GROUP BY a", ("a",)),
+        ("SELECT count(*) AS n, a AS k, lower(t) AS w FROM s GROUP BY k, w", ("k", "w")),
+        ("SELECT count(*) FROM s", ()),
+        ("SELECT a, count(*) FROM s [RANGE UNBOUNDED] GROUP BY a", ("a",)),
+        ("SELECT n + 1 AS m, key AS k FROM run WHERE key > 3", ("k",)),
+        ("SELECT * FROM run", ("key",)),
+        ("SELECT a, count(*) FROM TUMBLE(s, ts, '1 s') GROUP BY a", None),
+        ("SELECT a FROM s", None),
+    ],
+)
+def test_the_key_of_an_update_stream(sql: str, key: tuple[str, ...] | None) -> None:
+    made = planned(sql)
+    assert made.update_key == key
+    explained = plan(parse("EXPLAIN " + sql)[0], CATALOG)
+    assert isinstance(explained, Explain)
+    assert explained.text.splitlines()[0].endswith("rows" if key is None else "final")
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_of_windows() -> None:
+    head = "CREATE QUERY q WITH ({}) AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')"
+    plain = aggregate(head.format("order = 'arrival'"))
+    assert (plain.ordered, plain.flush, plain.max_delay_us, plain.partial) == (False, "none", 0, "skip")
+    told = aggregate(head.format("order = 'event', flush = 'slow', max_delay = '3 s', partial = 'emit'"))
+    assert (told.ordered, told.flush, told.max_delay_us, told.partial) == (True, "slow", 3 * SECOND, "emit")
+    assert aggregate(head.format("flush = 'lazy'")).max_delay_us == SECOND
+
+
+def test_options_of_running_totals() -> None:
+    made = planned("CREATE QUERY q WITH (order = 'event', emit = 'every') AS SELECT count(*) FROM s")
+    assert [type(node.spec) for node in made.nodes] == [AggregateSpec]
+    spec = made.nodes[0].spec
+    assert isinstance(spec, AggregateSpec)
+    assert (spec.emit, spec.ordered) == ("every", True)
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        (
+            "SELECT a, count(*) AS n FROM TUMBLE(s, ts, '1 min') GROUP BY a",
+            "aggregate windows of 00:01:00 by a: count(*) AS n",
+        ),
+        (
+            "SELECT a, b % 2 AS odd, sum(b) AS n FROM HOP(s, ts, '40 s', '1 min', '3 s') WHERE b > 0 GROUP BY 1, odd",
+            "windows of 00:01:00 every 00:00:40 from 00:00:03 in panes of 00:00:20 by a, b % 2 AS odd: sum(b) AS n",
+        ),
+        (
+            "SELECT count(DISTINCT t) AS n, window_end FROM SESSION(s, ts, '1 s')",
+            "aggregate sessions with gaps of 00:00:01: count(DISTINCT t) AS n, window_end",
+        ),
+        (
+            "SELECT sum(a) FILTER (WHERE a > 2) AS n FROM s [ROWS 9 SLIDE 3] WHERE b > 1",
+            "aggregate windows of 9 rows every 3 WHERE b > 1: sum(a) FILTER (WHERE a > 2) AS n",
+        ),
+        ("SELECT a FROM s GROUP BY a", "aggregate all so far by a"),
+        (
+            "SELECT * FROM HOP(s, ts, '1 s', '2 s')",
+            "map to windows of 00:00:02 every 00:00:01, each row once per window",
+        ),
+    ],
+)
+def test_explain_tells_window_panes_groups_and_aggregates(sql: str, words: str) -> None:
+    explained = plan(parse("EXPLAIN " + sql)[0], CATALOG)
+    assert isinstance(explained, Explain)
+    assert f"{words} <- " in explained.text
