@@ -34,6 +34,5 @@ class Windowing(RowWise):
         back = np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(rows))
         start = (last[rows] - back) * window.slide_us + window.offset_us
         bounds = [start if which == "start" else start + window.size_us for _, which in self._spec.bounds]
-        return Batch(
-            self.output.schema, batch.ts, [*batch.columns, *bounds], [*batch.valid, *(None for _ in bounds)], batch.arrival
-        )
+        valid = [*batch.valid, *(None for _ in bounds)]
+        return Batch(self.output.schema, batch.ts, [*batch.columns, *bounds], valid, batch.arrival)

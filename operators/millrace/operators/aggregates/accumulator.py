@@ -61,7 +61,7 @@ class Accumulator(ABC):
 
 
 class Arrays(Accumulator):
-    """An accumulator all of whose state is arrays: `fields` says their names, types and how many numbers a group has."""
+    """An accumulator all of whose state is arrays: `fields` says their names, types and numbers per group."""
 
     fields: Sequence[tuple[str, np.dtype[Any], int]] = ()
 

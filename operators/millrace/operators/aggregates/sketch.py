@@ -1,7 +1,8 @@
 """approx_quantile: a t-digest for each group, by the DataSketches library.
 
-A digest is deterministic, can be merged and saved, and takes an array at a time. See
-`docs/decisions/windows-and-aggregates.md` for what else was looked at.
+A digest is deterministic, can be merged and saved, and takes an array at a time. It buffers values until it is asked
+or saved, which would make its later answers depend on whether somebody looked: so it is compressed after each array,
+and then asking and saving change nothing. `docs/decisions/windows-and-aggregates.md` says what else was looked at.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Quantile(Accumulator):
         ordered, values = slots[order], columns[0].astype(np.float64, copy=False)[order]
         starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
         for slot, part in zip(ordered[starts].tolist(), np.split(values, starts[1:]), strict=True):
-            self._digest(slot).update(part)
+            digest = self._digest(slot)
+            digest.update(part)
+            digest.compress()
 
     def _digest(self, slot: int) -> Any:
         if self.digests[slot] is None:
@@ -51,17 +54,18 @@ class Quantile(Accumulator):
     def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
         for slot, digest in zip(slots.tolist(), other.digests[start:stop], strict=True):
             if digest is not None:
-                self._digest(slot).merge(digest)
+                own = self._digest(slot)
+                own.merge(digest)
+                own.compress()
 
     def finish(self, slots: Int64s) -> Vector:
         digests = [self.digests[slot] for slot in slots.tolist()]
         valid = np.fromiter((digest is not None for digest in digests), np.bool_, len(digests))
-        # Asking compresses a digest: a copy is asked, so that whether somebody looked in between changes nothing.
-        values = [0.0 if d is None else _copy(d).get_quantile(self._share) for d in digests]
+        values = [0.0 if digest is None else digest.get_quantile(self._share) for digest in digests]
         return np.array(values, np.float64), None if valid.all() else valid, None
 
     def save(self, count: int) -> Any:
-        return [None if digest is None else digest.serialize(True) for digest in self.digests[:count]]
+        return [None if digest is None else digest.serialize() for digest in self.digests[:count]]
 
     def restore(self, data: Any) -> None:
         for slot, saved in enumerate(data):
@@ -71,6 +75,3 @@ class Quantile(Accumulator):
     def nbytes(self) -> int:
         return 8 * len(self.digests) + WEIGHT * sum(digest is not None for digest in self.digests)
 
-
-def _copy(digest: Any) -> Any:
-    return tdigest_double.deserialize(digest.serialize(True))

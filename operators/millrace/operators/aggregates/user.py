@@ -74,7 +74,7 @@ class UserAccumulator(Accumulator):
             held = self.states[slot]
             state = self._functions.init() if held is None else held[0]
             self.states[slot] = [self._functions.iterate(state, *row)]
-        except Exception:  # noqa: BLE001 - a user's function may raise anything
+        except Exception:  # a user's function may raise anything
             self.failed[slot] = None
 
     def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
@@ -96,7 +96,7 @@ class UserAccumulator(Accumulator):
             # A copy: a pane is merged into several windows, and the user may keep what is given.
             state = self._functions.init() if own is None else own[0]
             self.states[slot] = [self._functions.merge(state, deepcopy(theirs[0]))]
-        except Exception:  # noqa: BLE001
+        except Exception:
             self.failed[slot] = None
 
     def finish(self, slots: Int64s) -> Vector:
@@ -111,7 +111,7 @@ class UserAccumulator(Accumulator):
                     valid[at] = False
                 else:
                     values[at] = found
-            except Exception:  # noqa: BLE001
+            except Exception:
                 faults[at] = Fault.USER_FUNCTION
         dtype = DTYPES[self._result]
         array = object_array(values) if dtype.hasobject else np.array(values, dtype)

@@ -176,17 +176,19 @@ def choose(
     """
     i: cython.Py_ssize_t
     slot: cython.longlong
+    tie: cython.bint
     if not cython.compiled:
         slots, ranks, times = memoryview(slots), memoryview(ranks), memoryview(times)
-        best_rank, best_time, seen, won = map(memoryview, (best_rank, best_time, seen, won))
+        best_rank, best_time = memoryview(best_rank), memoryview(best_time)
+        seen, won = memoryview(seen), memoryview(won)
     for i in range(slots.shape[0]):
         slot = slots[i]
         if seen[slot]:
             if ranks[i] > best_rank[slot]:
                 continue
-            if ranks[i] == best_rank[slot]:
-                if times[i] > best_time[slot] or (times[i] == best_time[slot] and not newer):
-                    continue
+            tie = ranks[i] == best_rank[slot]
+            if tie and (times[i] > best_time[slot] or (times[i] == best_time[slot] and not newer)):
+                continue
         seen[slot] = 1
         best_rank[slot] = ranks[i]
         best_time[slot] = times[i]

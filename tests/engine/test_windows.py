@@ -1,0 +1,141 @@
+"""Windows in an engine: closed by clocks and by silent streams' promises, late tuples, the query's own beginning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace.engine.engine import Engine
+from millrace.engine.events import AskTimestamp, FeedClosed, FeedOpened, Late, WakeAt
+from millrace.engine.plan import StreamDefinition
+from millrace.operators.expression import Column
+from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
+from millrace.protocol import Type
+from tests.engine.graphs import (
+    Bench,
+    V,
+    arrive,
+    external,
+    give_tv,
+    plan,
+    punctuate,
+    rows,
+    select,
+    times,
+    union,
+)
+
+COUNT = AggregateCall(Type.BIGINT, False, "count()")
+
+
+def counted(window: Any, **options: Any) -> AggregateSpec:
+    bounds = (("window_start", "start"),) if window is not None else ()
+    return AggregateSpec(window, (), (("n", COUNT),), bounds, **options)
+
+
+def over(spec: AggregateSpec, *nodes: Any, last: str = "s.source") -> Any:
+    """A plan that ends in the aggregate."""
+    return plan("q", *nodes, ("A", spec, [last]), schema=spec.schema([V]), ordered=spec.ordered)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_window_of_an_internal_stream_closes_by_a_timer(ordered: bool) -> None:
+    bench = Bench("s")
+    bench.query(over(counted(TimeWindow(1000, 1000), ordered=ordered)))
+    effects = bench.run(arrive("s", 1, 2), at=2_300)
+    assert rows(effects, "q") == []
+    assert effects.orders[-1] == WakeAt(3_000)
+    effects = bench.run(at=3_000)
+    assert rows(effects, "q") == [(2, 2_000)]
+    assert times(effects, "q") == [2_999]
+    assert not any(isinstance(order, WakeAt) for order in effects.orders), "nothing is open, nothing waits"
+
+
+def test_a_session_of_an_internal_stream_closes_by_a_timer() -> None:
+    bench = Bench("s")
+    bench.query(over(counted(SessionWindow(500))))
+    bench.run(arrive("s", 1), at=2_300)
+    effects = bench.run(arrive("s", 1), at=2_700)
+    assert WakeAt(2_800) in effects.orders or WakeAt(3_200) in effects.orders
+    bench.run(at=2_800)
+    assert rows(bench.run(at=3_200), "q") == [(2, 2_300)]
+
+
+def test_a_silent_stream_is_asked_for_the_end_of_the_window() -> None:
+    bench = Bench(external("a"), external("b"))
+    bench.step(FeedOpened("a", "main"), FeedOpened("b", "main", can_answer=True), at=0)
+    bench.query(
+        over(counted(TimeWindow(1000, 1000)), ("U", union(), ["a.source", "b.source"]), last="U"),
+    )
+    bench.run(give_tv("a", 100), give_tv("b", 50), at=100)
+    effects = bench.run(give_tv("a", 1_500), at=1_500)
+    asked = [order for order in effects.orders if isinstance(order, AskTimestamp)]
+    assert [(order.stream, order.need_us) for order in asked] == [("b", 1_000)]
+    waiter = bench.engine.graph.operator("q.A")
+    assert waiter.blocked()  # type: ignore[attr-defined]
+    assert waiter.idle_since == [1_500]  # type: ignore[attr-defined]
+    assert rows(bench.run(punctuate("b", 1_000), at=1_700), "q") == [(2, 0)]
+    assert waiter.idle_us == [200]  # type: ignore[attr-defined]
+
+
+def test_a_window_that_is_not_over_yet_is_no_idle_waiting() -> None:
+    bench = Bench("s")
+    bench.query(over(counted(TimeWindow(1000, 1000))))
+    bench.run(arrive("s", 1), at=100)
+    bench.run(at=1_000)
+    waiter = bench.engine.graph.operator("q.A")
+    assert waiter.idle_us == [0]  # type: ignore[attr-defined]
+    assert bench.engine.why("q")["reason"] != "clock"
+
+
+def test_late_tuples_are_in_no_window() -> None:
+    bench = Bench(external("s"))
+    bench.query(over(counted(TimeWindow(1000, 1000))))
+    bench.run(give_tv("s", 100, 1_200))
+    effects = bench.run(give_tv("s", 300, 1_300))
+    assert any(isinstance(order, Late) for order in effects.orders)
+    assert rows(bench.run(FeedClosed("s", "main", ended=True)), "q") == [(2, 1_000)]
+
+
+@pytest.mark.parametrize("partial", ["skip", "emit"])
+def test_windows_that_began_before_the_query(partial: Any) -> None:
+    bench = Bench(external("s", disorder_us=10_000))
+    bench.run(give_tv("s", 1_200))
+    bench.query(over(counted(TimeWindow(1000, 1000), partial=partial), ("S", select(), ["s.source"]), last="S"))
+    bench.run(give_tv("s", 1_300, 2_100, 1_100))
+    found = rows(bench.run(FeedClosed("s", "main", ended=True)), "q")
+    assert found == ([(1, 1_000)] if partial == "emit" else []) + [(1, 2_000)]
+
+
+def test_windows_of_rows_count_positions_at_the_source() -> None:
+    bench = Bench("s")
+    bench.query(over(counted(RowWindow(3, 2))))
+    assert rows(bench.run(arrive("s", 1, 2, 3, 4)), "q") == [(1, -2), (3, 0)]
+    assert rows(bench.run(arrive("s", 5)), "q") == [(3, 2)]
+
+
+@pytest.mark.parametrize("strategy", ["dfs(1)", "bfs", "rr", "dfs"])
+@pytest.mark.parametrize("flush", ["none", "slow", "lazy"])
+def test_no_strategy_withholds_a_row_and_a_saved_engine_goes_on(strategy: str, flush: Any) -> None:
+    key = (("k", Column(Type.BIGINT, True, 1, "v")),)
+    spec = AggregateSpec(TimeWindow(100, 50), key, (("n", COUNT),), (), flush=flush, max_delay_us=1_000)
+    bench = Bench(external("a"), external("b"))
+    bench.query(
+        plan(
+            "q",
+            ("U", union(), ["a.source", "b.source"]),
+            ("A", spec, ["U"]),
+            ("S", select(), ["A"]),
+            schema=spec.schema([V]),
+        ),
+        strategy,
+    )
+    found: list[Any] = []
+    for at in range(0, 1_000, 10):
+        found += rows(bench.run(give_tv("a", at, at + 5), give_tv("b", at), executions=3), "q")
+        bench.engine = Engine.restore(bench.engine.save(), trace=True)
+    found += rows(bench.run(FeedClosed("a", "main", ended=True), FeedClosed("b", "main", ended=True)), "q")
+    # Each time is in two windows; times that are multiples of ten come twice.
+    assert len(found) == 2 * 200
+    assert sum(count for _, count in found) == 2 * 300
