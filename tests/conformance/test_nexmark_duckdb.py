@@ -72,7 +72,8 @@ QUERIES = {
     "q16": Compared(
         f"""SELECT channel, to_char(ts_us, 'YYYY-MM-DD') AS day, max(to_char(ts_us, 'HH24:MI')) AS minute,
                    count(*) AS total, {RANKS}, {DISTINCTS} FROM bid GROUP BY channel, 2""",
-        f"""SELECT channel, strftime(moment, '%Y-%m-%d') AS day, max(strftime(moment, '%H:%M')), count(*), {RANKS}, {DISTINCTS}
+        f"""SELECT channel, strftime(moment, '%Y-%m-%d') AS day, max(strftime(moment, '%H:%M')), count(*),
+                   {RANKS}, {DISTINCTS}
             FROM bid GROUP BY channel, day""",
         ("channel", "day"),
     ),

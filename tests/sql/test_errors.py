@@ -188,7 +188,6 @@ CASES = [
     ("SELECT count(*) FROM TUMBLE(s, ts, '1 s') WHERE «window_start > '2026-01-01'", "put this condition into HAVING"),
     ("SELECT max(«ts - window_start) > INTERVAL '1 s' FROM TUMBLE(s, ts, '1 s')", "use the window's bounds outside"),
     ("SELECT count(*) FROM TUMBLE(s, ts, '1 s') GROUP BY «date_trunc('day', window_start)", "GROUP BY window_start"),
-    ("SELECT count(*) FROM «TUMBLE((SELECT a, window_end FROM HOP(s, ts, '1 s', '2 s')), ts, '1 s')", "window_end"),
     ("SELECT a FROM «SESSION(s, ts, '1 s')", "sessions without aggregates are not available yet"),
     ("SELECT a FROM s «[ROWS 3 SLIDE 1]", "ROWS without aggregates are not available yet"),
     ("SELECT count(*) FROM SESSION(s, ts, '1 s' PARTITION BY a) GROUP BY «b", "cut by PARTITION BY"),

@@ -203,6 +203,16 @@ def test_rows_without_aggregates_have_their_bounds() -> None:
     assert node.spec == WindowSpec(TimeWindow(2 * SECOND, SECOND), (("window_start", "start"), ("window_end", "end")))
 
 
+def test_a_windows_bounds_hide_columns_of_their_names() -> None:
+    nested = "TUMBLE((SELECT a, window_end FROM HOP(s, ts, '1 s', '2 s') GROUP BY a), ts, '8 s')"
+    starred = planned(f"SELECT * FROM {nested}")
+    assert starred.schema.names == ("a", "window_start", "window_end")
+    grouped = planned(f"SELECT window_end, count(*) AS n FROM {nested} GROUP BY window_end")
+    spec = grouped.nodes[1].spec
+    assert isinstance(spec, AggregateSpec)
+    assert (spec.keys, spec.bounds) == ((), (("window_end", "end"),))
+
+
 def test_types_of_the_bounds() -> None:
     times = planned("SELECT window_start, window_end, count(*) FROM TUMBLE(s, ts, '1 s')")
     assert [str(one) for one in times.schema] == [

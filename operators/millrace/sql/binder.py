@@ -68,21 +68,22 @@ class Relation:
     window: Window | None = None
 
     def column(self, name: str) -> e.Column | None:
-        """A field, else a bound of the window, else the implicit time."""
+        """A bound of the window, else a field, else the implicit time."""
+        if name in self.bounds:
+            rows = self.window is not None and isinstance(self.window.spec, RowWindow)
+            return e.Column(Type.BIGINT if rows else Type.TIMESTAMP, False, BOUNDS[name], name)
         position = self.schema.index(name)
         if position is not None:
             field = self.schema.fields[position]
             return e.Column(field.type, field.nullable, position, field.name)
-        if name in self.bounds:
-            rows = self.window is not None and isinstance(self.window.spec, RowWindow)
-            return e.Column(Type.BIGINT if rows else Type.TIMESTAMP, False, BOUNDS[name], name)
         if name == TIME_NAME and self.time_name is None:
             return e.Column(Type.TIMESTAMP, not self.time_known, e.TIME, TIME_NAME)
         return None
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        return (*self.schema.names, *self.bounds, *(() if self.time_name else (TIME_NAME,)))
+        fields = [name for name in self.schema.names if name not in self.bounds]
+        return (*fields, *self.bounds, *(() if self.time_name else (TIME_NAME,)))
 
     @property
     def bounds(self) -> tuple[str, ...]:

@@ -276,7 +276,7 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
     items: list[s.Item] = []
     for item in select.items:
         if isinstance(item, s.Star):
-            names = (*relation.schema.names, *relation.bounds)
+            names = list(dict.fromkeys([*relation.schema.names, *relation.bounds]))
             items += [s.Item(item.span, s.ColumnRef(item.span, item.table, s.Name(item.span, name)), None)
                       for name in names]  # fmt: skip
         else:

@@ -253,8 +253,17 @@ class QueryPlanner:
             raise self.error(
                 window.place, f"{what} without aggregates are not available yet; select aggregates or GROUP BY"
             )
+        relation = self._without_bounds(relation)
         bounds: tuple[tuple[str, Literal["start", "end"]], ...] = (("window_start", "start"), ("window_end", "end"))
         return self.add(WindowSpec(window.spec, bounds), [relation], relation.ordered)
+
+    def _without_bounds(self, relation: Relation) -> Relation:
+        """The rows without columns that are called as the window's bounds, which hide them."""
+        names = [name for name in relation.schema.names if name not in BOUNDS]
+        if len(names) == len(relation.schema):
+            return relation
+        columns = [(name, column) for name in names if (column := relation.column(name)) is not None]
+        return self.add(MapSpec(tuple(columns)), [relation], relation.ordered)
 
     def _check_updates(self, node: s.Expr, predicate: e.Expression, relation: Relation) -> None:
         """Refuse a condition that may hold for one row of a key and not for the next."""
@@ -418,13 +427,6 @@ class QueryPlanner:
                 f"{relation.alias or 'the source'} is an update stream, whose rows replace each other: a window would "
                 "count one row many times; window what it reads instead",
             )
-        for name in BOUNDS:
-            if window.spec is not None and relation.schema.index(name) is not None:
-                raise self.error(
-                    window.place,
-                    f"the source has a column {name} already, and the window brings one: select it there under another "
-                    "name with AS",
-                )
         if not isinstance(window.spec, RowWindow):
             relation = self.stamped(relation)
         return replace(relation, window=window)
