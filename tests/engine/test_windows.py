@@ -8,7 +8,6 @@ import pytest
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import AskTimestamp, FeedClosed, FeedOpened, Late, WakeAt
-from millrace.engine.plan import StreamDefinition
 from millrace.operators.expression import Column
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Type

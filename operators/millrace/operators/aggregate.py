@@ -24,7 +24,7 @@ from millrace.operators.panes import Panes, Windows
 from millrace.operators.prone import Prone
 from millrace.operators.reorder import Reorder, merge_by_time
 from millrace.operators.sessions import Sessions
-from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
+from millrace.operators.spec import AggregateSpec, SessionWindow
 
 
 def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Windows:
