@@ -60,7 +60,7 @@ def call(name: str, *arguments: str, distinct: bool = False, only: bool = False)
 
 
 def recount(name: str, *arguments: str, distinct: bool = False, only: bool = False) -> oracle.Aggregate:
-    by_name = {
+    by_name: dict[str, Any] = {
         "count": oracle.count,
         "sum": oracle.total,
         "avg": oracle.mean,
