@@ -30,8 +30,7 @@ COUNT = AggregateCall(Type.BIGINT, False, "count()")
 
 
 def counted(window: Any, **options: Any) -> AggregateSpec:
-    bounds = (("window_start", "start"),) if window is not None else ()
-    return AggregateSpec(window, (), (("n", COUNT),), bounds, **options)
+    return AggregateSpec(window, (), (("n", COUNT),), (("window_start", "start"),), **options)
 
 
 def over(spec: AggregateSpec, *nodes: Any, last: str = "s.source") -> Any:
@@ -139,3 +138,15 @@ def test_no_strategy_withholds_a_row_and_a_saved_engine_goes_on(strategy: str, f
     # Each time is in two windows; times that are multiples of ten come twice.
     assert len(found) == 2 * 200
     assert sum(count for _, count in found) == 2 * 300
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_latent_tuples_are_stamped_by_the_window_and_close_by_the_clock(ordered: bool) -> None:
+    bench = Bench(StreamDefinition("s", V, "latent"))
+    bench.query(over(counted(TimeWindow(1000, 1000), ordered=ordered)))
+    effects = bench.run(arrive("s", 1, 2), at=2_300)
+    assert rows(effects, "q") == []
+    assert effects.orders[-1] == WakeAt(3_000)
+    effects = bench.run(arrive("s", 3), at=3_000)
+    assert rows(effects, "q") == [(2, 2_000)]
+    assert rows(bench.run(at=4_000), "q") == [(1, 3_000)]

@@ -60,7 +60,7 @@ def call(name: str, *arguments: str, distinct: bool = False, only: bool = False)
 
 
 def recount(name: str, *arguments: str, distinct: bool = False, only: bool = False) -> oracle.Aggregate:
-    by_name = {
+    by_name: dict[str, Any] = {
         "count": oracle.count,
         "sum": oracle.total,
         "avg": oracle.mean,
@@ -96,7 +96,9 @@ CALLS = [
 ]
 
 rows_strategy = st.lists(
-    st.tuples(st.integers(-40, 60), st.tuples(*(st.one_of(st.none(), VALUES[name]) for name in NAMES))), min_size=1, max_size=30
+    st.tuples(st.integers(-40, 60), st.tuples(*(st.one_of(st.none(), VALUES[name]) for name in NAMES))),
+    min_size=1,
+    max_size=30,
 )
 calls_strategy = st.lists(st.tuples(st.sampled_from(CALLS), st.booleans(), st.booleans()), max_size=4)
 windows_strategy = st.one_of(
@@ -212,7 +214,10 @@ def spec_of(window: Any, keys: Sequence[str], calls: Any, **options: Any) -> Agg
     return AggregateSpec(
         window,
         tuple((key, column(key)) for key in keys),
-        tuple((f"c{at}", call(named[0], *named[1], distinct=distinct, only=only)) for at, (named, distinct, only) in enumerate(calls)),
+        tuple(
+            (f"c{at}", call(named[0], *named[1], distinct=distinct, only=only))
+            for at, (named, distinct, only) in enumerate(calls)
+        ),
         (("window_start", "start"), ("window_end", "end")) if window is not None else (),
         **options,
     )

@@ -115,6 +115,8 @@ class Timekeeper:
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
+        if waiter.stamps():
+            return [waiter]
         graph = self._engine.graph
         found: dict[Source | Prone, None] = {}
         todo: list[Operator] = [graph.producer(waiter.inputs[position]) for position in waiter.holding()]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
+from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import compile_predicate
 from millrace.operators.groups import Grouping
@@ -24,7 +24,7 @@ from millrace.operators.panes import Panes, Windows
 from millrace.operators.prone import Prone
 from millrace.operators.reorder import Reorder, merge_by_time
 from millrace.operators.sessions import Sessions
-from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
+from millrace.operators.spec import AggregateSpec, SessionWindow
 
 
 def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Windows:
@@ -88,7 +88,11 @@ class WindowAggregate(Prone):
         if reader.taken != reader.buffer.end:
             return None
         end = self.windows.next_end()
-        return None if end is None or end <= reader.promise else end
+        return None if end is None or end <= self._clocked(reader.promise) else end
+
+    def _clocked(self, promise_us: int) -> int:
+        """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""
+        return self.moment.now_us if promise_us == ANY_TIME else promise_us
 
     def blocked(self) -> bool:
         need = self.need()
@@ -96,6 +100,14 @@ class WindowAggregate(Prone):
 
     def idle(self) -> list[int]:
         return self.holding() if self.blocked() else []
+
+    def stamps(self) -> bool:
+        return self.inputs[0].promise == ANY_TIME
+
+    def reach(self) -> bool:
+        """The clock has come to where a window of latent tuples ends."""
+        self.windows.reached = max(self.windows.reached, self.moment.now_us)
+        return self.windows.due()
 
     def low_water(self) -> int:
         return self.windows.low_water()
@@ -114,7 +126,7 @@ class WindowAggregate(Prone):
         windows = self.windows
         taken = 0 if self._pace.urgent(windows) else self._take(limit)
         self._look()
-        windows.reached = max(windows.reached, self._promised())
+        windows.reached = max(windows.reached, self._clocked(self._promised()))
         given, self.toil = windows.flush(self._pace.allowance(windows, taken, limit))
         if given is not None:
             self.counts.output_tuples += len(given)
@@ -146,6 +158,10 @@ class WindowAggregate(Prone):
     def consume(self, batch: Batch) -> None:
         """Let tuples count in their windows."""
         self.counts.input_tuples += len(batch)
+        untimed = batch.ts == NO_TIME
+        if untimed.any():
+            stamp = max(self.moment.now_us, self.windows.reached)
+            batch = Batch(batch.schema, np.where(untimed, stamp, batch.ts), batch.columns, batch.valid, batch.arrival)
         rows, failed, reason = self.windows.grouping.compute(batch)
         if failed:
             self.failed(failed, reason)

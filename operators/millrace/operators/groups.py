@@ -89,9 +89,7 @@ class Grouping:
         self.key_types = [key.type for _, key in spec.keys]
         self.key_columns = [place(key) for _, key in spec.keys]
         # Bits for the nullable keys that have no code of their own for null.
-        self.null_bits = [
-            at for at, (_, key) in enumerate(spec.keys) if key.nullable and key.type not in OBJECTS
-        ]
+        self.null_bits = [at for at, (_, key) in enumerate(spec.keys) if key.nullable and key.type not in OBJECTS]
         self.width = len(self.key_types) + bool(self.null_bits)
         self.calls = [self._call(call, place, aggregates) for _, call in spec.calls]
         self._compute: Columns = compile_columns(list(expressions))
@@ -109,9 +107,7 @@ class Grouping:
                 arguments.append(argument)
         if call.filter is not None:
             shown = arguments or [Constant(Type.BOOLEAN, False, True)]
-            arguments = [
-                Case(one.type, True, ((call.filter, one),), Constant(one.type, True, None)) for one in shown
-            ]
+            arguments = [Case(one.type, True, ((call.filter, one),), Constant(one.type, True, None)) for one in shown]
         columns = tuple(map(place, arguments))
         made = row.make(constants, True)
         del made  # a mistake in the constants is told now, not when the first row comes
@@ -317,9 +313,7 @@ class Table:
         self.count = 0
         self.newest = -(2**63)
         self.arrived = np.zeros(0, np.int64)
-        self.calls: list[Any] = [
-            Distinct(call) if call.distinct else call.make(whole) for call in grouping.calls
-        ]
+        self.calls: list[Any] = [Distinct(call) if call.distinct else call.make(whole) for call in grouping.calls]
 
     def take(self, rows: Rows) -> Int64s:
         """Take rows in; the groups that they are in."""

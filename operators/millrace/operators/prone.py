@@ -53,6 +53,10 @@ class Prone(Operator):
         need = self.need()
         return [] if need is None else [p for p, reader in enumerate(self.inputs) if reader.promise < need]
 
+    def stamps(self) -> bool:
+        """Whether nothing but the clock holds it back: it stamps the tuples that it waits for itself."""
+        return False
+
     def idle(self) -> list[int]:
         """The inputs for which it counts as idle-waiting."""
         return self.holding()

@@ -172,9 +172,7 @@ class OrderedRunningAggregate(Waiting):
         self.totals.restore(totals)
 
 
-def build_running(
-    name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
-) -> Operator:
+def build_running(name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> Operator:
     """The running total that a spec asks for."""
     if spec.ordered:
         return OrderedRunningAggregate(name, spec, inputs, output, moment)

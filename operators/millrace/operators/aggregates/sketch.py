@@ -74,4 +74,3 @@ class Quantile(Accumulator):
     @property
     def nbytes(self) -> int:
         return 8 * len(self.digests) + WEIGHT * sum(digest is not None for digest in self.digests)
-
