@@ -38,7 +38,7 @@ from millrace.sql.planned import (
     Planned,
     SinkDefinition,
 )
-from millrace.sql.queries import QueryPlanner
+from millrace.sql.queries import QueryPlanner, time_columns
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
@@ -297,10 +297,15 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, made:
     """Queries that read a replaced one go on reading it: its rows must still look the same."""
     before = catalog.queries[made.name]
     readers = [user for user in _users(catalog, "query", made.name) if user.startswith("query ")]
-    if readers and (before.schema, before.output) != (made.schema, made.output):
+    if readers and _looks(before, catalog) != _looks(made, catalog):
         raise SqlError(
             statement.text,
             name.span.start,
             f"{made.name} is read by {', '.join(readers)}, which need the same columns from the same kind of operator: "
             "drop them first",
         )
+
+
+def _looks(made: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
+    """What readers of a query rely on."""
+    return made.schema, made.output, made.update_key, time_columns(made, catalog)
