@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import AddQuery, FeedClosed, Late, PauseQuery, ResumeQuery, SetBreak, SetStrategy, WakeAt
+from millrace.engine.events import (
+    AddQuery,
+    DropQuery,
+    DropStream,
+    FeedClosed,
+    Late,
+    PauseQuery,
+    ResumeQuery,
+    SetBreak,
+    SetStrategy,
+    WakeAt,
+)
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import END_OF_TIME, NO_TIME
 from tests.engine.graphs import (
@@ -165,3 +176,19 @@ def test_what_comes_after_the_end_of_a_stream_is_late_whatever_stamps_it():
         assert rows(effects, "q") == []
         (late,) = (order for order in effects.orders if isinstance(order, Late))
         assert (late.batch.rows(), late.batch.ts.tolist(), late.marks.tolist()) == ([(2,)], [70], [END_OF_TIME])
+
+
+def test_nobody_is_looked_at_again_for_whom_nobody_waits_any_more():
+    # The timer of a need stayed when a tuple had met the need already, and when the stream was dropped.
+    bench = Bench(external("a"), external("b", max_skew_us=100))
+    bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+    bench.run(give_tv("b", 500), at=510)
+    effects = bench.run(give_tv("a", 550), at=560)
+    assert [order.at_us for order in effects.orders if isinstance(order, WakeAt)] == [660]
+    effects = bench.run(give_tv("b", 550), at=570)
+    assert times(effects, "u") == [550, 550]
+    assert not [order for order in effects.orders if isinstance(order, WakeAt)]
+    bench.run(give_tv("a", 590), at=600)
+    bench.do(DropQuery("u"))
+    bench.do(DropStream("b"))
+    assert not [order for order in bench.run(at=610).orders if isinstance(order, WakeAt)]

@@ -367,6 +367,7 @@ class Engine:
         for one in both:
             gone = self.streams_by_name.pop(one, None)
             if gone is not None:
+                self.time.timers.forget(one)
                 self.graph.remove([gone.source])
         return {"stream": name}
 

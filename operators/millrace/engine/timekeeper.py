@@ -45,10 +45,16 @@ class Timers:
         heapq.heappush(self._heap, (at_us, self._count, key))
         self._count += 1
 
-    def set_earlier(self, at_us: int, kind: Kind, stream: str, feed: str = "") -> None:
-        """Set it unless it is due before that anyway."""
-        if at_us < self._at.get((kind, stream, feed), at_us + 1):
-            self.set(at_us, kind, stream, feed)
+    def keep(self, at_us: int | None, kind: Kind, stream: str) -> None:
+        """Have it due then, or not at all; nothing is done if it is so already."""
+        if at_us is None:
+            self._at.pop((kind, stream, ""), None)
+        elif self._at.get((kind, stream, "")) != at_us:
+            self.set(at_us, kind, stream)
+
+    def forget(self, stream: str) -> None:
+        """The stream is gone."""
+        self._at = {key: at for key, at in self._at.items() if key[1] != stream}
 
     def unset(self, kind: Kind, stream: str, feed: str = "") -> None:
         self._at.pop((kind, stream, feed), None)
@@ -84,6 +90,7 @@ class Timekeeper:
 
     heard_us   everything that came before it has been handed over by the driver
     requests   the number of the last request for a timestamp
+    _again     when to look again at the streams whose component is being looked at
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -91,12 +98,14 @@ class Timekeeper:
         self.timers = Timers()
         self.heard_us = 0
         self.requests = 0
+        self._again: dict[str, int] = {}
 
     # -- need ----------------------------------------------------------------------------------------------------------
 
     def demand(self, component: Component, effects: Effects) -> bool:
         """Carry the needs of a component's blocked operators to the sources; say whether any of them could help."""
         helped = False
+        self._again = {}
         for waiter in component.waiters:
             need = waiter.need()
             if need is None:
@@ -108,7 +117,14 @@ class Timekeeper:
                     helped |= self._ask(holder, need, passed, effects)
                 else:
                     helped |= self._ask_stamper(holder, need)
+        for source in component.sources:
+            # Who is not waited for any more is not looked at again.
+            self.timers.keep(self._again.get(source.stream), "need", source.stream)
         return helped
+
+    def _try_again(self, at_us: int, source: Source) -> None:
+        """What cannot be answered yet can be then."""
+        self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
 
     def holders(self, waiter: Prone, need_us: int) -> list[Source | Prone]:
         """What holds an operator back, above its inputs, each once, in order.
@@ -132,7 +148,7 @@ class Timekeeper:
     def _ask_stamper(self, waiter: Prone, need_us: int) -> bool:
         now_us = self._engine.moment.now_us
         if now_us < need_us:
-            self.timers.set_earlier(need_us, "need", self._engine.graph.component_of(waiter).sources[0].stream)
+            self._try_again(need_us, self._engine.graph.component_of(waiter).sources[0])
             return False
         if not waiter.reach():
             return False
@@ -149,7 +165,7 @@ class Timekeeper:
         now_us = self._engine.moment.now_us
         if definition.timestamps == "internal":
             if now_us < need_us:
-                self.timers.set_earlier(need_us, "need", source.stream)
+                self._try_again(need_us, source)
                 return False
             return source.reach(now_us, "ets")
         helped = False
@@ -169,12 +185,12 @@ class Timekeeper:
         now_us = self._engine.moment.now_us
         again_us = 0 if feed.asked_us is None else feed.asked_us + definition.ets_retry_us
         if feed.asked_need is not None and need_us <= feed.asked_need and now_us < again_us:
-            self.timers.set_earlier(again_us, "need", source.stream)
+            self._try_again(again_us, source)
             return False
         clock = feed.clock(self.heard_us)
         if clock is not None and clock < need_us and not passed:
             if feed.held_since is None:
-                self.timers.set_earlier(now_us + need_us - clock, "need", source.stream)
+                self._try_again(now_us + need_us - clock, source)
             return False
         self._request(source, definition, feed, need_us, effects)
         return False
@@ -200,7 +216,7 @@ class Timekeeper:
         if bound >= need_us:
             return source.promise(feed, bound, "ets")
         if feed.held_since is None:
-            self.timers.set_earlier(self._engine.moment.now_us + need_us - bound, "need", source.stream)
+            self._try_again(self._engine.moment.now_us + need_us - bound, source)
         return False
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -281,12 +297,25 @@ class Timekeeper:
             source.promise(feed, clock - skew, "heartbeat")
 
     def step_clock(self, by_us: int) -> None:
-        """The clock has jumped by so much: no feed has been silent for that."""
+        """The clock has jumped by so much: nobody has been silent, asked, away or waiting for that."""
         for found in self._engine.streams_by_name.values():
             for feed in found.source.feeds:
-                feed.heard_us += by_us
-                if feed.held_since is not None:
-                    feed.held_since += by_us
+                self._step_feed(found.definition, feed, by_us)
+        for component in self._engine.graph.components:
+            for waiter in component.waiters:
+                waiter.step_clock(by_us)
+
+    def _step_feed(self, definition: StreamDefinition, feed: Feed, by_us: int) -> None:
+        feed.heard_us += by_us
+        if feed.held_since is not None:
+            feed.held_since += by_us
+        if feed.asked_us is not None:
+            feed.asked_us += by_us
+            if feed.request is not None:
+                self.timers.set(feed.asked_us + definition.ets_retry_us, "ask", definition.name, feed.name)
+        if feed.leaves_us is not None:
+            feed.leaves_us += by_us
+            self.timers.set(feed.leaves_us, "leave", definition.name, feed.name)
 
     def _definition(self, source: Source) -> StreamDefinition:
         return self._engine.streams_by_name[source.stream].definition
