@@ -39,9 +39,16 @@ class Script:
 class Clock:
     def __init__(self):
         self.us = 1_000
+        self.held_back_us = 0
+        self.jump_us = 0
 
-    def __call__(self):
+    def now_us(self):
         return self.us
+
+    def notice(self):
+        jumped, self.jump_us = self.jump_us, 0
+        self.us += jumped
+        return jumped
 
 
 def driven(*effects):
