@@ -8,6 +8,7 @@ from millrace.engine.events import (
     DropQuery,
     DropStream,
     FeedClosed,
+    FeedOpened,
     Late,
     PauseQuery,
     ResumeQuery,
@@ -192,3 +193,15 @@ def test_nobody_is_looked_at_again_for_whom_nobody_waits_any_more():
     bench.do(DropQuery("u"))
     bench.do(DropStream("b"))
     assert not [order for order in bench.run(at=610).orders if isinstance(order, WakeAt)]
+
+
+def test_the_clock_speaks_at_a_heartbeat_for_a_client_that_did_not_answer_the_last():
+    # A client that could answer and never did was asked at every heartbeat, and its declared skew was forgotten.
+    periodic = external("b", ets="periodic", ets_interval_us=100, ets_retry_us=30, max_skew_us=20)
+    bench = Bench(external("a"), periodic)
+    bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+    bench.run(FeedOpened("b", "main", can_answer=True), give_tv("b", 500), at=500)
+    bench.run(give_tv("a", 550), at=560)
+    # It was asked at 500 and given up at 530. 500 and 100 passed, less the skew of 20.
+    assert times(bench.run(at=600), "u") == [550]
+    assert bench.engine.streams()[1]["mark_us"] == 580

@@ -289,10 +289,14 @@ class Timekeeper:
                 self._beat_feed(source, definition, feed, effects)
 
     def _beat_feed(self, source: Source, definition: StreamDefinition, feed: Feed, effects: Effects) -> None:
+        if feed.request is not None:
+            return
         clock = feed.clock(self.heard_us)
-        if feed.can_answer and feed.request is None and feed.leaves_us is None:
+        asks = feed.can_answer and feed.leaves_us is None
+        answers = asks and (feed.asked_us is None or feed.answered_us is not None)
+        if asks:
             self._request(source, definition, feed, feed.mark if clock is None else clock, effects)
-        elif definition.max_skew_us is not None and clock is not None:
+        if not answers and definition.max_skew_us is not None and clock is not None:
             skew = max(definition.max_skew_us, definition.disorder_us)
             source.promise(feed, clock - skew, "heartbeat")
 
