@@ -248,7 +248,13 @@ class Engine:
             if component.deficit <= 0:
                 component.deficit += QUANTUM * component.weight
             used, done = component.run(
-                min(component.deficit, budget), executions, effects, self.time.demand, self.stopwatch, self.trace
+                min(component.deficit, budget),
+                executions,
+                effects,
+                self.time.demand,
+                self.time.relieve,
+                self.stopwatch,
+                self.trace,
             )
             component.deficit = component.deficit - used if component.busy() else 0
             if component.deficit <= 0:

@@ -1,6 +1,6 @@
 """What the engine asks of the world about time: clocks, clients, and to be woken.
 
-Timestamps on demand (ETS, section 5), by need: when the scheduler has nothing left and an operator is idle-waiting,
+Timestamps on demand (ETS, section 5), by need: when a cycle ends at an idle-waiting operator, or nothing is left to do,
 the least promise that would let it act is carried to the sources that hold it back. A stream that the engine stamps
 answers with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under
 way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A
@@ -107,19 +107,34 @@ class Timekeeper:
         helped = False
         self._again = {}
         for waiter in component.waiters:
-            need = waiter.need()
-            if need is None:
-                continue
-            # Another input past the need: this one's clock is behind for a reason that only its clients know.
-            passed = any(reader.promise > need for reader in waiter.inputs)
-            for holder in self.holders(waiter, need):
-                if isinstance(holder, Source):
-                    helped |= self._ask(holder, need, passed, effects)
-                else:
-                    helped |= self._ask_stamper(holder, need)
+            helped |= self._carry(waiter, effects)
         for source in component.sources:
             # Who is not waited for any more is not looked at again.
             self.timers.keep(self._again.get(source.stream), "need", source.stream)
+        return helped
+
+    def relieve(self, waiter: Prone, effects: Effects) -> None:
+        """Carry the need of an operator at which a cycle has ended while other work is left, if it is blocked.
+
+        Under load there is always other work: who is asked when all is done is asked too late, or never.
+        """
+        self._carry(waiter, effects, busy=True)
+
+    def _carry(self, waiter: Prone, effects: Effects, *, busy: bool = False) -> bool:
+        need = waiter.need()
+        if need is None:
+            return False
+        helped = False
+        # Another input past the need: this one's clock is behind for a reason that only its clients know.
+        passed = any(reader.promise > need for reader in waiter.inputs)
+        for holder in self.holders(waiter, need):
+            if busy and (not isinstance(holder, Source) or holder.output.queued):
+                # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
+                continue
+            if isinstance(holder, Source):
+                helped |= self._ask(holder, need, passed, effects)
+            else:
+                helped |= self._ask_stamper(holder, need)
         return helped
 
     def _try_again(self, at_us: int, source: Source) -> None:
