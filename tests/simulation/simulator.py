@@ -84,6 +84,7 @@ class Play:
         self.rough = rough
         self.rng = random.Random(f"style {world.seed} {style}")
         self.wild = style is not None
+        self.strategy = "dfs(1)"
         self.engine = Engine(trace=True)
         self.books = Books()
         self.outcome = Outcome()
@@ -166,7 +167,7 @@ class Play:
 
     def _add(self, query: QueryModel) -> None:
         self.ordered[query.name] = self._is_ordered(query)
-        strategy = self.rng.choice([None, *STRATEGIES]) if self.wild else "dfs(1)"
+        strategy = self.rng.choice([None, *STRATEGIES]) if self.wild else self.strategy
         with _seen_beginning(self.books, self.engine, query.name):
             self._command(AddQuery(query.plan(), strategy), work=0)
         if self.wild and self.rng.random() < 0.5:
@@ -218,6 +219,7 @@ class Play:
             executions = self.rng.choice([1, 1, 2, 6, MANY])
         effects = self.engine.step(self._now, events, budget=budget, executions=executions)
         self._check_twin(events, budget, executions, effects)
+        self._took(effects)
         self.outcome.steps += 1
         self._hash.update(described(effects))
         self._more = effects.more
@@ -239,6 +241,9 @@ class Play:
                     self._refused(events, refused.text)
         if work != 0:
             self.books.step(self.engine, effects, self.ordered)
+
+    def _took(self, effects: Effects) -> None:
+        """For plays that react to what the engine orders."""
 
     @staticmethod
     def _refused(events: Sequence[Event], text: str) -> None:

@@ -154,7 +154,7 @@ class _Maker:
                 "ts",
                 disorder_us=rng.choice([0, 0, 3, 12]),
                 progress=rng.choice(["tuples", "tuples", "tuples", "punctuation"]),
-                ahead_us=rng.choice([None, None, 20]),
+                ahead_us=rng.choice([None, None, 6]),
                 propagation=propagation,
             )
         return StreamDefinition(name, SCHEMA, kind, ets=ets, propagation=propagation)

@@ -196,8 +196,8 @@ CASES = [
     ("SELECT DISTINCT a FROM «SESSION(s, ts, '1 s')", "GROUP BY the columns instead of DISTINCT"),
     ("SELECT DISTINCT «a + extract(hour FROM window_start) FROM TUMBLE(s, ts, '1 s')", "not mixed with columns"),
     ("«SELECT DISTINCT a, count(*) FROM TUMBLE(s, ts, '1 s') GROUP BY a", "leave DISTINCT out"),
-    ("CREATE QUERY y AS SELECT ts AS c FROM p; CREATE QUERY z AS SELECT count(*) FROM TUMBLE(y, c, '1 s');"
-     " CREATE OR REPLACE QUERY «y AS SELECT ts + INTERVAL '1 s' AS c FROM p", "y is read by query z"),
+    ("SELECT ts c FROM p; SELECT sum(1) FROM TUMBLE(q,c,'1 s'); CREATE OR REPLACE QUERY «q AS SELECT b::timestamp c FROM s",
+     "q is read by query q2"),
     # update streams
     ("SELECT «n FROM run", "an update stream keyed by a, and a row has to say which row it replaces: select a too"),
     ("SELECT a, n FROM run WHERE «n > 1", "would have to be taken back"),

@@ -100,8 +100,8 @@ class Driver:
         self.finish()
 
     def finish(self) -> None:
-        """Work until nothing is left to do at this time."""
-        while self._more:
+        """Work until nothing is left to do at this time, which work may have moved past an appointment."""
+        while self._more or (self._wake is not None and self._wake <= self.clock_us):
             self._execute()
 
     def _work_until(self, at_us: int) -> None:

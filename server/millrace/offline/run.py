@@ -126,13 +126,13 @@ class Run:
         return self._merge.clock_us, self._merge.instants()
 
     def _exact(self) -> bool:
-        """Whether something looks at the clock between two rows: a measure, or a stream that the clock stamps."""
+        """Whether something looks at the clock between two rows: a measure, or a stream of which the clock decides."""
         options, streams = self.options, self.script.streams
         looks = options.report is not None or options.trace is not None or options.cost is not None
-        stamped = any(stream.timestamps != "external" for stream in streams.values())
+        clocked = any(_clocked(stream) for stream in streams.values())
         # A stream that is not declared is one of late tuples, which tell when they came.
         late = any(name not in streams for query in self.script.queries.values() for name in query.reads_streams)
-        return looks or stamped or late
+        return looks or clocked or late
 
     def _cursors(self, advanced: Advanced) -> list[Cursor]:
         cursors = []
@@ -226,6 +226,11 @@ class Run:
                 Path(path).write_bytes(text)
         except OSError as error:
             raise refuse_file(path, error) from None
+
+
+def _clocked(stream: StreamDefinition) -> bool:
+    """Whether the clock stamps the stream, speaks for it while it is silent, or says what is too far ahead."""
+    return stream.timestamps != "external" or stream.max_skew_us is not None or stream.ahead_us is not None
 
 
 def _ended(output: Output) -> Callable[[type[BaseException] | None, BaseException | None, object], None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from millrace.engine.events import (
     SetStrategy,
     SetWeight,
 )
-from millrace.engine.plan import QueryPlan
+from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.protocol import Refuse
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
@@ -60,6 +60,31 @@ log = structlog.get_logger()
 UNKNOWN: Final = {"stream": "unknown_stream", "query": "unknown_query", "sink": "unknown_sink"}
 
 
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Policies of streams that name none of their own."""
+
+    grace_us: int = 0
+    ahead_us: int | None = None
+
+    def settle(self, stream: StreamDefinition) -> StreamDefinition:
+        if stream.timestamps != "external":
+            return stream
+        grace_us = self.grace_us if stream.grace_us is None else stream.grace_us
+        ahead_us = self.ahead_us if stream.ahead_us is None else stream.ahead_us
+        return replace(stream, grace_us=grace_us, ahead_us=ahead_us)
+
+    def settle_step(self, step: Planned) -> Planned:
+        match step:
+            case CreateStream(stream):
+                return CreateStream(self.settle(stream))
+            case AlterStatement(name, changes, stream):
+                settled = self.settle(stream)
+                return AlterStatement(name, tuple((policy, getattr(settled, policy)) for policy, _ in changes), settled)
+            case _:
+                return step
+
+
 @dataclass(slots=True)
 class _Made:
     """A sink that writes."""
@@ -72,7 +97,15 @@ class Catalog:
     """Streams, queries and sinks of one server."""
 
     def __init__(
-        self, runner: Runner, feeds: Feeds, metrics: Metrics, slow: Slow, *, strategy: str, folder: Path | None
+        self,
+        runner: Runner,
+        feeds: Feeds,
+        metrics: Metrics,
+        slow: Slow,
+        *,
+        strategy: str,
+        defaults: Defaults,
+        folder: Path | None,
     ) -> None:
         self.known = Known()
         self._runner = runner
@@ -80,6 +113,7 @@ class Catalog:
         self._metrics = metrics
         self._slow = slow
         self._strategy = strategy
+        self._defaults = defaults
         self._sinks: dict[str, _Made] = {}
         self._one_at_a_time = asyncio.Lock()
         self._store = None if folder is None else Store(folder / "catalog.sqlite")
@@ -111,10 +145,13 @@ class Catalog:
                     "then read it with `millrace tail name`",
                     code="sql",
                 )
-        return planned, after
+        settle = self._defaults.settle
+        streams = {name: settle(stream) for name, stream in after.streams.items()}
+        return [self._defaults.settle_step(step) for step in planned], replace(after, streams=streams)
 
     async def _apply(self, steps: list[Planned]) -> None:
         writers = self._open_writers(steps)
+        self._metrics.count_punctuations()
         commands = [(step, command) for step in steps for command in self._commands(step)]
         futures = [self._runner.command(command) for _, command in commands]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
@@ -200,6 +237,8 @@ class Catalog:
         match step:
             case CreateStream(stream):
                 self._feeds.add_stream(stream)
+            case AlterStatement(_, _, stream):
+                self._feeds.alter_stream(stream)
             case CreateQuery(query, replaces):
                 if replaces:
                     self._runner.remove_outlet(query.name)
@@ -211,6 +250,7 @@ class Catalog:
                 self._add_sink(sink, writers[sink.name])
             case DropStatement("stream", name):
                 self._feeds.drop_stream(name)
+                self._metrics.forget_stream(name)
             case DropStatement("query", name):
                 self._runner.remove_outlet(name)
                 self._metrics.forget_query(name)
