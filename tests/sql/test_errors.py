@@ -196,7 +196,7 @@ CASES = [
     ("SELECT DISTINCT a FROM «SESSION(s, ts, '1 s')", "GROUP BY the columns instead of DISTINCT"),
     ("SELECT DISTINCT «a + extract(hour FROM window_start) FROM TUMBLE(s, ts, '1 s')", "not mixed with columns"),
     ("«SELECT DISTINCT a, count(*) FROM TUMBLE(s, ts, '1 s') GROUP BY a", "leave DISTINCT out"),
-    ("SELECT ts c FROM p; SELECT sum(1) FROM TUMBLE(q,c,'1s'); CREATE OR REPLACE QUERY «q AS SELECT ts,1 AS c FROM p",
+    ("SELECT ts c FROM p; SELECT sum(1) FROM TUMBLE(q,c,'1s'); CREATE OR REPLACE QUERY «q AS SELECT ts + '1s' c FROM p",
      "q is read by query q2"),
     # update streams
     ("SELECT «n FROM run", "an update stream keyed by a, and a row has to say which row it replaces: select a too"),
