@@ -1,4 +1,5 @@
-"""Compile the kernels when the package is built; run them as plain Python where that cannot be done.
+"""Compile the kernels when the package is built; run them as plain Python where that cannot be done. Keep the tables of
+the SQL parser too (operators/millrace/sql/tables.py), because building them takes longer than most runs.
 
 Every module in `operators/millrace/operators/kernels/` is Python that Cython also accepts. Hatchling calls
 `KernelsHook` for wheels and editable installs; `python build_hook.py` does the same work in place, which is
@@ -12,6 +13,7 @@ same results, and one line says so.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 
 KERNELS = Path("operators/millrace/operators/kernels")
 INSTALLED_UNDER = "millrace/operators/kernels"
+SQL = Path("operators/millrace/sql")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 # Integers wrap in kernels, as they do in numpy; the papers' loops are worth the optimiser's full attention.
@@ -145,6 +148,25 @@ def _quiet() -> Iterator[None]:
         os.close(sink)
 
 
+def keep_tables(root: Path) -> str:
+    """Keep the parser's tables beside its grammar; a line for a person if there is something to say.
+
+    Its module is loaded by its path: the package that it belongs to may not be installed yet.
+    """
+    module = root / SQL / "tables.py"
+    if not module.exists():
+        return ""
+    spec = importlib.util.spec_from_file_location("millrace_sql_tables", module)
+    assert spec is not None
+    assert spec.loader is not None
+    tables = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(tables)
+        return "parser: tables written" if tables.keep_tables(root / SQL) else ""
+    except (ImportError, OSError) as failure:
+        return f"parser: tables not kept, the first statement takes half a second longer ({_first_line(failure)})"
+
+
 def _hook_class() -> type[Any]:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
@@ -157,7 +179,12 @@ def _hook_class() -> type[Any]:
             if self.target_name != "wheel":
                 return
             outcome = compile_kernels(Path(self.root))
-            self.app.display_info(outcome.line)
+            for line in (outcome.line, keep_tables(Path(self.root))):
+                if line:
+                    self.app.display_info(line)
+            kept = Path(self.root) / SQL / "grammar.tables.json"
+            if version == "standard" and kept.exists():
+                build_data["force_include"][str(kept)] = f"millrace/sql/{kept.name}"
             if not outcome.compiled:
                 return
             build_data["pure_python"] = False
@@ -175,4 +202,7 @@ def get_build_hook() -> type[Any]:
 
 
 if __name__ == "__main__":
-    print(compile_kernels(Path(__file__).resolve().parent).line)
+    here = Path(__file__).resolve().parent
+    for line in (compile_kernels(here).line, keep_tables(here)):
+        if line:
+            print(line)

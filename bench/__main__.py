@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import engine, wire
+from bench import engine, ets, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -16,6 +16,8 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
     "wire-idle": lambda: wire.idle_connections(1_000),
+    "ets-order": lambda: ets.order_on_demand(2_000),
+    "ets-feeds": lambda: ets.many_feeds(100, 100),
 }
 
 

@@ -128,6 +128,8 @@ def test_tail_ends_quietly(server):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Whoever runs the tests in the background has interrupts ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         assert tail.stdout
         assert tail.stderr

@@ -420,3 +420,31 @@ def test_what_is_under_way_is_never_overtaken_by_a_promise(strategy: str) -> Non
     released += times(bench.run(at=1_000), "d")
     assert len(released) == 60
     assert released == sorted(released)
+
+
+# -- under load --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("propagation", ["arcs", "punctuation"])
+def test_a_blocked_operator_asks_while_there_is_other_work(propagation: str) -> None:
+    """One timestamp frees the whole burst, as soon as its first tuple waits: not when the selection has done it all."""
+    bench = Bench(*(StreamDefinition(name, V, propagation=propagation) for name in "ab"))  # type: ignore[arg-type]
+    bench.query(figure_4(ordered=True), "dfs(1)")
+    bench.engine.step(1, [arrive("a", 0, 1, 2, 3, 4)], executions=0)
+    given = bench.run(at=2).executions
+    first = next(at for at, execution in enumerate(given) if execution.gave and execution.operator == "u.U")
+    selected = [at for at, execution in enumerate(given) if execution.gave and execution.operator == "u.A"]
+    assert first < selected[2]
+    assert sum(execution.operator == "u.U" and not execution.took for execution in given) == 1
+
+
+@pytest.mark.parametrize("strategy", ["dfs(1)", "bfs(1)", "rr(1)", "dfs"])
+def test_rows_come_out_of_a_component_that_is_never_idle(strategy: str) -> None:
+    bench = Bench("a", "b")
+    bench.query(figure_4(ordered=True), strategy)
+    delivered = 0
+    for at in range(1, 60):
+        effects = bench.engine.step(at, [arrive("a", at)], executions=2)
+        assert effects.more
+        delivered += len(rows(effects, "u"))
+    assert delivered >= 10

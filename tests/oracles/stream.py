@@ -4,7 +4,7 @@ engine.
 A feed's mark is the newest time it sent less the disorder (unless only punctuation counts), or its own punctuation if
 that is higher. The stream's mark is the least of its feeds', and never goes back. Below it is late; at it is on time. A
 feed that comes begins at the stream's mark. When the last feed of an ended stream has gone, the mark is the end of
-time.
+time. A tuple too far above the clock is none.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ class StreamOracle:
     disorder: int = 0
     by_tuples: bool = True
     on_demand: bool = True
+    ahead: int | None = None
     mark: int = NEVER
     newest: int | None = None
     feeds: dict[str, int] = field(default_factory=dict)
     taken: list[Taken] = field(default_factory=list)
     late: list[tuple[int, int]] = field(default_factory=list)  # a tuple's id, and the mark that it met
+    far: list[int] = field(default_factory=list)  # ids
 
     def opened(self, feed: str) -> None:
         self.feeds.setdefault(feed, self.mark)
@@ -61,6 +63,8 @@ class StreamOracle:
             stamp = max(now, self.mark)
             self.feeds[feed] = self.mark = stamp
             self._take(Taken(position, stamp, number, v))
+        elif ts is not None and self.ahead is not None and ts > now + self.ahead:
+            self.far.append(number)
         elif ts is not None and ts < self.mark:
             self.late.append((number, self.mark))
         else:

@@ -22,9 +22,9 @@ def settings(**sections):
 
 
 @asynccontextmanager
-async def running(sql=None, **sections):
+async def running(sql=None, clock=None, **sections):
     """A daemon that is ready, ended at the end."""
-    daemon = Daemon(settings(**sections))
+    daemon = Daemon(settings(**sections), clock)
     await daemon.start()
     try:
         if sql:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from millrace.server.api import build
 from tests.server.harness import SCHEMA_SQL, lines, served, until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,3 +35,16 @@ def test_every_verb_is_documented():
         for command in commands:
             pattern = rf"`millrace [\w|]*\b{group.name}\b[\w|]* [\w|]*\b{command.name}\b"
             assert re.search(pattern, page), (group.name, command.name)
+
+
+@served()
+async def test_every_route_is_documented(daemon):
+    page = (DOCS / "http.md").read_text(encoding="utf-8")
+    told = {
+        (method, path)
+        for methods, path in re.findall(r"^\| ([A-Z, ]+) \| `(/\S*)` \|", page, re.MULTILINE)
+        for method in methods.split(", ")
+    }
+    paths = build(daemon).openapi()["paths"]
+    served_here = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert told == served_here | {("GET", "/"), ("GET", "/api/v1/openapi.json")}

@@ -258,7 +258,8 @@ async def test_a_subscriber_may_begin_earlier(daemon):
         await feeder.open()
         for number in range(30):
             feeder.data(number, [(number, 0.0, "")])
-        await until(lambda: daemon.queries()[0]["rows"] == 30)
+            # One batch each: a batch that holds all of them would be kept as a whole.
+            await until(lambda rows=number + 1: daemon.queries()[0]["rows"] == rows)
         reader.say(Subscribe(1, "q", 3))
         error = await reader.hear()
         assert error.code == "not_retained"

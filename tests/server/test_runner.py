@@ -10,16 +10,19 @@ import uvloop
 from millrace.engine.events import (
     Answer,
     AskTimestamp,
+    ClockStepped,
     Command,
     DropQuery,
     Effects,
     FeedClosed,
+    FeedHeld,
     FeedOpened,
     Grant,
+    Heard,
     Measured,
     WakeAt,
 )
-from millrace.protocol import Refuse
+from millrace.protocol import MAX_INT64, Refuse
 from millrace.server.runner import Runner, Stopwatch
 from tests.server.harness import lines, served, until
 
@@ -39,9 +42,18 @@ class Script:
 class Clock:
     def __init__(self):
         self.us = 1_000
+        self.held_back_us = 0
+        self.jump_us = 0
+        self.tick_us = 0
 
-    def __call__(self):
+    def now_us(self):
+        self.us += self.tick_us
         return self.us
+
+    def notice(self):
+        jumped, self.jump_us = self.jump_us, 0
+        self.us += jumped
+        return jumped
 
 
 def driven(*effects):
@@ -51,7 +63,7 @@ def driven(*effects):
         def wrapped():
             async def play():
                 engine, clock, stopwatch = Script(*effects), Clock(), Stopwatch()
-                runner = Runner(engine, stopwatch, budget=7, retain=0, clock=clock)
+                runner = Runner(engine, stopwatch, budget=7, retain=0, clock=clock, look_seconds=0.01)
                 task = asyncio.create_task(runner.run())
                 try:
                     await asyncio.sleep(0)
@@ -141,6 +153,51 @@ async def test_orders_reach_the_feeds_peer(runner, engine, clock):
     runner.close_feed("s", "f", other)
     await turns()
     assert len(engine.steps) == 1, "who is not the owner closes nothing"
+
+
+@driven()
+async def test_a_jump_of_the_clock_is_told_before_anything_else_in_its_step(runner, engine, clock):
+    clock.jump_us = 86_400_000_000
+    runner.submit(FeedClosed("s", "f"))
+    await turns()
+    assert engine.steps == [(86_400_001_000, [ClockStepped(86_400_000_000), FeedClosed("s", "f")], 7)]
+
+
+@driven(Effects([WakeAt(50_000_000)]))
+async def test_a_jump_of_the_clock_is_noticed_although_nothing_happens(runner, engine, clock):
+    runner.submit(FeedClosed("s", "f"))
+    await turns()
+    clock.jump_us = 60_000_000
+    await until(lambda: len(engine.steps) == 2)
+    assert engine.steps[1] == (60_001_000, [ClockStepped(60_000_000)], 7)
+
+
+@driven(*[Effects(more=True)] * 3, Effects())
+async def test_a_step_is_told_until_when_everything_was_heard(runner, engine, clock):
+    """The clock goes on while the sockets are polled; what it shows after that does not count as heard."""
+    runner.guessing = True
+    clock.tick_us = 10
+    runner.submit(FeedClosed("s", "f"))
+    await turns()
+    assert len(engine.steps) == 4
+    shown = [events[-1] for _, events, _ in engine.steps]
+    assert all(isinstance(heard, Heard) for heard in shown)
+    assert all(heard.until_us < now_us for heard, (now_us, _, _) in zip(shown, engine.steps, strict=True))
+    assert all(heard.until_us > now_us for heard, (now_us, _, _) in zip(shown[1:], engine.steps, strict=False))
+
+
+@driven()
+async def test_what_lies_unread_came_after_the_last_hearing(runner, engine, clock):
+    runner.guessing = True
+    runner.submit(FeedClosed("s", "f"))
+    await turns()
+    heard = engine.steps[0][1][-1]
+    clock.us += 5_000
+    runner.hold_feed("s", "g", True)
+    runner.hold_feed("s", "h", False)
+    await turns()
+    assert engine.steps[1][1][:4] == [heard, FeedHeld("s", "g", True), Heard(MAX_INT64), FeedHeld("s", "h", False)]
+    assert engine.steps[1][1][4] == Heard(clock.us)
 
 
 @driven()

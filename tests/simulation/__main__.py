@@ -1,4 +1,7 @@
-"""`python -m tests.simulation --seeds 1000 --from 0`: plays so many worlds; a failure says how to play it again."""
+"""`python -m tests.simulation --seeds 1000 --from 0`: plays so many worlds; a failure says how to play it again.
+
+With `--clocks` the worlds are those of clients with clocks, who are asked for the time.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 import time
 import traceback
 
+from tests.simulation.clocks import simulate_clocks
 from tests.simulation.simulator import simulate
 from tests.simulation.world import world_of
 
@@ -16,21 +20,28 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
     parser.add_argument("--styles", type=int, default=3, help="wild styles per world")
+    parser.add_argument("--clocks", action="store_true", help="worlds of clocks")
     given = parser.parse_args()
     began, steps, failures = time.perf_counter(), 0, 0
     for seed in range(given.first, given.first + given.seeds):
         try:
-            steps += simulate(world_of(seed), given.styles)
+            steps += play(seed, given.styles, clocks=given.clocks)
         except Exception:
             failures += 1
-            sys.stderr.write(f"{traceback.format_exc()}\nseed {seed} fails; again: {again(seed, given.styles)}\n\n")
+            sys.stderr.write(
+                f"{traceback.format_exc()}\nseed {seed} fails; again: {again(seed, given.styles, given.clocks)}\n\n"
+            )
     spent = time.perf_counter() - began
     sys.stdout.write(f"{given.seeds} worlds, {steps} steps, {spent:.0f} s, {failures} failures\n")
     return 1 if failures else 0
 
 
-def again(seed: int, styles: int = 3) -> str:
-    return f"python -m tests.simulation --from {seed} --seeds 1 --styles {styles}"
+def play(seed: int, styles: int, *, clocks: bool) -> int:
+    return simulate_clocks(seed, styles) if clocks else simulate(world_of(seed), styles)
+
+
+def again(seed: int, styles: int = 3, clocks: bool = False) -> str:
+    return f"python -m tests.simulation --from {seed} --seeds 1 --styles {styles}{' --clocks' * clocks}"
 
 
 if __name__ == "__main__":

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import Deliver, Effects, Progressed
+from millrace.engine.events import (
+    AskEnded,
+    AskTimestamp,
+    Deliver,
+    Effects,
+    Event,
+    FeedOpened,
+    Late,
+    Progressed,
+    TooFar,
+)
+from millrace.engine.plan import StreamDefinition
+from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.batch import BEGINNING, NO_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.feeds import Feed
 from millrace.operators.map import Map
 from millrace.operators.operator import Operator
+from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.operators.waiting import Waiting
@@ -53,6 +68,95 @@ def grammar() -> Iterator[None]:
 def _rises(before: int, after: int) -> None:
     if after < before:
         raise Broken(f"a promise went back from {before} to {after}")
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """While this holds, a stream whose time is asked on demand is asked only for what somebody blocked needs of it."""
+    request = Timekeeper._request
+
+    def checked(
+        self: Timekeeper, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, effects: Effects
+    ) -> None:
+        if definition.ets == "on-demand" and not any(
+            waiter.need() == need_us and source in self.holders(waiter, need_us)
+            for waiter in self._engine.graph.component_of(source).waiters
+        ):
+            raise Broken(f"{source.stream}, {feed.name} was asked for {need_us}, which nobody waits for")
+        if not feed.can_answer or feed.leaves_us is not None:
+            raise Broken(f"{source.stream}, {feed.name} was asked, and cannot answer")
+        request(self, source, definition, feed, need_us, effects)
+
+    Timekeeper._request = checked  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Timekeeper._request = request  # type: ignore[method-assign]
+
+
+class Asks:
+    """Requests for timestamps, and what they promise: no honest client's tuple is late because of an ETS.
+
+    A feed that joins begins at the stream's mark, and while it is there the stream goes no further than it has promised
+    itself. So what an honest client sends meets no mark but the one at which it joined.
+
+    under_way   the request of each feed that has not ended
+    refused     the ids of tuples that were late or too far in the future
+    """
+
+    def __init__(self) -> None:
+        self.under_way: dict[tuple[str, str], int] = {}
+        self.refused: set[int] = set()
+        self.outcomes: Counter[str] = Counter()
+        self._joined: dict[tuple[str, str], int] = {}
+        self._numbers = 0
+
+    def before(self, engine: Engine, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, FeedOpened):
+                source = engine.source(event.stream)
+                if source.feeds.get(event.feed) is None:
+                    self._joined[event.stream, event.feed] = source.mark
+
+    def after(self, effects: Effects) -> None:
+        for order in effects.orders:
+            match order:
+                case AskTimestamp(stream, feed, request):
+                    self._asked(stream, feed, request)
+                case AskEnded(stream, feed, request, outcome, took_us):
+                    if self.under_way.pop((stream, feed), None) != request or took_us < 0:
+                        raise Broken(f"{order} ends what is not under way")
+                    self.outcomes[outcome] += 1
+                case Late(stream, feed, _, batch, marks, broken):
+                    self._late(stream, feed, batch, int(marks.max()), broken)
+                case TooFar(batch=batch):
+                    self.refused.update(row[1] for row in batch.rows())
+
+    def _asked(self, stream: str, feed: str, request: int) -> None:
+        if (stream, feed) in self.under_way:
+            raise Broken(f"{stream}, {feed} was asked again while it was asked")
+        if request <= self._numbers:
+            raise Broken(f"request {request} came after request {self._numbers}")
+        self._numbers = self.under_way[stream, feed] = request
+
+    def _late(self, stream: str, feed: str, batch: Batch, mark: int, broken: int) -> None:
+        self.refused.update(row[1] for row in batch.rows())
+        joined = self._joined[stream, feed]
+        if mark > joined:
+            raise Broken(f"{stream}, {feed}: late against {mark}, it joined at {joined}: {batch.rows()}")
+        if broken:
+            raise Broken(f"{stream}, {feed}: {broken} honest tuples broke its word")
+
+    def ended(self, engine: Engine) -> None:
+        """Every request has ended once or is under way still."""
+        held = {
+            (name, feed.name): feed.request
+            for name, stream in engine.streams_by_name.items()
+            for feed in stream.source.feeds
+            if feed.request is not None
+        }
+        if held != self.under_way:
+            raise Broken(f"under way are {self.under_way}, the engine says {held}")
 
 
 class Books:
@@ -104,12 +208,11 @@ class Books:
         self.delivered.setdefault(name, []).extend(zip(times, batch.rows(), strict=True))
 
     def _balance(self, operator: Operator) -> None:
-        """Tuples in = out + late + queued + dropped."""
+        """Tuples in = out + late + too far + queued + dropped."""
         counts = operator.counts
         if isinstance(operator, Source):
-            self._equal(
-                operator, counts.input_tuples, counts.output_tuples + operator.late, "taken in", "queued or late"
-            )
+            refused = operator.late + operator.far
+            self._equal(operator, counts.input_tuples, counts.output_tuples + refused, "taken in", "queued or refused")
             return
         if operator.name not in self._starts:
             raise Broken(f"{operator.name}: nobody saw it begin")
@@ -142,6 +245,19 @@ class Books:
 
 def _taken(reader: Reader, start: int) -> int:
     return reader.taken - start - reader.skipped
+
+
+def restful(engine: Engine, wake_us: int | None) -> None:
+    """An engine in which nobody waits, nobody leaves and nothing is periodic asks for no timer."""
+    if wake_us is None:
+        return
+    for stream in engine.streams_by_name.values():
+        if stream.definition.ets == "periodic" and stream.source.output.wanted:
+            return
+        if any(feed.request is not None or feed.leaves_us is not None for feed in stream.source.feeds):
+            return
+    if not any(isinstance(operator, Prone) and operator.blocked() for operator in engine.graph.operators.values()):
+        raise Broken(f"nobody waits, and the engine wants to be woken at {wake_us}: {engine.time.timers.save()}")
 
 
 def quiet(engine: Engine) -> None:

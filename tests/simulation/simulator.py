@@ -23,6 +23,7 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
+    AlterStream,
     Answer,
     Arrived,
     Command,
@@ -41,6 +42,7 @@ from millrace.engine.events import (
     SetBreak,
     SetStrategy,
     SetWeight,
+    TooFar,
     WakeAt,
     WatchProgress,
 )
@@ -63,10 +65,12 @@ MANY = 1 << 62
 
 @dataclass
 class Outcome:
-    """What a play gave: at each checkpoint the rows per query so far, the late tuples, and a digest of all effects."""
+    """What a play gave: at each checkpoint the rows per query so far, the late tuples, those too far in
+    the future (by id), and a digest of all effects."""
 
     checkpoints: list[dict[str, Rows]] = field(default_factory=list)
     late: Rows = field(default_factory=Counter)
+    far: Counter[int] = field(default_factory=Counter)
     impossible: int = 0
     digest: str = ""
     steps: int = 0
@@ -80,6 +84,7 @@ class Play:
         self.rough = rough
         self.rng = random.Random(f"style {world.seed} {style}")
         self.wild = style is not None
+        self.strategy = "dfs(1)"
         self.engine = Engine(trace=True)
         self.books = Books()
         self.outcome = Outcome()
@@ -149,7 +154,7 @@ class Play:
                 return [FeedOpened(said.stream, said.feed)]
             case "close":
                 return [FeedClosed(said.stream, said.feed)]
-            case "end":
+            case "end" if said.stream in self.engine.streams_by_name:
                 source = self.engine.streams_by_name[said.stream].source
                 return [FeedClosed(said.stream, feed, ended=True) for feed in list(source.feeds.by_name) or ["main"]]
         return []
@@ -162,7 +167,7 @@ class Play:
 
     def _add(self, query: QueryModel) -> None:
         self.ordered[query.name] = self._is_ordered(query)
-        strategy = self.rng.choice([None, *STRATEGIES]) if self.wild else "dfs(1)"
+        strategy = self.rng.choice([None, *STRATEGIES]) if self.wild else self.strategy
         with _seen_beginning(self.books, self.engine, query.name):
             self._command(AddQuery(query.plan(), strategy), work=0)
         if self.wild and self.rng.random() < 0.5:
@@ -214,6 +219,7 @@ class Play:
             executions = self.rng.choice([1, 1, 2, 6, MANY])
         effects = self.engine.step(self._now, events, budget=budget, executions=executions)
         self._check_twin(events, budget, executions, effects)
+        self._took(effects)
         self.outcome.steps += 1
         self._hash.update(described(effects))
         self._more = effects.more
@@ -225,6 +231,8 @@ class Play:
                 case Late(batch=batch, marks=marks):
                     late = zip(batch.rows(), marks.tolist(), strict=True)
                     self.outcome.late.update((mark, row[1], row[2]) for row, mark in late)
+                case TooFar(batch=batch):
+                    self.outcome.far.update(row[1] for row in batch.rows())
                 case RowsFailed(count=count):
                     self.outcome.impossible += count
                 case Rejected(refused=refused):
@@ -233,6 +241,9 @@ class Play:
                     self._refused(events, refused.text)
         if work != 0:
             self.books.step(self.engine, effects, self.ordered)
+
+    def _took(self, effects: Effects) -> None:
+        """For plays that react to what the engine orders."""
 
     @staticmethod
     def _refused(events: Sequence[Event], text: str) -> None:
@@ -257,6 +268,9 @@ class Play:
         if rng.random() < 0.15:
             operator = rng.choice(self._row_operators())
             self._command(SetBreak(operator, operator not in self.engine.graph.breaks))
+        if rng.random() < 0.1:
+            stream = rng.choice(self.world.streams).name
+            self._command(AlterStream(stream, (("propagation", rng.choice(["arcs", "punctuation"])),)))
         if rng.random() < 0.05:
             self._command(SetWeight(rng.choice(self.engine.graph.components).name, rng.randint(1, 4)))
         if rng.random() < 0.1:
@@ -338,10 +352,16 @@ class Expected:
         self.checkpoints: list[dict[str, Rows | None]] = []
         self.streams = {
             stream.name: StreamOracle(
-                stream.timestamps, stream.disorder_us, stream.progress == "tuples", stream.ets == "on-demand"
+                stream.timestamps,
+                stream.disorder_us,
+                stream.progress == "tuples",
+                stream.ets == "on-demand",
+                stream.ahead_us,
             )
             for stream in world.streams
         }
+        # The side streams of late tuples, from the first query on that reads them.
+        self._asides: dict[str, StreamOracle] = {}
         self._begun: dict[str, dict[str, tuple[int, int | None]]] = {}
         self._away: dict[str, list[tuple[int, int]]] = {}
         self._paused: dict[str, int] = {}
@@ -359,12 +379,19 @@ class Expected:
         vs = {number: v for said in self.world.log for _, number, v in said.tuples}
         return Counter((mark, number, vs[number]) for stream in self.streams.values() for number, mark in stream.late)
 
+    @property
+    def far(self) -> Counter[int]:
+        return Counter(number for stream in self.streams.values() for number in stream.far)
+
+    def _stream(self, name: str) -> StreamOracle:
+        return self.streams.get(name) or self._asides.setdefault(name, StreamOracle("internal"))
+
     def _begin(self, query: QueryModel, position: int) -> None:
         """A query reads each stream from one microsecond above the newest time taken in so far."""
-        self._begun[query.name] = {name: (position, self.streams[name].newest) for name in query.reads_streams}
+        self._begun[query.name] = {name: (position, self._stream(name).newest) for name in query.reads_streams}
 
     def _said(self, position: int, said: Said) -> None:
-        stream = self.streams.get(said.stream)
+        stream = self.streams.get(said.stream, self._asides.get(said.stream))
         match said.kind:
             case "check":
                 self.checkpoints.append({query.name: self._given(query) for query in self.world.queries})
@@ -378,7 +405,11 @@ class Expected:
                 self._gone[said.query] = self._given(self.world.query(said.query))
             case "tuples" if stream is not None:
                 for ts, number, v in said.tuples:
+                    before = len(stream.late)
                     stream.arrived(said.feed, position, self._now, ts, number, v)
+                    aside = self._asides.get(f"{said.stream}.late")
+                    if len(stream.late) > before and aside is not None:
+                        aside.arrived("late", position, self._now, None, number, v)
             case "punctuation" if stream is not None:
                 stream.punctuated(said.feed, said.value)
             case "open" if stream is not None:
@@ -405,7 +436,8 @@ class Expected:
 
     def _below(self, query: QueryModel) -> list[StreamOracle]:
         """Every timed stream that the query's rows come from."""
-        found = [self.streams[name] for name in query.reads_streams if self.streams[name].kind != "latent"]
+        read = [self._stream(name) for name in query.reads_streams]
+        found = [stream for stream in read if stream.kind != "latent"]
         for name in query.reads_queries:
             found += self._below(self.world.query(name))
         return found
@@ -426,7 +458,7 @@ class Expected:
         if not name.endswith(".source"):
             return self._compute(next(other for other in self.world.queries if other.output.name == name))
         stream = name.removesuffix(".source")
-        oracle = self.streams[stream]
+        oracle = self._stream(stream)
         return graph.source(oracle.taken, oracle.promised(self._now), self._admits(query.name, stream))
 
     def _admits(self, query: str, stream: str) -> Callable[[Taken], bool]:
@@ -450,7 +482,7 @@ def simulate(world: World, styles: int = 3) -> int:
     for style in (None, *range(styles)):
         outcome = Play(world, style).run()
         steps += outcome.steps
-        _compare(expected.late, expected.checkpoints, outcome, "plain" if style is None else f"wild {style}")
+        _compare(expected, expected.checkpoints, outcome, "plain" if style is None else f"wild {style}")
         if style == 0 and Play(world, style).run().digest != outcome.digest:
             raise Broken("the same seed gave other effects")
     for style in range(styles):
@@ -469,12 +501,15 @@ def _compare_untouched(expected: Expected, outcome: Outcome, style: int) -> None
             touched.add(query.name)
         else:
             wanted[query.name] = expected.checkpoints[-1][query.name]
-    _compare(expected.late, [wanted], outcome, f"rough {style}")
+    _compare(expected, [wanted], outcome, f"rough {style}")
 
 
-def _compare(late: Rows, checkpoints: Sequence[Mapping[str, Rows | None]], outcome: Outcome, how: str) -> None:
+def _compare(expected: Expected, checkpoints: Sequence[Mapping[str, Rows | None]], outcome: Outcome, how: str) -> None:
+    late = expected.late
     if outcome.late != late:
         raise Broken(f"{how}: late {outcome.late - late} more than {late - outcome.late}")
+    if outcome.far != expected.far:
+        raise Broken(f"{how}: too far {outcome.far}, expected {expected.far}")
     for number, (wanted, got) in enumerate(zip(checkpoints, outcome.checkpoints, strict=True)):
         for query, rows in wanted.items():
             if rows is not None and got[query] != rows:

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import AddQuery, FeedClosed, Late, PauseQuery, ResumeQuery, SetBreak, SetStrategy, WakeAt
+from millrace.engine.events import (
+    AddQuery,
+    DropQuery,
+    DropStream,
+    FeedClosed,
+    FeedOpened,
+    Late,
+    PauseQuery,
+    ResumeQuery,
+    SetBreak,
+    SetStrategy,
+    WakeAt,
+)
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import END_OF_TIME, NO_TIME
 from tests.engine.graphs import (
@@ -165,3 +177,31 @@ def test_what_comes_after_the_end_of_a_stream_is_late_whatever_stamps_it():
         assert rows(effects, "q") == []
         (late,) = (order for order in effects.orders if isinstance(order, Late))
         assert (late.batch.rows(), late.batch.ts.tolist(), late.marks.tolist()) == ([(2,)], [70], [END_OF_TIME])
+
+
+def test_nobody_is_looked_at_again_for_whom_nobody_waits_any_more():
+    # The timer of a need stayed when a tuple had met the need already, and when the stream was dropped.
+    bench = Bench(external("a"), external("b", max_skew_us=100))
+    bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+    bench.run(give_tv("b", 500), at=510)
+    effects = bench.run(give_tv("a", 550), at=560)
+    assert [order.at_us for order in effects.orders if isinstance(order, WakeAt)] == [660]
+    effects = bench.run(give_tv("b", 550), at=570)
+    assert times(effects, "u") == [550, 550]
+    assert not [order for order in effects.orders if isinstance(order, WakeAt)]
+    bench.run(give_tv("a", 590), at=600)
+    bench.do(DropQuery("u"))
+    bench.do(DropStream("b"))
+    assert not [order for order in bench.run(at=610).orders if isinstance(order, WakeAt)]
+
+
+def test_the_clock_speaks_at_a_heartbeat_for_a_client_that_did_not_answer_the_last():
+    # A client that could answer and never did was asked at every heartbeat, and its declared skew was forgotten.
+    periodic = external("b", ets="periodic", ets_interval_us=100, ets_retry_us=30, max_skew_us=20)
+    bench = Bench(external("a"), periodic)
+    bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+    bench.run(FeedOpened("b", "main", can_answer=True), give_tv("b", 500), at=500)
+    bench.run(give_tv("a", 550), at=560)
+    # It was asked at 500 and given up at 530. 500 and 100 passed, less the skew of 20.
+    assert times(bench.run(at=600), "u") == [550]
+    assert bench.engine.streams()[1]["mark_us"] == 580

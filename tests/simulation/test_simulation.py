@@ -6,56 +6,75 @@ from collections import Counter
 
 import pytest
 
+from millrace.engine.timekeeper import Timekeeper
+from millrace.operators.arcs import Arc
 from millrace.operators.buffer import Reader
+from millrace.operators.feeds import Feed
 from millrace.operators.source import Source
 from millrace.operators.waiting import Waiting
-from tests.simulation.__main__ import again
+from tests.simulation.__main__ import again, play
 from tests.simulation.auditors import Broken
-from tests.simulation.simulator import Expected, Play, simulate
+from tests.simulation.clocks import Live, clocks_of
+from tests.simulation.simulator import Expected, Play
 from tests.simulation.world import world_of
 
 BLOCK = 10
 
 
-@pytest.mark.parametrize("first", range(0, 60, BLOCK))
+@pytest.mark.parametrize("first", range(0, 40, BLOCK))
 def test_worlds(first):
     for seed in range(first, first + BLOCK):
-        play(seed, styles=1)
+        playing(seed, styles=1, clocks=False)
 
 
-def simulate_many(worlds):
+@pytest.mark.parametrize("first", range(0, 12, 4))
+def test_worlds_of_clocks(first):
+    for seed in range(first, first + 4):
+        playing(seed, styles=1, clocks=True)
+
+
+def play_many(worlds):
     for seed in range(worlds):
-        simulate(world_of(seed), 1)
+        play(seed, 1, clocks=False)
 
 
-def play(seed, styles):
+def live_many(worlds):
+    for seed in range(worlds):
+        for style in (None, 0):
+            Live(clocks_of(seed), style).play()
+
+
+def playing(seed, styles, *, clocks):
     try:
-        simulate(world_of(seed), styles)
+        play(seed, styles, clocks=clocks)
     except Exception as error:
-        error.add_note(f"again: {again(seed, styles)}")
+        error.add_note(f"again: {again(seed, styles, clocks)}")
         raise
 
 
 def test_worlds_are_worth_playing():
     """Every kind of thing happens in some of the first worlds, or the simulator proves less than it seems to."""
     kinds: Counter = Counter()
-    late = impossible = rows = compared = 0
-    for seed in range(40):
+    late = far = impossible = rows = compared = 0
+    for seed in range(60):
         world = world_of(seed)
         kinds.update(said.kind for said in world.log)
         kinds.update(stream.timestamps for stream in world.streams)
         kinds.update(node.kind for query in world.queries for node in query.nodes)
+        kinds.update("late" for query in world.queries for name in query.reads_streams if name.endswith(".late"))
         kinds.update("query over query" for query in world.queries if query.reads_queries)
         expected = Expected(world)
         outcome = Play(world, None).run()
         late += outcome.late.total()
+        far += outcome.far.total()
         impossible += outcome.impossible
         for given in expected.checkpoints:
             compared += sum(found is not None for found in given.values())
             rows += sum(found.total() for found in given.values() if found)
-    assert all(kinds[kind] >= 10 for kind in kinds), kinds
-    assert {"add", "drop", "pause", "resume", "merge", "sort", "latent", "query over query"} <= kinds.keys()
+    assert all(kinds[kind] >= 8 for kind in kinds), kinds
+    assert {"add", "drop", "pause", "resume", "merge", "sort", "latent", "late", "query over query"} <= kinds.keys()
     assert late > 30
+    assert far > 30
     assert impossible > 100
     assert compared > 400
     assert rows > 5_000
@@ -73,4 +92,48 @@ def test_worlds_are_worth_playing():
 def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(Broken):
-        simulate_many(20)
+        play_many(20)
+
+
+def test_worlds_of_clocks_are_worth_playing():
+    """Requests end in every way, somebody is late by joining late, and much waits for a time."""
+    outcomes: Counter = Counter()
+    refused = waited = 0
+    events: Counter = Counter()
+    for seed in range(30):
+        live = Live(clocks_of(seed), None)
+        live.play()
+        outcomes += live.asks.outcomes
+        refused += len(live.asks.refused)
+        waited += sum(bool(seen.registers) for seen in live.seen)
+        events.update(type(event).__name__ for handed in live.handed for event in handed.events)
+        events.update("Heard" for handed in live.handed if handed.heard is not None)
+        events.update("lost" for handed in live.handed for event in handed.events if getattr(event, "lost", False))
+    assert {kind for kind, count in outcomes.items() if count >= 5} == {"answered", "below", "timeout", "closed"}
+    assert refused > 20
+    assert waited > 100
+    assert min(events[kind] for kind in ("FeedHeld", "Heard", "ClockStepped", "Command", "Punctuated", "lost")) >= 5
+
+
+def ahead(self, now_us, clock=Feed.clock):
+    """A feed's clock that is a little fast."""
+    shown = clock(self, now_us)
+    return None if shown is None else shown + 8
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (Feed, "clock", ahead),
+        (Feed, "hold", lambda self, now_us: None),
+        (Timekeeper, "step_clock", lambda self, by_us: None),
+        (Timekeeper, "_end_request", lambda self, source, feed, outcome, effects: setattr(feed, "request", None)),
+        (Timekeeper, "_try_again", lambda self, at_us, source: None),
+        (Arc, "drained", lambda self: True),
+    ],
+    ids=["a clock that is fast", "unread", "a clock that jumps", "requests that never end", "timers", "arcs"],
+)
+def test_broken_time_is_noticed(monkeypatch, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises(Broken):
+        live_many(60)

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
-from millrace.engine.plan import Node, QueryPlan, StreamDefinition
+from millrace.engine.plan import EtsPolicy, Node, Propagation, QueryPlan, StreamDefinition, Timestamps
 from millrace.operators.expression import Call, Column, Constant, Expression
 from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
 from millrace.protocol import Field, Schema, Type
@@ -126,6 +126,8 @@ class _Maker:
         # Whether the rows of a node may have no time, and whether some may have been stamped on the way.
         self.timeless = {stream.source: stream.timestamps == "latent" for stream in self.streams}
         self.stamped: set[str] = set()
+        self.asides = [f"{stream.name}.late" for stream in self.streams if stream.timestamps == "external"]
+        self.timeless |= {f"{aside}.source": False for aside in self.asides}
         self.copies = dict.fromkeys(self.timeless, 1)
         queries: list[QueryModel] = []
         for number in range(rng.randint(1, 4)):
@@ -140,8 +142,10 @@ class _Maker:
 
     def _stream(self, name: str) -> StreamDefinition:
         rng = self.rng
-        kind = rng.choices(["external", "internal", "latent"], [6, 3, 2])[0]
-        ets = rng.choice(["on-demand", "on-demand", "none"])
+        kinds: list[Timestamps] = ["external", "internal", "latent"]
+        kind = rng.choices(kinds, [6, 3, 2])[0]
+        ets: EtsPolicy = rng.choice(["on-demand", "on-demand", "none"])
+        propagation: Propagation = rng.choice(["arcs", "punctuation"])
         if kind == "external":
             return StreamDefinition(
                 name,
@@ -150,8 +154,10 @@ class _Maker:
                 "ts",
                 disorder_us=rng.choice([0, 0, 3, 12]),
                 progress=rng.choice(["tuples", "tuples", "tuples", "punctuation"]),
+                ahead_us=rng.choice([None, None, 6]),
+                propagation=propagation,
             )
-        return StreamDefinition(name, SCHEMA, kind, ets=ets)  # type: ignore[arg-type]
+        return StreamDefinition(name, SCHEMA, kind, ets=ets, propagation=propagation)
 
     # -- queries ---------------------------------------------------------------------------------------------------
 
@@ -163,6 +169,11 @@ class _Maker:
             outside += [query.output.name for query in others] * 2
         nodes: list[NodeModel] = []
         unread: list[str] = []
+        if self.asides and rng.random() < 0.25:
+            # Late tuples have more columns than the others: a map comes first.
+            first = NodeModel(f"{name}.late", "plus", (f"{rng.choice(self.asides)}.source",), 0)
+            nodes.append(self._seen(first))
+            unread.append(first.name)
         for number in range(rng.randint(1, 5)):
             inputs = self._inputs(outside, [node.name for node in nodes], unread)
             node = self._node(f"{name}.n{number}", inputs)
@@ -229,7 +240,8 @@ class _Maker:
         for name in dropped:
             self._insert(log, "drop", name, len(log))
         end = log[-1].at
-        log += [Said(end, "check"), *(Said(end, "end", stream.name) for stream in self.streams), Said(end, "check")]
+        ends = [Said(end, "end", name) for name in (*(stream.name for stream in self.streams), *self.asides)]
+        log += [Said(end, "check"), *ends, Said(end, "check")]
         return tuple(log)
 
     def _insert(self, log: list[Said], kind: Kind, name: str, first: int) -> int:

@@ -1,14 +1,18 @@
-"""docs/sql.md is run: its statements planned in order, its expressions evaluated, its errors compared."""
+"""docs/sql.md is run: statements planned in order, events fed, expressions evaluated, errors compared."""
 
 from __future__ import annotations
 
 import json
 import re
+from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millrace.offline.run import Options, Run
+from millrace.offline.script import plan_script
 from millrace.operators.batch import Batch
 from millrace.operators.evaluate import evaluate
 from millrace.operators.functions import LIBRARY
@@ -45,6 +49,26 @@ def test_the_statements_run_in_order() -> None:
             last = planned[-1]
             assert isinstance(last, Explain)
             assert last.text == answer.rstrip("\n")
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """Statements, events and the rows that the page promises; several events may follow the same statements."""
+    found: list[tuple[str, str, str]] = []
+    script = ""
+    for (kind, text), (_, answer) in pairwise(BLOCKS):
+        if kind == "sql":
+            script = text
+        elif kind == "events":
+            found.append((script, text, answer))
+    return found
+
+
+@pytest.mark.parametrize(("script", "events", "rows"), examples())
+def test_events_give_the_rows_of_the_page(script: str, events: str, rows: str, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(events, "utf-8")
+    printed = BytesIO()
+    Run(plan_script(script), Options(events=str(tmp_path / "events.jsonl"), close=False), printed).run()
+    assert printed.getvalue().decode() == rows
 
 
 def value_of(text: str) -> Any:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from millrace.engine import plan as plans
 from millrace.engine.plan import QueryPlan
 from millrace.operators.expression import TIME, Column
 from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, UnionSpec
 from millrace.protocol import Field, Type
-from millrace.sql import Catalog, CreateQuery, CreateSink, CreateStream, DropStatement, Explain, parse, plan, plan_all
+from millrace.sql import (
+    AlterStatement,
+    Catalog,
+    CreateQuery,
+    CreateSink,
+    CreateStream,
+    DropStatement,
+    Explain,
+    parse,
+    plan,
+    plan_all,
+)
 
 STREAMS = """
 CREATE STREAM s (a BIGINT, b BIGINT, t TEXT NOT NULL);
@@ -56,6 +70,13 @@ SHAPES = {
     # A branch that computes its columns widens them itself; one that does not needs a map.
     "SELECT a FROM s UNION ALL SELECT x FROM p": "q.map1(s.source) q.map2(p.source) q.union1(q.map1,q.map2)",
     "SELECT * FROM l UNION ALL SELECT x FROM p": "q.map1(p.source) q.map2(l.source) q.union1(q.map2,q.map1)",
+    # Late tuples.
+    "SELECT a FROM p.late WHERE late_by_us > 5": "q.select1(p.late.source) q.map1(q.select1)",
+    "SELECT l.a FROM p.late AS l": "q.map1(p.late.source)",
+    "SELECT late.* FROM p.late": "q.map1(p.late.source)",
+    "SELECT a, ts FROM p UNION ALL SELECT a, ts FROM p.late": (
+        "q.map1(p.source) q.map2(p.late.source) q.union1(q.map1,q.map2)"
+    ),
     # Order.
     "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM s": "q.map1(s.source)",
     "CREATE QUERY q WITH (order = 'event') AS SELECT a FROM l": "q.map1(l.source)",
@@ -64,6 +85,7 @@ SHAPES = {
     "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p UNION ALL SELECT * FROM p": (
         "q.union1(p.source,p.source)"
     ),
+    "CREATE QUERY q WITH (order = 'event') AS SELECT * FROM p.late": "q.map1(p.late.source)",
     "CREATE QUERY q WITH (order = 'event') AS SELECT a + 1 FROM (SELECT a FROM p UNION ALL SELECT a FROM p)": (
         "q.map1(p.source) q.map2(p.source) q.union1(q.map1,q.map2) q.map3(q.union1)"
     ),
@@ -110,6 +132,9 @@ def test_where_and_projection() -> None:
         ("SELECT ts FROM l", Column(Type.TIMESTAMP, True, TIME, "ts")),
         ("SELECT ts FROM p", Column(Type.TIMESTAMP, False, 0, "ts")),
         ("SELECT ts FROM (SELECT a FROM p) d", Column(Type.TIMESTAMP, False, TIME, "ts")),
+        ("SELECT ts FROM p.late", Column(Type.TIMESTAMP, False, 0, "ts")),
+        ("SELECT ts FROM s.late", Column(Type.TIMESTAMP, False, TIME, "ts")),
+        ("SELECT ts FROM l.late", Column(Type.TIMESTAMP, False, TIME, "ts")),
         ("SELECT d.ts FROM (SELECT a, ts FROM p) d", Column(Type.TIMESTAMP, False, 1, "ts")),
         ("SELECT ts FROM (SELECT a FROM l) d", Column(Type.TIMESTAMP, True, TIME, "ts")),
     ],
@@ -164,7 +189,7 @@ def test_create_stream_takes_all_options() -> None:
             "CREATE STREAM n (at TIMESTAMP, k TEXT, v DOUBLE PRECISION) WITH (timestamps = 'external', time = 'at',"
             " disorder = '1 s', max_skew = '2 min', ets = 'periodic', ets_interval = '50 ms', ets_retry = '20 ms',"
             " progress = 'punctuation', grace = '1 h', update_key = 'k', queue = 'linecutting', history = true,"
-            " extra = 'ignore', lull = '1.5 seconds')"
+            " extra = 'ignore', lull = '1.5 seconds', max_ahead = '2 h', propagation = 'punctuation')"
         )[0],
         CATALOG,
     )
@@ -178,7 +203,97 @@ def test_create_stream_takes_all_options() -> None:
         "punctuation", 3_600_000_000, ("k",), "linecutting",
     )  # fmt: skip
     assert (stream.history, stream.extra, stream.lull_us) == (True, "ignore", 1_500_000)
+    assert (stream.ahead_us, stream.propagation) == (7_200_000_000, "punctuation")
     assert [str(field) for field in stream.schema] == ["at timestamp not null", "k text", "v double"]
+
+
+def test_late_tuples_have_the_fields_of_their_stream_and_what_became_of_them() -> None:
+    made = planned("SELECT * FROM p.late")
+    assert made.reads_streams == ("p.late",)
+    assert [str(field) for field in made.schema] == [
+        "ts timestamp not null", "a bigint", "x double",
+        "late_by_us bigint not null", "mark timestamp not null", "feed text not null", "at timestamp not null",
+    ]  # fmt: skip
+    over = planned("SELECT at - mark > INTERVAL '1 s' AS very FROM p.late")
+    assert [str(field) for field in over.schema] == ["very boolean not null"]
+
+
+def test_a_query_over_late_tuples_is_explained_and_read_like_any() -> None:
+    made, catalog = plan_all(
+        parse(
+            "CREATE QUERY y AS SELECT a, feed FROM l.late; CREATE QUERY z WITH (order = 'event') AS SELECT feed FROM y"
+        ),
+        CATALOG,
+    )
+    assert isinstance(made[1], CreateQuery)
+    assert shape(made[1].plan) == "z.map1(y.map1)"
+    explained = plan(parse("EXPLAIN SELECT a FROM l.late")[0], catalog)
+    assert isinstance(explained, Explain)
+    assert explained.text.splitlines()[:2] == [
+        "query q: order arrival, equality rows",
+        "  l.late.source  late tuples of stream l, internal time at",
+    ]
+
+
+# -- changes of streams ------------------------------------------------------------------------------------------------
+
+POLICIES = {
+    "disorder": ("'2 s'", "disorder_us", 2_000_000),
+    "max_skew": ("'1 s'", "max_skew_us", 1_000_000),
+    "max_ahead": ("'1 day'", "ahead_us", 86_400_000_000),
+    "grace": ("'1 min'", "grace_us", 60_000_000),
+    "ets": ("periodic", "ets", "periodic"),
+    "ets_interval": ("'10 ms'", "ets_interval_us", 10_000),
+    "ets_retry": ("'20 ms'", "ets_retry_us", 20_000),
+    "propagation": ("'punctuation'", "propagation", "punctuation"),
+}
+CREATED = {
+    "nothing said": "CREATE STREAM n (at TIMESTAMP, v BIGINT) WITH (time = 'at')",
+    "all said": "CREATE STREAM n (at TIMESTAMP, v BIGINT /* ) */) -- words\n WITH (disorder = '9 s', max_skew = '9 s',"
+    " max_ahead = '9 s', grace = '9 s', time = at, ets = 'none', ets_interval = '9 s', ets_retry = '9 s',"
+    " propagation = 'arcs' -- more\n)",
+    "no options": "CREATE STREAM n (v BIGINT)",
+    "empty options": "CREATE STREAM n (v BIGINT) WITH ( )",
+}
+
+
+@given(st.sampled_from(sorted(CREATED)), st.lists(st.sampled_from(sorted(POLICIES)), min_size=1, unique=True))
+def test_an_altered_stream_is_the_one_that_its_rewritten_statement_creates(created: str, chosen: list[str]) -> None:
+    external = "at" in CREATED[created]
+    chosen = [name for name in chosen if external or name in ("ets", "ets_interval", "propagation")] or ["ets"]
+    options = ", ".join(f"{name} = {POLICIES[name][0]}" for name in chosen)
+    (_, altered), catalog = plan_all(parse(f"{CREATED[created]}; ALTER STREAM n SET ({options})"), CATALOG)
+    assert isinstance(altered, AlterStatement)
+    assert altered.changes == tuple(POLICIES[name][1:] for name in chosen)
+    stream = catalog.streams["n"]
+    assert [getattr(stream, POLICIES[name][1]) for name in chosen] == [POLICIES[name][2] for name in chosen]
+    (again,), _ = plan_all(parse(stream.sql), Catalog())
+    assert isinstance(again, CreateStream)
+    assert again.stream == stream
+
+
+def test_a_bound_can_be_taken_away() -> None:
+    _, catalog = plan_all(
+        parse(
+            "CREATE STREAM n (at TIMESTAMP) WITH (time = 'at', max_skew = '1 s', max_ahead = '1 day');"
+            "ALTER STREAM n SET (max_skew = 'none', max_ahead = 'None')"
+        ),
+        Catalog(),
+    )
+    assert (catalog.streams["n"].max_skew_us, catalog.streams["n"].ahead_us) == (None, None)
+
+
+def test_all_policies_of_the_engine_can_be_altered() -> None:
+    assert {attribute for _, attribute, _ in POLICIES.values()} == plans.POLICIES
+
+
+def test_set_is_free_as_a_name() -> None:
+    script = (
+        "CREATE STREAM set (set BIGINT, alter BIGINT); SELECT s.set set FROM set s; ALTER STREAM set SET (ets = none)"
+    )
+    made, _ = plan_all(parse(script), Catalog())
+    assert isinstance(made[1], QueryPlan)
+    assert made[1].schema.names == ("set",)
 
 
 def test_create_query_takes_its_options() -> None:

@@ -76,6 +76,7 @@ class Component:
         executions: int,
         effects: Effects,
         demand: Callable[[Component, Effects], bool],
+        relieve: Callable[[Prone, Effects], None],
         watch: Stopwatch | None,
         trace: bool,
     ) -> tuple[int, int]:
@@ -112,6 +113,8 @@ class Component:
             if row.sinks:
                 self._drain(row, effects)
             following = self._choose(row)
+            if following is None and self.ready and isinstance(operator, Prone):
+                relieve(operator, effects)
             self.current = following
             if trace:
                 effects.executions.append(

@@ -51,13 +51,13 @@ from millrace.engine.plan import POLICIES, QueryPlan, StreamDefinition, names
 from millrace.engine.table import Strategy
 from millrace.engine.timekeeper import Timekeeper
 from millrace.engine.why import why
-from millrace.operators.batch import BEGINNING, Batch, constant_int64, object_array
+from millrace.operators.batch import BEGINNING
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
-from millrace.operators.source import Clocking, Refused, Source
+from millrace.operators.source import Clocking, Source
 from millrace.protocol import Refuse
 
 # Tuples that a step takes at the most before it returns to its driver: a few milliseconds of work.
@@ -196,20 +196,17 @@ class Engine:
         if far is not None:
             effects.orders.append(TooFar(event.stream, event.feed, far.batch, int(far.marks[0])))
         if late is not None:
-            effects.orders.append(Late(event.stream, event.feed, now_us, late.batch, late.marks, late.broken))
-            self._put_aside(event, late)
+            order = Late(event.stream, event.feed, now_us, late.batch, late.marks, late.broken)
+            effects.orders.append(order)
+            self._put_aside(order)
 
-    def _put_aside(self, event: Arrived, late: Refused) -> None:
+    def _put_aside(self, late: Late) -> None:
         """Late tuples go to the stream's side stream, if any query reads it."""
-        aside = self.streams_by_name.get(f"{event.stream}.late")
+        aside = self.streams_by_name.get(f"{late.stream}.late")
         if aside is None:
             return
         now_us = self.moment.now_us
-        batch, count = late.batch, len(late.batch)
-        at_us = constant_int64(max(now_us, aside.source.mark), count)
-        feed = object_array([event.feed] * count)
-        columns = (*batch.columns, late.marks - batch.ts, late.marks, feed, at_us)
-        told = Batch(aside.definition.schema, batch.ts, columns, (*batch.valid, None, None, None, None))
+        told = late.told(aside.definition.schema, max(now_us, aside.source.mark))
         aside.source.arrive("late", told, now_us, now_us)
         self.graph.component_of(aside.source).stirred = True
 
@@ -219,12 +216,12 @@ class Engine:
         feed = source.open(event.feed)
         feed.can_answer = event.can_answer
         self.time.timers.unset("leave", event.stream, event.feed)
-        if known is None:
-            effects.orders.append(Grant(event.stream, event.feed, self.credit))
-        elif feed.owed:
-            # It comes back: what it had sent before the connection broke has used up credit that it does not know of.
-            effects.orders.append(Grant(event.stream, event.feed, self.credit))
+        if known is not None:
+            # Another connection has it now: that one has not been asked, and what was sent before has used up credit
+            # that it does not know of.
+            self.time.forget_request(source, feed, effects)
             feed.owed = 0
+        effects.orders.append(Grant(event.stream, event.feed, self.credit))
 
     def _close_feed(self, event: FeedClosed, effects: Effects) -> None:
         stream = self._stream(event.stream)
@@ -251,7 +248,13 @@ class Engine:
             if component.deficit <= 0:
                 component.deficit += QUANTUM * component.weight
             used, done = component.run(
-                min(component.deficit, budget), executions, effects, self.time.demand, self.stopwatch, self.trace
+                min(component.deficit, budget),
+                executions,
+                effects,
+                self.time.demand,
+                self.time.relieve,
+                self.stopwatch,
+                self.trace,
             )
             component.deficit = component.deficit - used if component.busy() else 0
             if component.deficit <= 0:
@@ -305,8 +308,8 @@ class Engine:
         match body:
             case AddStream(definition):
                 return self._add_stream(definition)
-            case AlterStream(name, changes):
-                return self._alter_stream(name, dict(changes))
+            case AlterStream(name, changes, sql):
+                return self._alter_stream(name, dict(changes), sql)
             case DropStream(name):
                 return self._drop_stream(name)
             case AddQuery(plan, strategy):
@@ -339,12 +342,13 @@ class Engine:
         self.graph.add([source])
         return {"stream": definition.name}
 
-    def _alter_stream(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
         stream = self._stream(name)
         unknown = [option for option in changes if option not in POLICIES]
         if unknown:
             raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
-        stream.definition = definition = replace(stream.definition, **changes)
+        kept = stream.definition.sql if sql is None else sql
+        stream.definition = definition = replace(stream.definition, **changes, sql=kept)
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
         if definition.propagation == "punctuation":
@@ -354,13 +358,20 @@ class Engine:
         return {"stream": name, "changed": sorted(changes)}
 
     def _drop_stream(self, name: str) -> dict[str, Any]:
-        stream = self._stream(name)
-        both = {name, f"{name}.late"}
-        readers = [query.plan.name for query in self.queries_by_name.values() if both & set(query.plan.reads_streams)]
+        self._stream(name)
+        both = (name, f"{name}.late")
+        readers = [
+            query.plan.name
+            for query in self.queries_by_name.values()
+            if any(one in query.plan.reads_streams for one in both)
+        ]
         if readers:
             raise Refuse(f"stream {name} is read by {names(readers)}: drop them first", code="in_use")
-        del self.streams_by_name[name]
-        self.graph.remove([stream.source])
+        for one in both:
+            gone = self.streams_by_name.pop(one, None)
+            if gone is not None:
+                self.time.timers.forget(one)
+                self.graph.remove([gone.source])
         return {"stream": name}
 
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
@@ -499,6 +510,13 @@ class Engine:
 
     def streams(self) -> list[dict[str, Any]]:
         return [views.stream(self, stream) for stream in self.streams_by_name.values()]
+
+    def punctuations(self) -> dict[str, dict[str, int]]:
+        """By stream and cause, the promises that told anything new."""
+        return {
+            name: {str(cause): count for cause, count in stream.source.punctuations.items()}
+            for name, stream in self.streams_by_name.items()
+        }
 
     def queries(self) -> list[dict[str, Any]]:
         return [views.query(self, query) for query in self.queries_by_name.values()]

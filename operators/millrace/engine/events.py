@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.batch import Batch, Int64s
-from millrace.protocol import Refuse
+from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
+from millrace.protocol import Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -114,10 +114,14 @@ class AddStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStream:
-    """Change policies of a stream (POLICIES of plan.py) while feeds are connected."""
+    """Change policies of a stream (POLICIES of plan.py) while feeds are connected.
+
+    `sql` is the statement that would have created it so; without it the stream keeps the one that it has.
+    """
 
     name: str
     changes: tuple[tuple[str, Any], ...]
+    sql: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +236,13 @@ class Late:
     batch: Batch
     marks: Int64s
     broken: int = 0
+
+    def told(self, schema: Schema, at_us: int) -> Batch:
+        """As rows of the stream's side stream, which has this schema."""
+        batch, count = self.batch, len(self.batch)
+        at = constant_int64(at_us, count)
+        columns = (*batch.columns, self.marks - batch.ts, self.marks, object_array([self.feed] * count), at)
+        return Batch(schema, at, columns, (*batch.valid, None, None, None, None), at)
 
 
 @dataclass(frozen=True, slots=True)

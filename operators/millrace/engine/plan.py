@@ -54,7 +54,7 @@ class StreamDefinition:
     ets_interval_us: int = 100_000
     ets_retry_us: int = 100_000
     progress: Progress = "tuples"
-    grace_us: int = 0
+    grace_us: int | None = None
     update_key: tuple[str, ...] = ()
     queue: QueueKind = "append"
     history: bool = False

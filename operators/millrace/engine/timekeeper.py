@@ -1,6 +1,6 @@
 """What the engine asks of the world about time: clocks, clients, and to be woken.
 
-Timestamps on demand (ETS, section 5), by need: when the scheduler has nothing left and an operator is idle-waiting,
+Timestamps on demand (ETS, section 5), by need: when a cycle ends at an idle-waiting operator, or nothing is left to do,
 the least promise that would let it act is carried to the sources that hold it back. A stream that the engine stamps
 answers with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under
 way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A
@@ -45,10 +45,16 @@ class Timers:
         heapq.heappush(self._heap, (at_us, self._count, key))
         self._count += 1
 
-    def set_earlier(self, at_us: int, kind: Kind, stream: str, feed: str = "") -> None:
-        """Set it unless it is due before that anyway."""
-        if at_us < self._at.get((kind, stream, feed), at_us + 1):
-            self.set(at_us, kind, stream, feed)
+    def keep(self, at_us: int | None, kind: Kind, stream: str) -> None:
+        """Have it due then, or not at all; nothing is done if it is so already."""
+        if at_us is None:
+            self._at.pop((kind, stream, ""), None)
+        elif self._at.get((kind, stream, "")) != at_us:
+            self.set(at_us, kind, stream)
+
+    def forget(self, stream: str) -> None:
+        """The stream is gone."""
+        self._at = {key: at for key, at in self._at.items() if key[1] != stream}
 
     def unset(self, kind: Kind, stream: str, feed: str = "") -> None:
         self._at.pop((kind, stream, feed), None)
@@ -84,6 +90,7 @@ class Timekeeper:
 
     heard_us   everything that came before it has been handed over by the driver
     requests   the number of the last request for a timestamp
+    _again     when to look again at the streams whose component is being looked at
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -91,24 +98,48 @@ class Timekeeper:
         self.timers = Timers()
         self.heard_us = 0
         self.requests = 0
+        self._again: dict[str, int] = {}
 
     # -- need ----------------------------------------------------------------------------------------------------------
 
     def demand(self, component: Component, effects: Effects) -> bool:
         """Carry the needs of a component's blocked operators to the sources; say whether any of them could help."""
         helped = False
+        self._again = {}
         for waiter in component.waiters:
-            need = waiter.need()
-            if need is None:
-                continue
-            # Another input past the need: this one's clock is behind for a reason that only its clients know.
-            passed = any(reader.promise > need for reader in waiter.inputs)
-            for holder in self.holders(waiter, need):
-                if isinstance(holder, Source):
-                    helped |= self._ask(holder, need, passed, effects)
-                else:
-                    helped |= self._ask_stamper(holder, need)
+            helped |= self._carry(waiter, effects)
+        for source in component.sources:
+            # Who is not waited for any more is not looked at again.
+            self.timers.keep(self._again.get(source.stream), "need", source.stream)
         return helped
+
+    def relieve(self, waiter: Prone, effects: Effects) -> None:
+        """Carry the need of an operator at which a cycle has ended while other work is left, if it is blocked.
+
+        Under load there is always other work: who is asked when all is done is asked too late, or never.
+        """
+        self._carry(waiter, effects, busy=True)
+
+    def _carry(self, waiter: Prone, effects: Effects, *, busy: bool = False) -> bool:
+        need = waiter.need()
+        if need is None:
+            return False
+        helped = False
+        # Another input past the need: this one's clock is behind for a reason that only its clients know.
+        passed = any(reader.promise > need for reader in waiter.inputs)
+        for holder in self.holders(waiter, need):
+            if busy and (not isinstance(holder, Source) or holder.output.queued):
+                # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
+                continue
+            if isinstance(holder, Source):
+                helped |= self._ask(holder, need, passed, effects)
+            else:
+                helped |= self._ask_stamper(holder, need)
+        return helped
+
+    def _try_again(self, at_us: int, source: Source) -> None:
+        """What cannot be answered yet can be then."""
+        self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
 
     def holders(self, waiter: Prone, need_us: int) -> list[Source | Prone]:
         """What holds an operator back, above its inputs, each once, in order.
@@ -134,7 +165,7 @@ class Timekeeper:
     def _ask_stamper(self, waiter: Prone, need_us: int) -> bool:
         now_us = self._engine.moment.now_us
         if now_us < need_us:
-            self.timers.set_earlier(need_us, "need", self._engine.graph.component_of(waiter).sources[0].stream)
+            self._try_again(need_us, self._engine.graph.component_of(waiter).sources[0])
             return False
         if not waiter.reach():
             return False
@@ -151,7 +182,7 @@ class Timekeeper:
         now_us = self._engine.moment.now_us
         if definition.timestamps == "internal":
             if now_us < need_us:
-                self.timers.set_earlier(need_us, "need", source.stream)
+                self._try_again(need_us, source)
                 return False
             return source.reach(now_us, "ets")
         helped = False
@@ -171,12 +202,12 @@ class Timekeeper:
         now_us = self._engine.moment.now_us
         again_us = 0 if feed.asked_us is None else feed.asked_us + definition.ets_retry_us
         if feed.asked_need is not None and need_us <= feed.asked_need and now_us < again_us:
-            self.timers.set_earlier(again_us, "need", source.stream)
+            self._try_again(again_us, source)
             return False
         clock = feed.clock(self.heard_us)
         if clock is not None and clock < need_us and not passed:
             if feed.held_since is None:
-                self.timers.set_earlier(now_us + need_us - clock, "need", source.stream)
+                self._try_again(now_us + need_us - clock, source)
             return False
         self._request(source, definition, feed, need_us, effects)
         return False
@@ -202,7 +233,7 @@ class Timekeeper:
         if bound >= need_us:
             return source.promise(feed, bound, "ets")
         if feed.held_since is None:
-            self.timers.set_earlier(self._engine.moment.now_us + need_us - bound, "need", source.stream)
+            self._try_again(self._engine.moment.now_us + need_us - bound, source)
         return False
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -275,20 +306,37 @@ class Timekeeper:
                 self._beat_feed(source, definition, feed, effects)
 
     def _beat_feed(self, source: Source, definition: StreamDefinition, feed: Feed, effects: Effects) -> None:
+        if feed.request is not None:
+            return
         clock = feed.clock(self.heard_us)
-        if feed.can_answer and feed.request is None and feed.leaves_us is None:
+        asks = feed.can_answer and feed.leaves_us is None
+        answers = asks and (feed.asked_us is None or feed.answered_us is not None)
+        if asks:
             self._request(source, definition, feed, feed.mark if clock is None else clock, effects)
-        elif definition.max_skew_us is not None and clock is not None:
+        if not answers and definition.max_skew_us is not None and clock is not None:
             skew = max(definition.max_skew_us, definition.disorder_us)
             source.promise(feed, clock - skew, "heartbeat")
 
     def step_clock(self, by_us: int) -> None:
-        """The clock has jumped by so much: no feed has been silent for that."""
+        """The clock has jumped by so much: nobody has been silent, asked, away or waiting for that."""
         for found in self._engine.streams_by_name.values():
             for feed in found.source.feeds:
-                feed.heard_us += by_us
-                if feed.held_since is not None:
-                    feed.held_since += by_us
+                self._step_feed(found.definition, feed, by_us)
+        for component in self._engine.graph.components:
+            for waiter in component.waiters:
+                waiter.step_clock(by_us)
+
+    def _step_feed(self, definition: StreamDefinition, feed: Feed, by_us: int) -> None:
+        feed.heard_us += by_us
+        if feed.held_since is not None:
+            feed.held_since += by_us
+        if feed.asked_us is not None:
+            feed.asked_us += by_us
+            if feed.request is not None:
+                self.timers.set(feed.asked_us + definition.ets_retry_us, "ask", definition.name, feed.name)
+        if feed.leaves_us is not None:
+            feed.leaves_us += by_us
+            self.timers.set(feed.leaves_us, "leave", definition.name, feed.name)
 
     def _definition(self, source: Source) -> StreamDefinition:
         return self._engine.streams_by_name[source.stream].definition

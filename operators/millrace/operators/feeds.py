@@ -69,9 +69,9 @@ class Feed:
         return self.newest + max(until - self.heard_us, 0)
 
     def hold(self, now_us: int) -> None:
-        """Stop counting what passes: something of the feed's may lie unread."""
+        """Stop counting what passes: something of the feed's may lie unread, and nothing from before its last tuple."""
         if self.held_since is None:
-            self.held_since = now_us
+            self.held_since = max(now_us, self.heard_us)
 
     def release(self, now_us: int) -> None:
         """Go on counting where it stopped."""

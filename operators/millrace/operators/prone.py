@@ -106,6 +106,10 @@ class Prone(Operator):
                 self.idle_us[position] += now_us - since
             self.idle_since[position] = now_us if position in holding else None
 
+    def step_clock(self, by_us: int) -> None:
+        """The clock has jumped by so much, and that was no waiting."""
+        self.idle_since = [None if since is None else since + by_us for since in self.idle_since]
+
     def save(self) -> Any:
         return [self.idle_since, self.idle_us]
 

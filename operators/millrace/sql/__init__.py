@@ -4,6 +4,7 @@ from millrace.sql.errors import SqlError
 from millrace.sql.explain import equality, explain, show
 from millrace.sql.parser import parse
 from millrace.sql.planned import (
+    AlterStatement,
     Catalog,
     CreateQuery,
     CreateSink,
@@ -17,6 +18,7 @@ from millrace.sql.planner import plan, plan_all
 from millrace.sql.syntax import Statement
 
 __all__ = [
+    "AlterStatement",
     "Catalog",
     "CreateQuery",
     "CreateSink",

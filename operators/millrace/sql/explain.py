@@ -15,7 +15,7 @@ from millrace.operators.intervals import format_interval
 from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
 from millrace.protocol import Type
 from millrace.protocol.timestamps import format_timestamp
-from millrace.sql.planned import Catalog
+from millrace.sql.planned import LATE, Catalog
 
 _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _INFIX: Final = frozenset(
@@ -58,13 +58,15 @@ def equality(plan: QueryPlan, catalog: Catalog) -> str:
     `rows`: the same rows, in event order also their order up to ties. `load`: what comes out depends on how busy the
     engine was, here because a latent stream's tuples are stamped when an operator needs their time.
     """
-    latent = any(catalog.streams[name].timestamps == "latent" for name in plan.reads_streams)
+    latent = any(catalog.stream(name).timestamps == "latent" for name in plan.reads_streams)
     below = any(equality(catalog.queries[name], catalog) == "load" for name in plan.reads_queries)
     return "load" if latent or below else "rows"
 
 
 def _stream_words(name: str, catalog: Catalog) -> str:
-    stream = catalog.streams[name]
+    stream = catalog.stream(name)
+    if name not in catalog.streams:
+        return f"late tuples of stream {name.removesuffix(LATE)}, internal time at"
     time = f"external time {stream.time}" if stream.time else f"{stream.timestamps} time"
     return f"stream {name}, {time}"
 

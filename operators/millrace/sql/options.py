@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from millrace.engine.plan import POLICIES
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
@@ -20,12 +21,16 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class OptionKind:
-    """`becomes` is the attribute of the definition; `read` turns the value into what is stored there."""
+    """`becomes` is the attribute of the definition; `read` turns the value into what is stored there.
+
+    `kinds` are the kinds of timestamps of a stream that the option can say something about.
+    """
 
     name: str
     becomes: str
     read: Callable[[Value], Any]
     meaning: str
+    kinds: Sequence[str] = ("external", "internal", "latent")
 
 
 class _Wrong(Exception):  # noqa: N818 - carries a sentence to the place that knows the position
@@ -42,10 +47,15 @@ def choice(*values: str) -> Callable[[Value], str]:
     return read
 
 
-def interval(least_us: int = 0) -> Callable[[Value], int]:
-    def read(value: Value) -> int:
+def interval(least_us: int = 0, *, unset: bool = False) -> Callable[[Value], int | None]:
+    """A time; with `unset` also 'none', which takes it away."""
+
+    def read(value: Value) -> int | None:
+        if unset and isinstance(value, str) and value.lower() == "none":
+            return None
         if not isinstance(value, str):
-            raise _Wrong(f"expected a time in quotes such as '10 seconds', got {_shown(value)}")
+            or_none = " or 'none'" if unset else ""
+            raise _Wrong(f"expected a time in quotes such as '10 seconds'{or_none}, got {_shown(value)}")
         try:
             us = parse_interval(value)
         except Refuse as error:
@@ -98,22 +108,38 @@ def _shown(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
+_TIMED: Final = ("external", "internal")
+_EXTERNAL: Final = ("external",)
+# Why an option of time says nothing about a stream of another kind.
+_NO_USE: Final = {
+    "internal": "the server's clock stamps its tuples as they arrive",
+    "latent": "its tuples have no time of their own, and nothing waits for it",
+}
+
 STREAM_OPTIONS: Sequence[OptionKind] = (
     OptionKind("timestamps", "timestamps", choice("external", "internal", "latent"), "where a tuple's time comes from"),
-    OptionKind("time", "time", text, "the field that carries the time of an external stream"),
-    OptionKind("disorder", "disorder_us", interval(), "how far a feed may be behind its newest tuple"),
-    OptionKind("max_skew", "max_skew_us", interval(), "how far the feeds' clocks may be apart from the server's"),
-    OptionKind("ets", "ets", choice("none", "periodic", "on-demand"), "when the stream makes timestamps by itself"),
-    OptionKind("ets_interval", "ets_interval_us", interval(1), "how often, if periodic"),
-    OptionKind("ets_retry", "ets_retry_us", interval(1), "when to ask a feed again"),
-    OptionKind("progress", "progress", choice("tuples", "punctuation"), "whether tuples move the mark"),
-    OptionKind("grace", "grace_us", interval(), "how long a feed that left may come back and go on"),
+    OptionKind("time", "time", text, "the field that carries the time of an external stream", _EXTERNAL),
+    OptionKind("disorder", "disorder_us", interval(), "how far a feed may be behind its newest tuple", _EXTERNAL),
+    OptionKind(
+        "max_skew", "max_skew_us", interval(unset=True), "how far feeds' clocks may be off the server's", _EXTERNAL
+    ),
+    OptionKind(
+        "max_ahead", "ahead_us", interval(unset=True), "how far above the clock a tuple's time may lie", _EXTERNAL
+    ),
+    OptionKind("ets", "ets", choice("none", "periodic", "on-demand"), "when the stream makes timestamps", _TIMED),
+    OptionKind("ets_interval", "ets_interval_us", interval(1), "how often, if periodic", _TIMED),
+    OptionKind("ets_retry", "ets_retry_us", interval(1), "when to ask a feed again", _EXTERNAL),
+    OptionKind("propagation", "propagation", choice("arcs", "punctuation"), "how such a timestamp travels", _TIMED),
+    OptionKind("progress", "progress", choice("tuples", "punctuation"), "whether tuples move the mark", _EXTERNAL),
+    OptionKind("grace", "grace_us", interval(), "how long a feed that left may come back and go on", _EXTERNAL),
     OptionKind("update_key", "update_key", names, "the columns that identify what a row updates"),
     OptionKind("queue", "queue", choice("append", "fifo", "inplace", "linecutting"), "the queue of LATEST edges"),
     OptionKind("history", "history", switch, "whether the stream is archived"),
     OptionKind("extra", "extra", choice("refuse", "ignore"), "what happens to keys that are no columns"),
-    OptionKind("lull", "lull_us", interval(1), "a promise: data time is never further behind the clock"),
+    OptionKind("lull", "lull_us", interval(1), "a promise: data time is never further behind the clock", _EXTERNAL),
 )
+# Those that ALTER STREAM may change while the stream goes on.
+POLICY_OPTIONS: Final = tuple(row for row in STREAM_OPTIONS if row.becomes in POLICIES)
 
 QUERY_OPTIONS: Sequence[OptionKind] = (
     OptionKind("order", "order", choice("arrival", "event"), "the order of the rows"),
@@ -159,3 +185,16 @@ def read_options(
         except _Wrong as wrong:
             raise SqlError(sql, option.value_span.start, f"{name}: {wrong}") from None
     return values, seen
+
+
+def check_kind(sql: str, seen: Mapping[str, s.Option], stream: str, kind: str) -> None:
+    """Refuse options that say nothing about a stream with this kind of timestamps."""
+    rows = {row.name: row for row in STREAM_OPTIONS}
+    for name, option in seen.items():
+        if kind not in rows[name].kinds:
+            raise SqlError(
+                sql,
+                option.name.span.start,
+                f"{name} has no meaning here: {stream} is {kind}, {_NO_USE[kind]}; it is for streams whose timestamps "
+                f"are {' or '.join(rows[name].kinds)}",
+            )

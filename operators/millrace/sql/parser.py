@@ -16,6 +16,7 @@ from lark.exceptions import UnexpectedInput
 
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError
+from millrace.sql.tables import GRAMMAR, TABLES, make_parser
 from millrace.sql.words import explain_unexpected
 
 # Each level costs a few frames of Python's stack in the reader, the binder and the evaluator.
@@ -39,10 +40,18 @@ def parse(text: str) -> list[s.Statement]:
 
 @cache
 def grammar() -> Lark:
-    """The parser, made once: building its tables takes a few tenths of a second."""
-    source = pkgutil.get_data("millrace.sql", "grammar.lark")
+    """The parser, made once: from its tables if they lie beside the grammar, else by building them."""
+    source = pkgutil.get_data("millrace.sql", GRAMMAR)
     assert source is not None
-    return Lark(source.decode(), parser="lalr", lexer="contextual", propagate_positions=True, maybe_placeholders=True)
+    return make_parser(source.decode(), kept_tables())
+
+
+def kept_tables() -> bytes | None:
+    """The file of tables, also inside a zip; None where nobody has made it."""
+    try:
+        return pkgutil.get_data("millrace.sql", TABLES)
+    except OSError:
+        return None
 
 
 def unquoted(token: Token) -> str:
@@ -102,7 +111,9 @@ class Reader:
 
     def read_create_stream(self, tree: Branch) -> s.CreateStreamStatement:
         fields = tuple(self.read(child) for child in tree.children if _is(child, "field"))
-        return s.CreateStreamStatement(_span(tree), self.read(_need(tree, "name")), fields, self._options(tree))
+        options = _named(tree, "options")
+        place = None if options is None else _span(options)
+        return s.CreateStreamStatement(_span(tree), self.read(_need(tree, "name")), fields, self._options(tree), place)
 
     def read_field(self, tree: Branch) -> s.FieldDef:
         return s.FieldDef(
@@ -119,8 +130,11 @@ class Reader:
         )
 
     def read_create_sink(self, tree: Branch) -> s.CreateSinkStatement:
-        name, query = (self.read(child) for child in tree.children if _is(child, "name"))
-        return s.CreateSinkStatement(_span(tree), name, query, self._options(tree))
+        name, query, *part = (self.read(child) for child in tree.children if _is(child, "name"))
+        return s.CreateSinkStatement(_span(tree), name, query, part[0] if part else None, self._options(tree))
+
+    def read_alter_stream(self, tree: Branch) -> s.AlterStreamStatement:
+        return s.AlterStreamStatement(_span(tree), self.read(_need(tree, "name")), self._options(tree))
 
     def read_drop(self, tree: Branch) -> s.DropStatementNode:
         kind: Any = str(tree.children[1]).lower()

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
 
 SinkType = Literal["file", "stdout"]
 OnSlow = Literal["wait", "drop_oldest", "disconnect"]
 Format = Literal["jsonl", "csv", "parquet", "arrow"]
+# What follows the name of a stream in that of its side stream. No stream's own name holds a dot.
+LATE: Final = ".late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class SinkDefinition:
 
 @dataclass(frozen=True, slots=True)
 class CreateStream:
+    stream: StreamDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class AlterStatement:
+    """Other policies for a stream that goes on: the attributes that change, and the definition that comes of it."""
+
+    name: str
+    changes: tuple[tuple[str, Any], ...]
     stream: StreamDefinition
 
 
@@ -65,7 +76,7 @@ class Explain:
     text: str
 
 
-Planned = CreateStream | CreateQuery | CreateSink | DropStatement | Explain | QueryPlan
+Planned = CreateStream | AlterStatement | CreateQuery | CreateSink | DropStatement | Explain | QueryPlan
 
 _Value = TypeVar("_Value")
 
@@ -81,7 +92,7 @@ class Catalog:
     def with_(self, planned: Planned) -> Catalog:
         """The catalog after this."""
         match planned:
-            case CreateStream(stream):
+            case CreateStream(stream) | AlterStatement(stream=stream):
                 return replace(self, streams=_set(self.streams, stream.name, stream))
             case CreateQuery(plan):
                 return replace(self, queries=_set(self.queries, plan.name, plan))
@@ -97,6 +108,12 @@ class Catalog:
                 return replace(self, sinks=_unset(self.sinks, name))
             case Explain():
                 return self
+
+    def stream(self, name: str) -> StreamDefinition:
+        """The stream that a plan names, which may be the side stream of another's late tuples."""
+        if name not in self.streams and name.endswith(LATE):
+            return self.streams[name.removesuffix(LATE)].late
+        return self.streams[name]
 
     def kind_of(self, name: str) -> str | None:
         """Whether a stream or a query has this name: the two share theirs, because FROM names either."""

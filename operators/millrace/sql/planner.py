@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from millrace.engine.plan import QueryOptions, QueryPlan, StreamDefinition
@@ -16,8 +17,18 @@ from millrace.sql import syntax as s
 from millrace.sql.binder import Binder
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.explain import explain
-from millrace.sql.options import QUERY_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS, read_options
+from millrace.sql.options import (
+    POLICY_OPTIONS,
+    QUERY_OPTIONS,
+    SINK_OPTIONS,
+    STREAM_OPTIONS,
+    check_kind,
+    read_options,
+)
+from millrace.sql.parser import parse
 from millrace.sql.planned import (
+    LATE,
+    AlterStatement,
     Catalog,
     CreateQuery,
     CreateSink,
@@ -48,6 +59,8 @@ def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Lib
             return _create_query(statement, body, catalog, library)
         case s.CreateSinkStatement():
             return _create_sink(statement, body, catalog)
+        case s.AlterStreamStatement():
+            return _alter_stream(statement, body, catalog)
         case s.DropStatementNode():
             return _drop(statement, body, catalog)
         case s.ExplainStatement():
@@ -106,6 +119,7 @@ def _create_stream(statement: s.Statement, body: s.CreateStreamStatement, catalo
     fields = _fields(sql, body, values.get("time"))
     for option in ("time", "update_key"):
         _check_columns(sql, seen.get(option), values.get(option), fields)
+    check_kind(sql, seen, name, values.get("timestamps", "internal"))
     if values.get("timestamps") == "external" and "time" not in values:
         at = seen["timestamps"].value_span.start
         times = [one.name for one in fields if one.type is Type.TIMESTAMP]
@@ -143,12 +157,76 @@ def _check_columns(sql: str, option: s.Option | None, value: Any, fields: Sequen
             raise SqlError(sql, option.value_span.start, f"{option.name.text}: there is no column {name}{hint}")
 
 
+def _alter_stream(statement: s.Statement, body: s.AlterStreamStatement, catalog: Catalog) -> AlterStatement:
+    sql = statement.text
+    name = body.name.text
+    before = catalog.streams.get(name)
+    if before is None:
+        why = "is a query, not a stream" if name in catalog.queries else "does not exist"
+        raise SqlError(sql, body.name.span.start, f"the stream {name} {why}{did_you_mean(name, catalog.streams)}")
+    if not body.options:
+        raise SqlError(sql, body.span.end, "expected what to set: (option = value, ...)")
+    _refuse_fixed(sql, body, name)
+    values, seen = read_options(sql, body.options, POLICY_OPTIONS, "ALTER STREAM")
+    check_kind(sql, seen, name, before.timestamps)
+    after = replace(before, **values, sql=_rewritten(before.sql, statement, body))
+    return AlterStatement(name, tuple(values.items()), after)
+
+
+def _refuse_fixed(sql: str, body: s.AlterStreamStatement, stream: str) -> None:
+    """Options that a stream keeps for its life: its tuples and its readers have been made by them."""
+    changeable = [row.name for row in POLICY_OPTIONS]
+    fixed = {row.name for row in STREAM_OPTIONS} - set(changeable)
+    for option in body.options:
+        if option.name.text in fixed:
+            raise SqlError(
+                sql,
+                option.name.span.start,
+                f"{option.name.text} stays as {stream} was created; what can be changed is {', '.join(changeable)}",
+            )
+
+
+def _rewritten(created: str, statement: s.Statement, body: s.AlterStreamStatement) -> str:
+    """The CREATE STREAM that would have said it at once: it is what a catalog keeps, and what `show` shows."""
+    if not created:
+        return created
+    before = parse(created)[0].body
+    assert isinstance(before, s.CreateStreamStatement)
+    there = {option.name.text: option for option in before.options}
+    changes: list[tuple[s.Span, str]] = []
+    added: list[str] = []
+    for option in body.options:
+        old = there.get(option.name.text)
+        if old is None:
+            added.append(statement.text[slice(*option.span)])
+        else:
+            changes.append((old.value_span, statement.text[slice(*option.value_span)]))
+    if added:
+        changes.append(_addition(before, ", ".join(added)))
+    for span, text in sorted(changes, reverse=True):
+        created = created[: span.start] + text + created[span.end :]
+    return created
+
+
+def _addition(before: s.CreateStreamStatement, options: str) -> tuple[s.Span, str]:
+    """Where more options go into a CREATE STREAM, and what is written there."""
+    if before.options_span is None:
+        return s.Span(before.span.end, before.span.end), f" WITH ({options})"
+    if not before.options:
+        return s.Span(before.options_span.start + 1, before.options_span.start + 1), options
+    end = before.options[-1].span.end
+    return s.Span(end, end), f", {options}"
+
+
 def _create_sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog) -> CreateSink:
     sql = statement.text
     _check_name(statement, body.name)
     name, query = body.name.text, body.query.text
     if name in catalog.sinks:
         raise SqlError(sql, body.name.span.start, f"there is already a sink called {name}")
+    if body.part is not None:
+        first = f"CREATE QUERY name AS SELECT * FROM {query}.{body.part.text}"
+        raise SqlError(sql, body.query.span.start, f"a sink takes the rows of a query: {first} first")
     if query not in catalog.queries:
         why = "is a stream: make a query of it first" if query in catalog.streams else "does not exist"
         raise SqlError(sql, body.query.span.start, f"the query {query} {why}{did_you_mean(query, catalog.queries)}")
@@ -185,7 +263,7 @@ def _users(catalog: Catalog, kind: str, name: str) -> list[str]:
     queries = [
         f"query {query.name}"
         for query in catalog.queries.values()
-        if name in (query.reads_streams if kind == "stream" else query.reads_queries)
+        if {name, name + LATE} & set(query.reads_streams if kind == "stream" else query.reads_queries)
     ]
     sinks = [f"sink {sink.name}" for sink in catalog.sinks.values() if kind == "query" and sink.query == name]
     return queries + sinks

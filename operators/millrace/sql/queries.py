@@ -294,7 +294,7 @@ class QueryPlanner:
     def _named(self, source: s.NamedTable, scope: Mapping[str, _Cte]) -> Relation:
         name = source.name.text
         if source.part is not None:
-            raise self._late(source, name, source.part)
+            return self._late(source, name, source.part, scope)
         if name in scope:
             cte = scope[name]
             return replace(self._query(cte.query, cte.scope), alias=name)
@@ -312,10 +312,20 @@ class QueryPlanner:
         )
         raise self._error(source, f"there is no stream or query {name}{hint}")
 
-    def _late(self, source: s.NamedTable, name: str, part: s.Name) -> SqlError:
-        if part.text == "late" and name in self.catalog.streams:
-            return self._error(source, f"the late tuples of {name} cannot be queried yet")
-        return self._error(part, f"there is no {name}.{part.text}; a stream has one side stream, {name}.late")
+    def _late(self, source: s.NamedTable, name: str, part: s.Name, scope: Mapping[str, _Cte]) -> Relation:
+        """The side stream of a stream's late tuples."""
+        if part.text != "late":
+            hint = did_you_mean(part.text, ("late",)) or f"; a stream has one side stream, {name}.late"
+            raise self._error(part, f"there is no {name}.{part.text}{hint}")
+        if name in scope or (name not in self.catalog.streams and name in self.catalog.queries):
+            raise self._error(
+                source,
+                f"{name} is a query, and only a stream has late tuples: what is late enters no query; read them from "
+                "the stream's side stream",
+            )
+        if name not in self.catalog.streams:
+            raise self._error(source, f"there is no stream {name}{did_you_mean(name, self.catalog.streams)}")
+        return replace(self._stream(self.catalog.streams[name].late), alias=part.text)
 
     def _stream(self, stream: StreamDefinition) -> Relation:
         self.streams.append(stream.name)
@@ -376,13 +386,14 @@ def is_ordered(made: QueryPlan, catalog: Catalog) -> bool:
 
 def _input_ordered(name: str, catalog: Catalog) -> bool:
     for stream in catalog.streams.values():
-        if stream.source == name:
-            return stream.always_ordered or stream.timestamps == "latent"
+        for one in (stream, stream.late):
+            if one.source == name:
+                return one.always_ordered or one.timestamps == "latent"
     return any(query.output == name and is_ordered(query, catalog) for query in catalog.queries.values())
 
 
 def time_known(made: QueryPlan, catalog: Catalog) -> bool:
     """Whether every row of a query has a time: no latent stream feeds it."""
-    return all(catalog.streams[name].timestamps != "latent" for name in made.reads_streams) and all(
+    return all(catalog.stream(name).timestamps != "latent" for name in made.reads_streams) and all(
         time_known(catalog.queries[name], catalog) for name in made.reads_queries
     )

@@ -318,9 +318,12 @@ class FieldDef(Node):
 
 @dataclass(frozen=True, slots=True)
 class CreateStreamStatement(Node):
+    """`options_span` is that of the parentheses after WITH."""
+
     name: Name
     fields: tuple[FieldDef, ...]
     options: tuple[Option, ...]
+    options_span: Span | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +336,17 @@ class CreateQueryStatement(Node):
 
 @dataclass(frozen=True, slots=True)
 class CreateSinkStatement(Node):
+    """`part` follows a dot: `s.late` is no query, and the planner says so."""
+
     name: Name
     query: Name
+    part: Name | None
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterStreamStatement(Node):
+    name: Name
     options: tuple[Option, ...]
 
 
@@ -358,6 +370,7 @@ Body = (
     CreateStreamStatement
     | CreateQueryStatement
     | CreateSinkStatement
+    | AlterStreamStatement
     | DropStatementNode
     | ExplainStatement
     | SelectStatement

@@ -89,6 +89,11 @@ class LineReader:
         self._number = 0
         self._error: PeerError | None = None
 
+    @property
+    def buffered(self) -> int:
+        """Bytes held of a line that is not whole yet."""
+        return len(self._partial)
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes as they came. Errors wait for `lines`."""
         *whole, rest = bytes(data).split(b"\n")

@@ -154,6 +154,17 @@ def explain(link: Link, query: Name) -> None:
         show.out(answer["text"])
 
 
+def why(link: Link, query: Name) -> None:
+    """Say what a query waits for, in a sentence, and what would help."""
+    answer = link.get(f"queries/{segment(query)}/why")
+    if link.as_json:
+        show.as_json(answer)
+        return
+    show.out(answer["text"])
+    if answer["try"] is not None:
+        show.tell(f"try: {answer['try']}")
+
+
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 

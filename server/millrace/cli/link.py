@@ -1,20 +1,23 @@
 """The command line's way to a server: its HTTP API, and nothing else.
 
-Rule: whatever goes wrong on the way is a MillraceError that says what to try next.
+Rule: whatever goes wrong on the way is a MillraceError that says what to try next. Most commands that start import this
+module and never ask a server: what speaks HTTP and TLS is imported when one is asked.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from millrace.protocol.errors import MillraceError
+
+if TYPE_CHECKING:
+    import http.client
+    import ssl
 
 # A server that has not answered by then is stuck: every route answers within a few engine steps.
 TIMEOUT_SECONDS: Final = 60.0
@@ -59,12 +62,17 @@ class Link:
 
     def tls(self) -> ssl.SSLContext:
         """Trusts the given certificate authority, or the system's."""
+        import ssl
+
         try:
             return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ssl.SSLError) as error:
             raise MillraceError(f"CA file {self.ca_file}: {getattr(error, 'strerror', None) or error}") from None
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
+        import http.client
+        import ssl
+
         connection = self._connect()
         headers = {"accept": "application/json", "content-type": "application/json"}
         if token := self.token:
@@ -87,6 +95,8 @@ class Link:
         return _checked(answer.status, content)
 
     def _connect(self) -> http.client.HTTPConnection:
+        import http.client
+
         address = self.admin if "://" in self.admin else f"{'https' if self.ca_file else 'http'}://{self.admin}"
         try:
             parts = urlsplit(address)

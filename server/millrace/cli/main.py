@@ -57,6 +57,7 @@ app.command("sql")(linked(admin.sql))
 app.command("feed")(linked(feed))
 app.command("tail")(linked(tail))
 app.command("explain")(linked(admin.explain))
+app.command("why")(linked(admin.why))
 for _name, _group in admin.groups().items():
     app.add_typer(_group, name=_name)
 app.add_typer(serving.config, name="config")

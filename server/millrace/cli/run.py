@@ -84,7 +84,7 @@ def run(
         sys.stderr.write(text + "\n")
     made = Run(script, options, sys.stdout.buffer)
     made.run()
-    tell_failures(made.failed_rows)
+    tell_failures(made)
 
 
 def _pairs(flag: str, given: list[str] | None, form: str) -> list[tuple[str, str]]:

@@ -60,9 +60,8 @@ def tail(
     """Print a query's rows as they come, a JSON object per line; with --json each with its query and number."""
     try:
         _print_rows(link, query, from_sequence, limit)
-    except KeyboardInterrupt:
-        return
-    except BrokenPipeError:
+    except (KeyboardInterrupt, BrokenPipeError):
+        # What is still buffered is dropped: writing it could block for ever if whoever reads has stopped reading.
         show.nobody_reads()
 
 

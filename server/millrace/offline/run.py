@@ -31,10 +31,11 @@ from millrace.engine.events import (
     Progressed,
     RowsFailed,
     SetStrategy,
+    TooFar,
     WatchProgress,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.offline.driver import Driver, Instant, Price
+from millrace.offline.driver import Driver, Instant, Price, Time
 from millrace.offline.events import FEED, names_of_feeds, read_events
 from millrace.offline.files import STANDARD, Advanced, read_batches, refuse_file
 from millrace.offline.merge import Cursor, Merge, in_time_order
@@ -69,6 +70,7 @@ class Run:
         self.script = script
         self.options = options
         self.failed_rows: dict[str, tuple[int, str]] = {}
+        self.refused_rows: dict[str, int] = {}
         self._stdout = stdout
         self._price = None if options.cost is None else Price(options.cost)
         self._measures: Measures | None = None if options.report is None else Measures(script.queries)
@@ -124,10 +126,13 @@ class Run:
         return self._merge.clock_us, self._merge.instants()
 
     def _exact(self) -> bool:
-        """Whether something looks at the clock between two rows: a measure, or a stream that the clock stamps."""
-        options = self.options
+        """Whether something looks at the clock between two rows: a measure, or a stream of which the clock decides."""
+        options, streams = self.options, self.script.streams
         looks = options.report is not None or options.trace is not None or options.cost is not None
-        return looks or any(stream.timestamps != "external" for stream in self.script.streams.values())
+        clocked = any(_clocked(stream) for stream in streams.values())
+        # A stream that is not declared is one of late tuples, which tell when they came.
+        late = any(name not in streams for query in self.script.queries.values() for name in query.reads_streams)
+        return looks or clocked or late
 
     def _cursors(self, advanced: Advanced) -> list[Cursor]:
         cursors = []
@@ -170,7 +175,7 @@ class Run:
 
     # -- what the engine orders ----------------------------------------------------------------------------------------
 
-    def ordered(self, at_us: Fraction, order: Effect) -> None:
+    def ordered(self, at_us: Time, order: Effect) -> None:
         match order:
             case Deliver(query, sequence, batch):
                 if self._measures is not None:
@@ -184,6 +189,8 @@ class Run:
             case Progressed(query, value_us):
                 if self._trace is not None:
                     self._trace.progressed(at_us, query, value_us)
+            case TooFar(stream, _, batch):
+                self.refused_rows[stream] = self.refused_rows.get(stream, 0) + len(batch)
             case RowsFailed(operator, count, reason):
                 before, _ = self.failed_rows.get(operator, (0, ""))
                 self.failed_rows[operator] = before + count, reason
@@ -197,7 +204,7 @@ class Run:
         disorder = self.script.streams[late.stream].disorder_us
         return [mark + disorder for mark in late.marks.tolist()]
 
-    def executed(self, step: int, at_us: Fraction, execution: Execution) -> None:
+    def executed(self, step: int, at_us: Time, execution: Execution) -> None:
         if self._trace is not None:
             self._trace.executed(step, at_us, execution)
 
@@ -210,7 +217,7 @@ class Run:
     def _write_report(self, path: str, begin_us: int, wall_us: int) -> None:
         assert self._measures is not None
         self._measures.stepped(int(self.driver.clock_us))
-        made = report(self.engine, self._measures, {}, self.driver.clock_us - begin_us, wall_us)
+        made = report(self.engine, self._measures, self.refused_rows, self.driver.clock_us - begin_us, wall_us)
         text = msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
         try:
             if path == STANDARD:
@@ -219,6 +226,11 @@ class Run:
                 Path(path).write_bytes(text)
         except OSError as error:
             raise refuse_file(path, error) from None
+
+
+def _clocked(stream: StreamDefinition) -> bool:
+    """Whether the clock stamps the stream, speaks for it while it is silent, or says what is too far ahead."""
+    return stream.timestamps != "external" or stream.max_skew_us is not None or stream.ahead_us is not None
 
 
 def _ended(output: Output) -> Callable[[type[BaseException] | None, BaseException | None, object], None]:
@@ -282,8 +294,13 @@ def _check_sorted(stream: StreamDefinition, path: str, options: Options) -> None
         raise Refuse(f"--sorted: the rows of {path} have no time to be sorted by: {stream.name} is {stream.timestamps}")
 
 
-def tell_failures(failed: Mapping[str, tuple[int, str]]) -> None:
+def tell_failures(run: Run) -> None:
     """Say on stderr what was dropped on the way."""
-    for operator, (count, reason) in failed.items():
-        rows = "1 row" if count == 1 else f"{count} rows"
-        sys.stderr.write(f"millrace: {operator}: {rows} could not be computed and left out: {reason}\n")
+    for stream, count in run.refused_rows.items():
+        sys.stderr.write(f"millrace: {stream}: {_rows(count)} too far ahead of the clock (max_ahead) left out\n")
+    for operator, (count, reason) in run.failed_rows.items():
+        sys.stderr.write(f"millrace: {operator}: {_rows(count)} could not be computed and left out: {reason}\n")
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"

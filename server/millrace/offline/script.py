@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from millrace.engine.events import AddQuery, AddStream, CommandBody, DropQuery, DropStream
+from millrace.engine.events import AddQuery, AddStream, AlterStream, CommandBody, DropQuery, DropStream
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.offline.files import STANDARD, refuse_file
 from millrace.protocol import Refuse
 from millrace.sql import (
+    AlterStatement,
     Catalog,
     CreateQuery,
     CreateSink,
@@ -111,6 +112,8 @@ def _commands(planned: Planned) -> list[CommandBody]:
     match planned:
         case CreateStream(stream):
             return [AddStream(stream)]
+        case AlterStatement(name, changes, stream):
+            return [AlterStream(name, changes, stream.sql)]
         case QueryPlan():
             return [AddQuery(planned)]
         case CreateQuery(made, replaces=replaces):

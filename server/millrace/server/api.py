@@ -238,6 +238,11 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def explain(name: Name) -> dict[str, Any]:
         return daemon.catalog.explain(name)
 
+    @app.get("/api/v1/queries/{name}/why", summary="What a query waits for, if it waits")
+    async def why(name: Name) -> dict[str, Any]:
+        find(daemon.queries(), name, "query")
+        return daemon.engine.why(name)
+
     @app.post("/api/v1/queries/{name}/pause", summary="Pause a query; it skips what arrives meanwhile")
     async def pause(name: Name) -> dict[str, Any]:
         return await daemon.catalog.pause(name)
@@ -263,11 +268,11 @@ def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
 
 def _add_components(app: FastAPI, daemon: Daemon) -> None:
     def component_named(name: str) -> dict[str, Any]:
-        return find(daemon.engine.components(), name, "component")
+        return find(daemon.components(), name, "component")
 
     @app.get("/api/v1/components", summary="All components")
     async def components() -> list[dict[str, Any]]:
-        return daemon.engine.components()
+        return daemon.components()
 
     @app.get("/api/v1/components/{name}", summary="One component")
     async def component(name: Name) -> dict[str, Any]:

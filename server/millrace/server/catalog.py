@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import structlog
 from millrace.engine.events import (
     AddQuery,
     AddStream,
+    AlterStream,
     CommandBody,
     DropQuery,
     DropStream,
@@ -27,7 +28,7 @@ from millrace.engine.events import (
     SetStrategy,
     SetWeight,
 )
-from millrace.engine.plan import QueryPlan
+from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.protocol import Refuse
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
@@ -37,9 +38,7 @@ from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store
 from millrace.server.writers import StdoutWriter, Writer, open_file
 from millrace.sql import (
-    Catalog as Known,
-)
-from millrace.sql import (
+    AlterStatement,
     CreateQuery,
     CreateSink,
     CreateStream,
@@ -51,11 +50,39 @@ from millrace.sql import (
     parse,
     plan_all,
 )
+from millrace.sql import (
+    Catalog as Known,
+)
 
 log = structlog.get_logger()
 
 # The codes that a refused name has, by kind.
 UNKNOWN: Final = {"stream": "unknown_stream", "query": "unknown_query", "sink": "unknown_sink"}
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Policies of streams that name none of their own."""
+
+    grace_us: int = 0
+    ahead_us: int | None = None
+
+    def settle(self, stream: StreamDefinition) -> StreamDefinition:
+        if stream.timestamps != "external":
+            return stream
+        grace_us = self.grace_us if stream.grace_us is None else stream.grace_us
+        ahead_us = self.ahead_us if stream.ahead_us is None else stream.ahead_us
+        return replace(stream, grace_us=grace_us, ahead_us=ahead_us)
+
+    def settle_step(self, step: Planned) -> Planned:
+        match step:
+            case CreateStream(stream):
+                return CreateStream(self.settle(stream))
+            case AlterStatement(name, changes, stream):
+                settled = self.settle(stream)
+                return AlterStatement(name, tuple((policy, getattr(settled, policy)) for policy, _ in changes), settled)
+            case _:
+                return step
 
 
 @dataclass(slots=True)
@@ -70,7 +97,15 @@ class Catalog:
     """Streams, queries and sinks of one server."""
 
     def __init__(
-        self, runner: Runner, feeds: Feeds, metrics: Metrics, slow: Slow, *, strategy: str, folder: Path | None
+        self,
+        runner: Runner,
+        feeds: Feeds,
+        metrics: Metrics,
+        slow: Slow,
+        *,
+        strategy: str,
+        defaults: Defaults,
+        folder: Path | None,
     ) -> None:
         self.known = Known()
         self._runner = runner
@@ -78,6 +113,7 @@ class Catalog:
         self._metrics = metrics
         self._slow = slow
         self._strategy = strategy
+        self._defaults = defaults
         self._sinks: dict[str, _Made] = {}
         self._one_at_a_time = asyncio.Lock()
         self._store = None if folder is None else Store(folder / "catalog.sqlite")
@@ -109,10 +145,13 @@ class Catalog:
                     "then read it with `millrace tail name`",
                     code="sql",
                 )
-        return planned, after
+        settle = self._defaults.settle
+        streams = {name: settle(stream) for name, stream in after.streams.items()}
+        return [self._defaults.settle_step(step) for step in planned], replace(after, streams=streams)
 
     async def _apply(self, steps: list[Planned]) -> None:
         writers = self._open_writers(steps)
+        self._metrics.count_punctuations()
         commands = [(step, command) for step in steps for command in self._commands(step)]
         futures = [self._runner.command(command) for _, command in commands]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
@@ -163,6 +202,8 @@ class Catalog:
             case CreateStream(stream):
                 # A stream begins a component, and what joins a component takes its strategy.
                 return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
+            case AlterStatement(name, changes, stream):
+                return [AlterStream(name, changes, stream.sql)]
             case CreateQuery(query, replaces):
                 return [DropQuery(query.name), AddQuery(query)] if replaces else [AddQuery(query)]
             case DropStatement("stream", name):
@@ -180,6 +221,10 @@ class Catalog:
                     await self._runner.command(DropStream(stream.name))
                 case AddQuery(query, _):
                     await self._runner.command(DropQuery(query.name))
+                case AlterStream(name, changes) if name in self.known.streams:
+                    before = self.known.streams[name]
+                    policies = tuple((policy, getattr(before, policy)) for policy, _ in changes)
+                    await self._runner.command(AlterStream(name, policies, before.sql))
                 case DropStream(name):
                     await self._runner.command(AddStream(self.known.streams[name]))
                 case DropQuery(name):
@@ -192,6 +237,8 @@ class Catalog:
         match step:
             case CreateStream(stream):
                 self._feeds.add_stream(stream)
+            case AlterStatement(_, _, stream):
+                self._feeds.alter_stream(stream)
             case CreateQuery(query, replaces):
                 if replaces:
                     self._runner.remove_outlet(query.name)
@@ -203,6 +250,7 @@ class Catalog:
                 self._add_sink(sink, writers[sink.name])
             case DropStatement("stream", name):
                 self._feeds.drop_stream(name)
+                self._metrics.forget_stream(name)
             case DropStatement("query", name):
                 self._runner.remove_outlet(name)
                 self._metrics.forget_query(name)
@@ -357,6 +405,8 @@ def _kind(step: Planned) -> str:
     match step:
         case CreateStream():
             return "create_stream"
+        case AlterStatement():
+            return "alter_stream"
         case CreateQuery():
             return "create_query"
         case CreateSink():
@@ -373,6 +423,8 @@ def _describe(step: Planned) -> dict[str, Any]:
     match step:
         case CreateStream(stream):
             return {"kind": kind, "name": stream.name, "fields": stream.schema.to_data()}
+        case AlterStatement(name, changes):
+            return {"kind": kind, "name": name, "changes": dict(changes)}
         case CreateQuery(query, replaces):
             return {"kind": kind, "name": query.name, "fields": query.schema.to_data(), "replaces": replaces}
         case CreateSink(sink):

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from millrace.engine.table import Strategy
+from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 
@@ -77,6 +78,19 @@ def _check_strategy(text: str) -> str:
         return str(Strategy.parse(text))
     except Refuse as error:
         raise ValueError(error.text) from None
+
+
+def _check_interval(text: str) -> str:
+    try:
+        us = parse_interval(text)
+    except Refuse as error:
+        raise ValueError(error.text) from None
+    if us < 0:
+        raise ValueError(f"expected no negative time, got {text!r}")
+    return text
+
+
+Interval = Annotated[str, AfterValidator(_check_interval)]
 
 
 class Section(BaseModel):
@@ -147,6 +161,11 @@ class LimitsSection(Section):
     idle_seconds: float = Field(
         default=0, ge=0, description="Close a connection that has said nothing for so long; 0 means never."
     )
+    max_ahead: Interval = Field(
+        default="1 day",
+        description="How far above the server's clock a tuple's time may lie; frames that hold such a tuple are "
+        "refused. For streams that have no `max_ahead` of their own.",
+    )
 
 
 class EngineSection(Section):
@@ -168,6 +187,11 @@ class EngineSection(Section):
     )
     strategy: Annotated[str, AfterValidator(_check_strategy)] = Field(
         default="dfs", description="Strategy of new components: dfs, bfs or rr, also with (k)."
+    )
+    grace: Interval = Field(
+        default="0 seconds",
+        description="How long a feed whose connection broke still counts, so that it can come back and go on. "
+        "For streams that have no `grace` of their own.",
     )
 
 

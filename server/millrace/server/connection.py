@@ -39,6 +39,9 @@ class Dialect(Protocol):
     def half_closed(self) -> bool:
         """The peer will say no more; whether the connection should stay open for what it is still told."""
 
+    def reading_changed(self) -> None:
+        """Reading from the socket has stopped, or goes on."""
+
     def farewell(self, reason: str) -> None:
         """Say goodbye: the server is ending."""
 
@@ -135,17 +138,28 @@ class Connection(asyncio.Protocol):
         if not self.writable and transport.get_write_buffer_size() > ANSWERS_FACTOR * self.hall.write_buffer:
             self.hold_reading("answers")
 
+    @property
+    def reads(self) -> bool:
+        return not self._holds_reading
+
     def hold_reading(self, why: str) -> None:
         """Read nothing more from the peer until every reason has been lifted."""
-        if not self._holds_reading and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        begins = not self._holds_reading
         self._holds_reading.add(why)
+        if begins and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._tell_dialect()
 
     def let_read(self, why: str) -> None:
         if why in self._holds_reading:
             self._holds_reading.discard(why)
             if not self._holds_reading and self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
+                self._tell_dialect()
+
+    def _tell_dialect(self) -> None:
+        if self._dialect is not None:
+            self._dialect.reading_changed()
 
     def close(self) -> None:
         """End after what was written has left, and in any case soon."""

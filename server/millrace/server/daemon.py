@@ -15,7 +15,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -23,9 +23,10 @@ import structlog
 import uvicorn
 
 from millrace.engine.engine import Engine
+from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError
 from millrace.server.api import build
-from millrace.server.catalog import Catalog
+from millrace.server.catalog import Catalog, Defaults
 from millrace.server.config import (
     Address,
     ConfigError,
@@ -40,14 +41,14 @@ from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.lines import LineDialect
 from millrace.server.metrics import Metrics, version
-from millrace.server.runner import Runner, Stopwatch
+from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
 
 log = structlog.get_logger()
 
-# Connections that wait to be accepted: what Linux allows by default.
 # New objects that may wait for the cyclic collector: the rows of a few large reads, some megabytes.
 YOUNG_OBJECTS: Final = 100_000
+# Connections that wait to be accepted: what Linux allows by default.
 BACKLOG: Final = 4096
 # How often idle connections are looked for, as a share of `idle_seconds`.
 SWEEP_SHARE: Final = 4
@@ -66,7 +67,7 @@ class StartError(MillraceError):
 class Daemon:
     """A running server. `start`, then `wait_ended`; `stop` begins the orderly end."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Timepiece | None = None) -> None:
         self.settings = settings
         self.state = "starting"
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
@@ -75,11 +76,18 @@ class Daemon:
             stopwatch=self.stopwatch, credit=settings.engine.credit, most_queued=settings.engine.most_queued
         )
         limits = settings.limits
-        self.runner = Runner(self.engine, self.stopwatch, budget=settings.engine.budget, retain=limits.retained_tuples)
+        self.runner = Runner(
+            self.engine,
+            self.stopwatch,
+            budget=settings.engine.budget,
+            retain=limits.retained_tuples,
+            clock=clock,
+        )
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
         self.runner.on_delivery = self.metrics.delivered
         self.runner.on_reconfiguration = self.metrics.paused
+        self.runner.on_ask_ended = self.metrics.ask_ended
         slow = Slow(limits.on_slow, limits.slow_limit)
         self.catalog = Catalog(
             self.runner,
@@ -87,6 +95,7 @@ class Daemon:
             self.metrics,
             slow,
             strategy=settings.engine.strategy,
+            defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
             folder=settings.server.data_dir,
         )
         self.admin_token = _token(admin_security(settings.server))
@@ -117,17 +126,50 @@ class Daemon:
     # -- views -------------------------------------------------------------------------------------
 
     def streams(self) -> list[dict[str, Any]]:
-        """The engine's streams, with what was counted at the sockets."""
+        """The engine's streams, with what was counted at the sockets, and the side streams of their late tuples."""
         received = self.feeds.received()
+        found = []
+        for stream in self.engine.streams():
+            name = stream["name"]
+            if name in received:
+                at = received[name]
+                rejected = at.rejected + stream["far"]
+                shown = {**stream, "connections": at.connections, "bytes": at.bytes, "rejected": rejected}
+                found.append(shown)
+                if stream["timestamps"] == "external":
+                    found.append(self._side_stream(shown))
+        return found
+
+    def _side_stream(self, origin: Mapping[str, Any]) -> dict[str, Any]:
+        """A stream of late tuples as a stream; in the engine it is only there while a query reads it."""
+        late = self.feeds.source(origin["name"]).stream.late
+        engine = {stream["name"]: stream for stream in self.engine.streams()}
+        blank = {key: 0 if isinstance(value, int) else None for key, value in origin.items()}
+        shown = {
+            **blank,
+            "name": late.name,
+            "fields": late.schema.to_data(),
+            "fingerprint": late.schema.fingerprint(),
+            "timestamps": late.timestamps,
+            "punctuations_by_cause": {},
+            "feeds": [],
+            **engine.get(late.name, {}),
+        }
+        return {**shown, "tuples": origin["late"], "connections": 0, "bytes": 0, "rejected": 0}
+
+    def components(self) -> list[dict[str, Any]]:
+        """The engine's components, with the inputs of their operators: what waits, and for how long it has."""
+        operators = {operator["name"]: operator for operator in self.engine.operators()}
         return [
             {
-                **stream,
-                "connections": received[stream["name"]].connections,
-                "bytes": received[stream["name"]].bytes,
-                "rejected": received[stream["name"]].rejected,
+                **component,
+                "inputs": [
+                    {"operator": name, **given}
+                    for name in component["operators"]
+                    for given in operators[name]["inputs"]
+                ],
             }
-            for stream in self.engine.streams()
-            if stream["name"] in received
+            for component in self.engine.components()
         ]
 
     def queries(self) -> list[dict[str, Any]]:

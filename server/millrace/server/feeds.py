@@ -6,7 +6,7 @@ The next sequence numbers outlive connections, so that a producer that reconnect
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -53,17 +53,37 @@ class Feeds:
         self._runner = runner
         self._streams: dict[str, _Stream] = {}
         self._owners: dict[tuple[str, str], OwnedFeed] = {}
-        self.punctuations: Counter[str] = Counter()
         self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
+        # The streams whose time may be guessed by the clock: for them it matters what lies unread.
+        self.guessed: frozenset[str] = frozenset()
 
     # -- streams -----------------------------------------------------------------------------------
 
     def add_stream(self, definition: StreamDefinition) -> None:
         self._streams[definition.name] = _Stream(Source(definition), Received())
+        if definition.timestamps == "external":
+            self._runner.add_side_outlet(definition.late)
+        self._look_for_guesses()
+
+    def alter_stream(self, definition: StreamDefinition) -> None:
+        self._streams[definition.name].source.stream = definition
+        self._look_for_guesses()
+
+    def _look_for_guesses(self) -> None:
+        definitions = [stream.source.stream for stream in self._streams.values()]
+        self.guessed = frozenset(
+            definition.name
+            for definition in definitions
+            if definition.timestamps == "external" and definition.max_skew_us is not None and definition.ets != "none"
+        )
+        self._runner.guessing = bool(self.guessed)
 
     def drop_stream(self, name: str) -> None:
         """The stream is gone: so are its feeds and what was remembered of them."""
-        del self._streams[name]
+        dropped = self._streams.pop(name)
+        if dropped.source.stream.timestamps == "external":
+            self._runner.remove_outlet(dropped.source.stream.late.name)
+        self._look_for_guesses()
         for stream, producer in [key for key in self._owners if key[0] == name]:
             owner = self._owners.pop((stream, producer))
             self._runner.forget_feed(stream, producer)
@@ -90,18 +110,25 @@ class Feeds:
         found = self._find(stream)
         previous = self._owners.get((stream, producer))
         if previous is not None:
-            self.close(stream, producer, previous)
+            # The feed goes on with its new owner: nothing that it holds is released meanwhile.
             previous.ended("taken_over", f"another connection opened producer {producer} of stream {stream}")
+            found.received.connections -= 1
         self._owners[stream, producer] = owner
         found.received.connections += 1
         self._runner.open_feed(stream, producer, owner, can_answer=can_answer)
         return self._next.get((stream, producer), 0)
 
-    def close(self, stream: str, producer: str, owner: OwnedFeed) -> None:
+    def close(self, stream: str, producer: str, owner: OwnedFeed, *, lost: bool = False) -> None:
+        """The owner has ended the feed, or was lost with its connection and may come back."""
         if self._owners.get((stream, producer)) is owner:
             del self._owners[stream, producer]
-            self._runner.close_feed(stream, producer, owner)
+            self._runner.close_feed(stream, producer, owner, lost=lost)
             self._find(stream).received.connections -= 1
+
+    def hold(self, stream: str, producer: str, owner: OwnedFeed, held: bool) -> None:
+        """Whether something that the feed said may lie unread."""
+        if self._owners.get((stream, producer)) is owner:
+            self._runner.hold_feed(stream, producer, held)
 
     def took(self, stream: str, producer: str, next_sequence: int) -> None:
         """The producer's tuples below this number were dealt with."""
@@ -116,12 +143,14 @@ class Feeds:
             self._runner.submit(Arrived(stream, producer, batch))
 
     def punctuated(self, stream: str, producer: str, value_us: int) -> None:
-        self.punctuations["client"] += 1
         self._runner.submit(Punctuated(stream, producer, value_us))
 
     def answered(self, stream: str, producer: str, request: int, value_us: int) -> None:
-        self.punctuations["ets"] += 1
         self._runner.submit(Answered(stream, producer, request, value_us))
+
+    def check_ahead(self, stream: str, batch: Batch) -> None:
+        """RowError for a tuple further above the clock than the stream allows."""
+        self._find(stream).source.check_ahead(batch, self._runner.now_us())
 
     def count(self, stream: str, *, received: int = 0, rejected: int = 0) -> None:
         """Bytes of a payload, and tuples refused, for the metrics."""

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from millrace.operators.batch import Batch
+from millrace.engine.events import Late
+from millrace.operators.batch import BEGINNING, Batch
 from millrace.protocol import (
     Body,
     FrameReader,
@@ -53,7 +54,6 @@ from millrace.protocol.messages import (
 from millrace.protocol.session import Stage
 from millrace.server.connection import Connection, Dialect
 from millrace.server.names import nearest
-from millrace.server.runner import system_clock_us
 from millrace.server.sink import Outlet, Subscription
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -83,6 +83,8 @@ class FrameDialect(Dialect):
         self._feeds: dict[int, _Feed] = {}
         self.subscriptions: dict[int, _Subscriber] = {}
         self._gathered: dict[int, list[_Frame]] = {}
+        self._said_bye = False
+        self._holds = False  # whether some feed was said to be held
         self._heard: Mapping[type, Callable[[Any], None]] = {
             Hello: self._hello,
             Open: self._open,
@@ -109,6 +111,21 @@ class FrameDialect(Dialect):
             self._take_gathered()
             self.say(Error.of(error))
             self._connection.close()
+        self._tell_held()
+
+    def reading_changed(self) -> None:
+        self._tell_held()
+
+    def _tell_held(self) -> None:
+        """Say of the feeds whose time may be guessed whether something of theirs may lie unread."""
+        guessed = self.hall.feeds.guessed
+        if not (guessed or self._holds):
+            return
+        unread = self._reader.buffered > 0 or not self._connection.reads
+        self._holds = False
+        for feed in self._feeds.values():
+            feed.hold(unread and feed.stream in guessed)
+            self._holds |= feed.held
 
     def writable_again(self) -> None:
         for subscriber in tuple(self.subscriptions.values()):
@@ -122,7 +139,7 @@ class FrameDialect(Dialect):
 
     def ended(self) -> None:
         for feed in tuple(self._feeds.values()):
-            feed.leave()
+            feed.leave(lost=not self._said_bye)
         for subscriber in tuple(self.subscriptions.values()):
             subscriber.leave()
         self._feeds.clear()
@@ -165,9 +182,10 @@ class FrameDialect(Dialect):
             self._refuse(error, getattr(message, "channel", None))
 
     def _hello(self, _: Hello) -> None:
-        self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, system_clock_us()))
+        self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, self.hall.runner.now_us()))
 
     def _bye(self, _: object) -> None:
+        self._said_bye = True
         self._connection.close()
 
     def _refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
@@ -222,8 +240,9 @@ class FrameDialect(Dialect):
 
     def _ets(self, said: Ets) -> None:
         feed = self._feeds[said.channel]
-        if said.value_us is not None:
-            self.hall.feeds.answered(feed.stream, feed.producer, said.request, said.value_us)
+        # No promise is the least promise: it ends the request.
+        value_us = BEGINNING if said.value_us is None else said.value_us
+        self.hall.feeds.answered(feed.stream, feed.producer, said.request, value_us)
 
     # -- subscriptions -----------------------------------------------------------------------------
 
@@ -271,6 +290,7 @@ class _Feed:
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
         self._source = self._feeds.source(wish.stream)
+        self.held = False
         self._open = False
 
     # -- orders ------------------------------------------------------------------------------------
@@ -290,6 +310,14 @@ class _Feed:
         if self._open:
             self._dialect.say(EtsRequest(self.channel, request, need_us))
 
+    def late(self, late: Late) -> None:
+        """Frames have no word for it: whoever wants to know reads the stream's late tuples."""
+
+    def hold(self, held: bool) -> None:
+        if held != self.held:
+            self.held = held
+            self._feeds.hold(self.stream, self.producer, self, held)
+
     def ended(self, code: str, text: str) -> None:
         self._dialect.forget(self.channel)
         if self._open:
@@ -297,8 +325,9 @@ class _Feed:
         else:
             self._dialect.say(Error(code, text, self.channel))
 
-    def leave(self) -> None:
-        self._feeds.close(self.stream, self.producer, self)
+    def leave(self, *, lost: bool = False) -> None:
+        self.hold(False)
+        self._feeds.close(self.stream, self.producer, self, lost=lost)
 
     # -- frames ------------------------------------------------------------------------------------
 
@@ -317,6 +346,7 @@ class _Feed:
     def _take_together(self, frames: Sequence[_Frame]) -> bool:
         try:
             batch = self._source.decode_many([memoryview(frame.body)[frame.head.offset :] for frame in frames])
+            self._feeds.check_ahead(self.stream, batch)
         except Refuse:
             return False
         self._feeds.arrived(self.stream, self.producer, batch)
@@ -336,8 +366,11 @@ class _Feed:
     def _decode(self, frame: _Frame) -> Batch:
         payload = memoryview(frame.body)[frame.head.offset :]
         if frame.head.kind == Kind.DATA:
-            return self._source.decode(payload)
-        return self._source.from_arrow(payload, frame.head.tuples)
+            batch = self._source.decode(payload)
+        else:
+            batch = self._source.from_arrow(payload, frame.head.tuples)
+        self._feeds.check_ahead(self.stream, batch)
+        return batch
 
 
 class _Subscriber:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from millrace.engine.events import Late
 from millrace.operators.batch import Batch
 from millrace.protocol import MillraceError, PeerError, Refuse, RowError
 from millrace.protocol.jsonlines import (
@@ -28,7 +29,7 @@ from millrace.protocol.session import same_token
 from millrace.server.connection import Connection, Dialect
 from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
-from millrace.server.writers import row_lines
+from millrace.server.writers import late_lines, row_lines
 
 # Rows written at a time: a kilobyte each would be a quarter of the write buffer.
 ROWS_AT_A_TIME: Final = 64
@@ -53,6 +54,7 @@ class LineDialect(Dialect):
             Token: self._token,
         }
         self._number = self._length = 0
+        self._holds = False  # whether some feed was said to be held
 
     # -- the connection's calls --------------------------------------------------------------------
 
@@ -70,6 +72,21 @@ class LineDialect(Dialect):
             self.connection.write(error_line(error, self._number + 1))
             self.connection.close()
         self._take_all()
+        self._tell_held()
+
+    def reading_changed(self) -> None:
+        self._tell_held()
+
+    def _tell_held(self) -> None:
+        """Say of the feeds whose time may be guessed whether something of theirs may lie unread."""
+        guessed = self.hall.feeds.guessed
+        if not (guessed or self._holds):
+            return
+        unread = self._reader.buffered > 0 or not self.connection.reads
+        self._holds = False
+        for feed in self._feeds.values():
+            feed.hold(unread and feed.stream in guessed)
+            self._holds |= feed.held
 
     def writable_again(self) -> None:
         for reader in tuple(self._readers.values()):
@@ -185,6 +202,7 @@ class _LineFeed:
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
         self._source = self._feeds.source(stream)
+        self.held = False
         self._credit = 0
         self._gathered: list[Mapping[str, Any]] = []
         self._numbers: list[int] = []
@@ -201,7 +219,9 @@ class _LineFeed:
         numbers, self._numbers = self._numbers, []
         while gathered:
             try:
-                self._arrived(self._source.from_objects(gathered))
+                batch = self._source.from_objects(gathered)
+                self._feeds.check_ahead(self.stream, batch)
+                self._arrived(batch)
                 return
             except RowError as error:
                 if error.row:
@@ -227,6 +247,15 @@ class _LineFeed:
     def asked(self, request: int, need_us: int) -> None:
         """Lines have no question for a timestamp: a peer punctuates when it likes."""
 
+    def late(self, late: Late) -> None:
+        """Tell the peer each tuple that came too late, by the name that it gave the feed."""
+        self._dialect.connection.write(late_lines(late, self._name))
+
+    def hold(self, held: bool) -> None:
+        if held != self.held:
+            self.held = held
+            self._feeds.hold(self.stream, self.producer, self, held)
+
     def ended(self, code: str, text: str) -> None:
         self._let_read()
         self._dialect.forget_feed(self.stream, self._name)
@@ -235,6 +264,7 @@ class _LineFeed:
     def leave(self) -> None:
         self.take()
         self._let_read()
+        self.hold(False)
         self._feeds.close(self.stream, self.producer, self)
 
 

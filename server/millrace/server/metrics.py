@@ -17,7 +17,9 @@ import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from millrace.engine.events import AskEnded
 from millrace.operators.batch import Batch
+from millrace.operators.source import CAUSES
 from millrace.server.feeds import Feeds
 from millrace.server.runner import Runner
 
@@ -27,11 +29,11 @@ BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_0
 
 # What an admin can change; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
-    "create_stream", "create_query", "create_sink", "drop_stream", "drop_query", "drop_sink",
+    "create_stream", "create_query", "create_sink", "alter_stream", "drop_stream", "drop_query", "drop_sink",
     "pause", "resume", "strategy", "break", "weight",
 )  # fmt: skip
 RESULTS: Final = ("done", "refused")
-CAUSES: Final = ("client", "ets")
+OUTCOMES: Final = ("answered", "below", "timeout", "closed")
 
 
 class Views(Protocol):
@@ -40,6 +42,8 @@ class Views(Protocol):
     def components(self) -> list[dict[str, Any]]: ...
 
     def operators(self) -> list[dict[str, Any]]: ...
+
+    def punctuations(self) -> dict[str, dict[str, int]]: ...
 
 
 @dataclass(slots=True)
@@ -76,6 +80,9 @@ class Metrics:
         self._runner = runner
         self._feeds = feeds
         self._latency: dict[str, Histogram] = {}
+        self._asks: dict[tuple[str, str], Histogram] = {}
+        self._punctuations: Counter[str] = Counter()
+        self._punctuated: dict[str, dict[str, int]] = {}
         self._pauses = Histogram()
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.registry = CollectorRegistry()
@@ -94,6 +101,23 @@ class Metrics:
         """A step that carried a change took so long: that is how long tuples waited for it at most."""
         self._pauses.observe(round(seconds * 1e6))
 
+    def ask_ended(self, order: AskEnded) -> None:
+        self._asks.setdefault((order.stream, order.outcome), Histogram()).observe(order.took_us)
+
+    def count_punctuations(self) -> None:
+        """Add what the engine has counted since; called before streams go, because their counts go with them."""
+        found = self._engine.punctuations()
+        for stream, counts in found.items():
+            before = self._punctuated.get(stream, {})
+            for cause, count in counts.items():
+                self._punctuations[cause] += count - before.get(cause, 0)
+        self._punctuated = found
+
+    def forget_stream(self, stream: str) -> None:
+        self._punctuated.pop(stream, None)
+        for key in [key for key in self._asks if key[0] == stream]:
+            del self._asks[key]
+
     def forget_query(self, query: str) -> None:
         self._latency.pop(query, None)
 
@@ -109,12 +133,14 @@ class Metrics:
         yield from self._components()
         yield from self._sinks()
         yield self._latencies()
+        self.count_punctuations()
         yield _counter(
             "punctuation",
-            "Punctuations taken in, by cause.",
+            "Promises of time that told the operators anything new, by cause.",
             ("cause",),
-            [((cause,), self._feeds.punctuations[cause]) for cause in CAUSES],
+            [((cause,), self._punctuations[cause]) for cause in CAUSES],
         )
+        yield self._requests()
         yield _counter(
             "reconfigurations",
             "Changes asked for by admins.",
@@ -142,7 +168,7 @@ class Metrics:
             (
                 "source_rejected",
                 "Tuples refused because they did not fit.",
-                {n: at.rejected for n, at in received.items()},
+                {name: at.rejected + self._runner.far.get(name, 0) for name, at in received.items()},
             ),
             ("source_late_tuples", "Tuples below their stream's mark.", {name: late.get(name, 0) for name in received}),
         ):
@@ -221,6 +247,18 @@ class Metrics:
         yield _gauge(
             "sink_lag_seconds", "Age of the oldest row held.", labels, [(name, at.lag_us / 1e6) for name, at in counts]
         )
+
+    def _requests(self) -> Metric:
+        family = HistogramMetricFamily(
+            "millrace_ets_request_seconds",
+            "How long requests for timestamps took, by what became of them.",
+            labels=("stream", "outcome"),
+        )
+        for stream in self._feeds.received():
+            for outcome in OUTCOMES:
+                taken = self._asks.setdefault((stream, outcome), Histogram())
+                family.add_metric((stream, outcome), list(_buckets(taken)), taken.total_us / 1e6)
+        return family
 
     def _latencies(self) -> Metric:
         family = HistogramMetricFamily(

@@ -2,12 +2,18 @@
 
 Rule: the engine is stepped from here and nowhere else, between two steps the event loop gets its turn, and an engine
 that has nothing to do is not stepped at all.
+
+Where a stream's time may be guessed by the clock, a guess must not overtake bytes that have arrived. So the clock is
+read, then the loop polls its sockets once, and the step that follows is told (`Heard`) that everything from before that
+reading has been handed over. uvloop polls exactly once between two turns of a task that only lets the others go first,
+and a poll reads a socket until it is empty; asyncio's own loop would need two such turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -16,7 +22,9 @@ import structlog
 
 from millrace.engine.events import (
     Answer,
+    AskEnded,
     AskTimestamp,
+    ClockStepped,
     Command,
     CommandBody,
     Deliver,
@@ -24,8 +32,10 @@ from millrace.engine.events import (
     Effects,
     Event,
     FeedClosed,
+    FeedHeld,
     FeedOpened,
     Grant,
+    Heard,
     Late,
     Measured,
     PauseQuery,
@@ -33,18 +43,25 @@ from millrace.engine.events import (
     Rejected,
     ResumeQuery,
     RowsFailed,
+    TooFar,
     WakeAt,
     WatchProgress,
 )
+from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch
-from millrace.protocol import Schema
+from millrace.protocol import MAX_INT64, Schema
+from millrace.server.clock import Clock
 from millrace.server.sink import Outlet
 
 log = structlog.get_logger()
 
 
-# An operator's failed rows are logged at most so often; its counters have them all.
+# What goes wrong again and again is logged at most so often for each culprit; counters have it all.
 COMPLAIN_EVERY_US: Final = 10_000_000
+# Culprits that are remembered; beyond that all are forgotten, and may be told once more.
+CULPRITS: Final = 10_000
+# How often the system's clock is looked at while nothing happens.
+LOOK_SECONDS: Final = 1.0
 # How often the end of the server looks whether sinks and subscribers are done.
 DRAIN_POLL_SECONDS: Final = 0.01
 
@@ -64,9 +81,18 @@ class FeedPeer(Protocol):
     def asked(self, request: int, need_us: int) -> None:
         """A promise of at least `need_us` would unblock an operator."""
 
+    def late(self, late: Late) -> None:
+        """Tuples came too late and entered no query."""
 
-def system_clock_us() -> int:
-    return time.time_ns() // 1_000
+
+class Timepiece(Protocol):
+    """What the driver needs of a clock: see `Clock`."""
+
+    held_back_us: int
+
+    def now_us(self) -> int: ...
+
+    def notice(self) -> int: ...
 
 
 class Runner:
@@ -82,7 +108,8 @@ class Runner:
         *,
         budget: int,
         retain: int,
-        clock: Callable[[], int] = system_clock_us,
+        clock: Timepiece | None = None,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self.engine = engine
         self.stopwatch = stopwatch
@@ -90,9 +117,17 @@ class Runner:
         self.outlets: dict[str, Outlet] = {}
         self.steps = 0
         self.late: dict[str, int] = {}
+        self.far: dict[str, int] = {}
+        self.guessing = False  # whether some stream's time may be guessed by the clock
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
         self.on_reconfiguration: Callable[[float], None] = _ignore
-        self._clock = clock
+        self.on_ask_ended: Callable[[AskEnded], None] = _ignore
+        self._clock = Clock() if clock is None else clock
+        self._look_seconds = look_seconds
+        self._stepped_us = 0
+        self._held_back = False
+        # Everything from before this time has been handed over to the engine.
+        self._heard_us = 0
         self._budget = budget
         self._retain = retain
         self._events: list[Event] = []
@@ -103,15 +138,17 @@ class Runner:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._last_command = 0
         self._watchers: dict[str, int] = {}
-        # By operator: rows that failed and were not told yet, and when they may be.
-        self._failed: dict[str, tuple[int, int]] = {}
+        # By culprit: how much was not told yet, and when it may be.
+        self._untold: dict[tuple[str, ...], tuple[int, int]] = {}
         self._held: dict[str, asyncio.Future[Any]] = {}
         self._orders: Mapping[type, Callable[[Any], None]] = {
             Deliver: self._deliver,
             Progressed: self._progressed,
-            Late: self._count_late,
+            Late: self._late,
+            TooFar: self._too_far,
             Grant: self._grant,
             AskTimestamp: self._ask,
+            AskEnded: self._ask_ended,
             WakeAt: self._wake_at,
             Answer: self._answer,
             Rejected: self._rejected,
@@ -119,7 +156,7 @@ class Runner:
         }
 
     def now_us(self) -> int:
-        return self._clock()
+        return self._clock.now_us()
 
     # -- in ----------------------------------------------------------------------------------------
 
@@ -141,11 +178,19 @@ class Runner:
         self.feeds[stream, feed] = peer
         self.submit(FeedOpened(stream, feed, can_answer))
 
-    def close_feed(self, stream: str, feed: str, peer: FeedPeer) -> None:
+    def close_feed(self, stream: str, feed: str, peer: FeedPeer, *, lost: bool = False) -> None:
         """End a feed, unless another connection has taken it over meanwhile."""
         if self.feeds.get((stream, feed)) is peer:
             del self.feeds[stream, feed]
-            self.submit(FeedClosed(stream, feed))
+            self.submit(FeedClosed(stream, feed, lost=lost))
+
+    def hold_feed(self, stream: str, feed: str, held: bool) -> None:
+        """Whether something of the feed's may lie unread: it came after all that was heard of until the last step."""
+        if held:
+            self.submit(Heard(self._heard_us))
+        self.submit(FeedHeld(stream, feed, held))
+        if held:
+            self.submit(Heard(MAX_INT64))
 
     def forget_feed(self, stream: str, feed: str) -> None:
         """The feed went with its stream."""
@@ -155,6 +200,10 @@ class Runner:
         outlet = Outlet(query, schema, self._retain, lambda wait, reason: self._wait(query, wait, reason))
         self.outlets[query] = outlet
         return outlet
+
+    def add_side_outlet(self, late: StreamDefinition) -> None:
+        """Where a stream's late tuples can be read as they come. Nothing waits for a slow reader of them."""
+        self.outlets[late.name] = Outlet(late.name, late.schema, self._retain, None)
 
     def remove_outlet(self, query: str) -> None:
         """The query was dropped."""
@@ -196,12 +245,24 @@ class Runner:
 
     async def run(self) -> None:
         """Step for ever."""
-        while True:
-            if not (self._events or self._more):
-                self._idle.set()
-                await self._wait_for_something()
-            self.step()
-            await asyncio.sleep(0)
+        look = asyncio.create_task(self._look_at_the_clock())
+        try:
+            while True:
+                if not (self._events or self._more):
+                    self._idle.set()
+                    await self._wait_for_something()
+                    if self.guessing:
+                        await self._hear()
+                self.step()
+                await self._hear()
+        finally:
+            look.cancel()
+
+    async def _hear(self) -> None:
+        """Let the sockets be read once, and know until when nothing can have been missed."""
+        if self.guessing:
+            self._heard_us = self._clock.now_us()
+        await asyncio.sleep(0)
 
     async def wait_drained(self) -> None:
         """Until the engine has worked off what it was told (a timer that is still to come does not count)."""
@@ -216,10 +277,11 @@ class Runner:
 
     def step(self) -> None:
         """One step, and its orders."""
-        now_us = self._clock()
+        self._notice()
+        now_us = self._clock.now_us()
         while self._wakes and self._wakes[0] <= now_us:
             heapq.heappop(self._wakes)
-        events, self._events = self.stopwatch.take() + self._events, []
+        events, self._events = self._gather(), []
         self._something.clear()
         began = time.perf_counter()
         effects = self.engine.step(now_us, events, budget=self._budget)
@@ -230,15 +292,56 @@ class Runner:
         for order in effects.orders:
             self._carry_out(order)
 
+    def _gather(self) -> list[Event]:
+        """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
+        events = self.stopwatch.take() + self._events
+        if self._stepped_us:
+            events.insert(0, ClockStepped(self._stepped_us))
+            self._heard_us += self._stepped_us
+            self._stepped_us = 0
+        if self.guessing:
+            events.append(Heard(self._heard_us))
+        return events
+
     async def _wait_for_something(self) -> None:
-        if not self._wakes:
-            await self._something.wait()
-            return
-        try:
-            async with asyncio.timeout(max(self._wakes[0] - self._clock(), 0) / 1e6):
+        while not self._something.is_set():
+            if not self._wakes:
                 await self._something.wait()
-        except TimeoutError:
-            pass  # the timer is due
+                return
+            ahead_us = self._wakes[0] - self._clock.now_us()
+            if ahead_us <= 0:
+                return
+            try:
+                # The loop counts in whole milliseconds, and rounding down would have it spin for the rest.
+                async with asyncio.timeout(math.ceil(ahead_us / 1_000) / 1_000):
+                    await self._something.wait()
+            except TimeoutError:
+                pass  # the timer is due, or nearly
+
+    # -- the clock ---------------------------------------------------------------------------------
+
+    async def _look_at_the_clock(self) -> None:
+        """Notice in good time when somebody sets the system's clock, although nothing else happens."""
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            self._notice()
+            if self._wakes and self._wakes[0] <= self._clock.now_us():
+                self._something.set()
+
+    def _notice(self) -> None:
+        stepped_us = self._clock.notice()
+        if stepped_us:
+            self._stepped_us += stepped_us
+            log.warning("the system's clock jumped forward; the server's follows", seconds=stepped_us / 1e6)
+        held_back = self._clock.held_back_us > 0
+        if held_back and not self._held_back:
+            log.warning(
+                "the system's clock was set back; the server's goes on, a little slower, until it has caught up",
+                seconds=self._clock.held_back_us / 1e6,
+            )
+        elif self._held_back and not held_back:
+            log.info("the system's clock has caught up with the server's")
+        self._held_back = held_back
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -248,7 +351,7 @@ class Runner:
     def _deliver(self, order: Deliver) -> None:
         outlet = self.outlets.get(order.query)
         if outlet is not None and len(order.batch):
-            self.on_delivery(order.query, self._clock(), order.batch)
+            self.on_delivery(order.query, self._clock.now_us(), order.batch)
             outlet.deliver(order.sequence, order.batch)
 
     def _progressed(self, order: Progressed) -> None:
@@ -256,8 +359,27 @@ class Runner:
         if outlet is not None:
             outlet.progressed(order.value_us)
 
-    def _count_late(self, order: Late) -> None:
+    def _late(self, order: Late) -> None:
         self.late[order.stream] = self.late.get(order.stream, 0) + len(order.batch)
+        peer = self.feeds.get((order.stream, order.feed))
+        if peer is not None:
+            peer.late(order)
+        outlet = self.outlets.get(f"{order.stream}.late")
+        if outlet is not None:
+            outlet.deliver(outlet.next_sequence, order.told(outlet.schema, order.at_us))
+        if order.broken:
+            self._complain(
+                "a client broke its own punctuation; the tuples are late",
+                order.broken,
+                stream=order.stream,
+                feed=order.feed,
+            )
+
+    def _too_far(self, order: TooFar) -> None:
+        self.far[order.stream] = self.far.get(order.stream, 0) + len(order.batch)
+        self._complain(
+            "tuples too far in the future were refused", len(order.batch), stream=order.stream, feed=order.feed
+        )
 
     def _grant(self, order: Grant) -> None:
         peer = self.feeds.get((order.stream, order.feed))
@@ -267,7 +389,18 @@ class Runner:
     def _ask(self, order: AskTimestamp) -> None:
         peer = self.feeds.get((order.stream, order.feed))
         if peer is not None:
+            log.debug("asked for a timestamp", stream=order.stream, feed=order.feed, need_us=order.need_us)
             peer.asked(order.request, order.need_us)
+
+    def _ask_ended(self, order: AskEnded) -> None:
+        log.debug(
+            "a request for a timestamp ended",
+            stream=order.stream,
+            feed=order.feed,
+            outcome=order.outcome,
+            took_us=order.took_us,
+        )
+        self.on_ask_ended(order)
 
     def _wake_at(self, order: WakeAt) -> None:
         if order.at_us not in self._wakes:
@@ -286,13 +419,19 @@ class Runner:
         log.warning("the engine rejected an event", kind=type(order.event).__name__, reason=order.refused.text)
 
     def _rows_failed(self, order: RowsFailed) -> None:
+        self._complain("rows were dropped", order.count, operator=order.operator, reason=order.reason)
+
+    def _complain(self, text: str, tuples: int, **about: str) -> None:
         """Told at once, then now and then: a stream of bad rows must not become a stream of lines."""
-        rows, due_us = self._failed.get(order.operator, (0, 0))
-        rows, now_us = rows + order.count, self._clock()
+        culprit = (text, *(value for name, value in about.items() if name != "reason"))
+        untold, due_us = self._untold.get(culprit, (0, 0))
+        untold, now_us = untold + tuples, self._clock.now_us()
         if now_us >= due_us:
-            log.warning("rows were dropped", operator=order.operator, rows=rows, reason=order.reason)
-            rows, due_us = 0, now_us + COMPLAIN_EVERY_US
-        self._failed[order.operator] = (rows, due_us)
+            log.warning(text, tuples=untold, **about)
+            untold, due_us = 0, now_us + COMPLAIN_EVERY_US
+        if len(self._untold) >= CULPRITS:
+            self._untold.clear()
+        self._untold[culprit] = untold, due_us
 
 
 class Stopwatch:

@@ -138,10 +138,11 @@ class Outlet:
     """Where one query's rows leave the engine.
 
     `next_sequence` is the number of the next row. `_retained` holds the newest rows, at least as many as asked for
-    if there were so many, for subscribers who want to begin earlier.
+    if there were so many, for subscribers who want to begin earlier. Without `wait` nothing can be made to wait for a
+    slow consumer: one that asks for it loses its oldest rows instead.
     """
 
-    def __init__(self, query: str, schema: Schema, retain: int, wait: Callable[[bool, str], None]) -> None:
+    def __init__(self, query: str, schema: Schema, retain: int, wait: Callable[[bool, str], None] | None) -> None:
         self.query = query
         self.schema = schema
         self.next_sequence = 0
@@ -167,6 +168,8 @@ class Outlet:
     def add(self, consumer: Consumer, from_sequence: int | None = None) -> int:
         """Let the consumer have every row from a number on (default: the next); the number of the first it gets."""
         first = self.first(from_sequence)
+        if self._wait is None and consumer.slow.policy == "wait":
+            consumer.slow = replace(consumer.slow, policy="drop_oldest")
         consumer.drained = self._look_for_slow_ones
         self.consumers.append(consumer)
         for sequence, batch in self._retained_from(first):
@@ -230,6 +233,8 @@ class Outlet:
 
     def _look_for_slow_ones(self) -> None:
         """Ask the query to wait as soon as one consumer needs it, and to go on when all have caught up."""
+        if self._wait is None:
+            return
         slow = next((consumer for consumer in self.consumers if consumer.waits), None)
         if slow is not None and not self.waiting:
             self.waiting = True

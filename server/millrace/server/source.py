@@ -28,7 +28,7 @@ from millrace.operators.batch import (
     object_array,
 )
 from millrace.protocol import MAX_INT64, MIN_INT64, Field, RowError, Type
-from millrace.protocol.timestamps import parse_timestamp
+from millrace.protocol.timestamps import format_timestamp, parse_timestamp
 
 # What msgspec checks while it decodes. Its integers are unbounded and its floats may be NaN: columns check those.
 WIRE_TYPES: Final[dict[Type, Any]] = {
@@ -152,6 +152,20 @@ class Source:
         table = with_missing(table, self._fields)
         columns, valid = read_table(table, self._fields, self.stream.extra == "ignore")
         return self._timed(columns, valid, table.num_rows) if table.num_rows else Batch.empty(self.schema)
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def check_ahead(self, batch: Batch, now_us: int) -> None:
+        """RowError for the first row whose time lies further above the clock than the stream allows."""
+        ahead_us = self.stream.ahead_us
+        if ahead_us is None or self._time is None or not len(batch.ts):
+            return
+        most_us = now_us + ahead_us
+        if batch.ts.max() <= most_us:
+            return
+        row = int((batch.ts > most_us).argmax())
+        expected = f"at most {format_timestamp(most_us)} ({ahead_us / 1e6:g} s above the server's clock, max_ahead)"
+        raise _row_error(row, expected, format_timestamp(int(batch.ts[row])), self.stream.time, "bad_value")
 
     # -- the slow way ------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final, Literal, Protocol
 
 import msgspec
 
+from millrace.engine.events import Late
 from millrace.operators.batch import Batch, Row
 from millrace.protocol import Refuse, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
@@ -65,6 +66,27 @@ def row_lines(query: str, sequence: int, batch: Batch) -> bytes:
         _JSON.encode({"query": query, "seq": number, "row": row}) + b"\n"
         for number, row in enumerate(json_rows(batch), sequence)
     )
+
+
+def late_lines(late: Late, feed: str) -> bytes:
+    """Late tuples as their feed by JSON lines is told of them, under the name that it gave itself."""
+    times = zip(late.batch.ts.tolist(), late.marks.tolist(), strict=True)
+    return b"".join(
+        _JSON.encode({"late": _late(late, feed, row, ts, mark)}) + b"\n"
+        for row, (ts, mark) in zip(json_rows(late.batch), times, strict=True)
+    )
+
+
+def _late(late: Late, feed: str, row: dict[str, Any], ts: int, mark: int) -> dict[str, Any]:
+    return {
+        "stream": late.stream,
+        "tuple": row,
+        "ts": format_timestamp(ts),
+        "mark": format_timestamp(mark),
+        "late_by_us": mark - ts,
+        "feed": feed,
+        "at": format_timestamp(late.at_us),
+    }
 
 
 class JsonLinesWriter:
