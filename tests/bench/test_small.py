@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import engine, ets, wire
+from bench import aggregate, engine, ets, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -29,6 +29,16 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     speed, share = wire.throughput(kind, rows, 20_000, 1.0)
     assert speed.value > 0
     assert share.value > 0
+
+
+def test_windows_against_duckdb() -> None:
+    """`tumbling` itself compares rows and counts with DuckDB's."""
+    assert [figure.unit for figure in aggregate.tumbling(20_000, 1_000, repeats=1)] == ["ns/tuple", "ns/tuple", "times"]
+
+
+def test_sliding_windows_and_the_closing_of_many_groups() -> None:
+    figures = aggregate.sliding(20_000, repeats=1) + aggregate.closing(20_000, 5_000)
+    assert all(figure.value > 0 for figure in figures)
 
 
 def test_idle_connections_are_held_and_measured() -> None:
