@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import engine, wire
+from bench import aggregate, engine, ets, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -13,9 +13,15 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "engine-event": lambda: engine.throughput(1 << 21, order="event"),
     "engine-single": lambda: engine.single_tuple(20_000),
     "engine-single-event": lambda: engine.single_tuple(20_000, order="event"),
+    "aggregate-65536": lambda: aggregate.tumbling(2_000_000, 65_536),
+    "aggregate-260000": lambda: aggregate.tumbling(2_000_000, 260_000),
+    "aggregate-sliding": lambda: aggregate.sliding(12_000_000),
+    "aggregate-closing": lambda: aggregate.closing(3_000_000, 260_000),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
     "wire-idle": lambda: wire.idle_connections(1_000),
+    "ets-order": lambda: ets.order_on_demand(2_000),
+    "ets-feeds": lambda: ets.many_feeds(100, 100),
 }
 
 

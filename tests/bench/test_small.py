@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import engine, wire
+from bench import aggregate, engine, ets, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -31,9 +31,31 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     assert share.value > 0
 
 
+def test_windows_against_duckdb() -> None:
+    """`tumbling` itself compares rows and counts with DuckDB's."""
+    assert [figure.unit for figure in aggregate.tumbling(20_000, 1_000, repeats=1)] == ["ns/tuple", "ns/tuple", "times"]
+
+
+def test_sliding_windows_and_the_closing_of_many_groups() -> None:
+    figures = aggregate.sliding(20_000, repeats=1) + aggregate.closing(20_000, 5_000)
+    assert all(figure.value > 0 for figure in figures)
+
+
 def test_idle_connections_are_held_and_measured() -> None:
     (figure,) = wire.idle_connections(30)
     assert figure.unit == "KiB"
+
+
+def test_order_on_demand_against_no_order() -> None:
+    latent, internal, difference, asked = ets.order_on_demand(10)
+    assert min(latent.value, internal.value, asked.value) > 0
+    assert difference.bound == ets.ALLOWED_US
+
+
+def test_many_feeds_of_one_stream() -> None:
+    """`many_feeds` itself compares the stream's mark with the least of them all."""
+    figures = ets.many_feeds(10, 5)
+    assert all(figure.unit for figure in figures)
 
 
 def test_a_figure_says_whether_it_holds() -> None:

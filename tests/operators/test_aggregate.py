@@ -96,7 +96,10 @@ CALLS = [
 ]
 
 rows_strategy = st.lists(
-    st.tuples(st.integers(-40, 60), st.tuples(*(st.one_of(st.none(), VALUES[name]) for name in NAMES))),
+    st.tuples(
+        st.one_of(st.integers(-6, 9), st.integers(-40, 60)),
+        st.tuples(*(st.one_of(st.none(), VALUES[name]) for name in NAMES)),
+    ),
     min_size=1,
     max_size=30,
 )
@@ -360,6 +363,45 @@ def row(ts: int, i: int | None = None, t: str | None = None, d: float | None = N
 def test_events_exactly_a_gap_apart_are_separate_sessions() -> None:
     spec = AggregateSpec(SessionWindow(10), (), (("n", call("count")),), (("a", "start"), ("b", "end")))
     assert given_rows(spec, row(0), row(10), row(29), row(20)).rows == [(1, 0, 10), (1, 10, 20), (2, 20, 39)]
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("cut", [1, 5])
+def test_ties_go_to_the_earliest_or_the_latest_arrival(cut: int) -> None:
+    calls = (
+        ("first", call("first", "t")),
+        ("last", call("last", "t")),
+        ("least", call("arg_min", "t", "i")),
+        ("greatest", call("arg_max", "t", "i")),
+    )
+    rows = [row(5, 1, "a"), row(5, 1, "b"), row(2, 1, "c"), row(2, 1, "d"), row(5, 1, "e")]
+    assert given_rows(AggregateSpec(TimeWindow(10, 10), (), calls), *rows, cut=cut).rows == [("c", "e", "c", "c")]
+
+
+@pytest.mark.usefixtures("kernels")
+def test_tuples_between_windows_are_in_none() -> None:
+    spec = AggregateSpec(TimeWindow(3, 5), (), (("n", call("count")),), (("a", "start"),))
+    harness = given_rows(spec, *(row(ts) for ts in (2, 3, 4, 5, -1, -2, -3)), cut=7)
+    assert harness.rows == [(1, -5), (1, 0), (1, 5)]
+    assert given_rows(spec, row(3)).rows == []
+
+
+@pytest.mark.usefixtures("kernels")
+def test_both_zeros_are_one_key_and_a_null_is_none_of_them() -> None:
+    spec = AggregateSpec(TimeWindow(10, 10), (("d", column("d")), ("i", column("i"))), (("n", call("count")),))
+    harness = given_rows(spec, row(0, 0, d=0.0), row(1, 0, d=-0.0), row(2, None, d=0.0), row(3, 0), row(4, 0))
+    assert harness.rows == [(0.0, 0, 2), (0.0, None, 1), (None, 0, 2)]
+
+
+def test_a_session_closes_when_the_mark_is_at_its_end() -> None:
+    harness = Harness(AggregateSpec(SessionWindow(10), (), (("n", call("count")),), (("b", "end"),)))
+    harness.put([row(3)])
+    harness.input.punctuate(12)
+    harness.work(100)
+    assert harness.rows == []
+    harness.input.punctuate(13)
+    harness.work(100)
+    assert harness.rows == [(1, 13)]
 
 
 def test_a_sum_that_does_not_fit_costs_its_own_row_and_one_that_comes_back_is_right() -> None:

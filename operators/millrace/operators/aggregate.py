@@ -88,7 +88,8 @@ class WindowAggregate(Prone):
         if reader.taken != reader.buffer.end:
             return None
         end = self.windows.next_end()
-        return None if end is None or end <= self._clocked(reader.promise) else end
+        known = self.windows.reached if self.stamps() else reader.promise
+        return None if end is None or end <= known else end
 
     def _clocked(self, promise_us: int) -> int:
         """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""

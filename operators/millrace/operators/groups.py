@@ -115,7 +115,7 @@ class Grouping:
             lambda whole: row.make(constants, whole),
             columns,
             tuple(argument.type for argument in arguments),
-            call.distinct and row.distinct and bool(arguments),
+            call.distinct and row.distinct and bool(call.arguments),
         )
 
     def compute(self, batch: Batch) -> tuple[Rows, int, str]:

@@ -18,6 +18,9 @@ from millrace.engine.events import Answer, Effect, Event, Execution, Measured, R
 
 MANY: Final = 1 << 62
 
+# Virtual microseconds: whole ones, which are cheap, until the price of work has a fraction.
+Time = Fraction | int
+
 
 class Instant(NamedTuple):
     """What happens at one time, in order."""
@@ -29,10 +32,10 @@ class Instant(NamedTuple):
 class Watcher(Protocol):
     """Whoever carries out what the engine orders."""
 
-    def ordered(self, at_us: Fraction, order: Effect) -> None:
+    def ordered(self, at_us: Time, order: Effect) -> None:
         """An order of the engine; `at_us` is when it leaves."""
 
-    def executed(self, step: int, at_us: Fraction, execution: Execution) -> None:
+    def executed(self, step: int, at_us: Time, execution: Execution) -> None:
         """An execution (told only when traced), the time before it, and its number from 1."""
 
     def stepped(self) -> None:
@@ -72,13 +75,13 @@ class Price:
 class Driver:
     """Runs an engine over instants.
 
-    clock_us   the virtual clock: whole microseconds, but for fractions of a price
+    clock_us   the virtual clock
     single     one execution per step: for traces, and wherever work has a price
     """
 
     def __init__(self, watcher: Watcher, *, price: Price | None = None, trace: bool = False) -> None:
         self.engine = Engine(stopwatch=price, trace=trace)
-        self.clock_us = Fraction(0)
+        self.clock_us: Time = 0
         self._watcher = watcher
         self._price = price
         self._single = trace or price is not None
@@ -89,7 +92,7 @@ class Driver:
 
     def begin(self, at_us: int) -> None:
         """Set the clock, before anything has happened."""
-        self.clock_us = Fraction(at_us)
+        self.clock_us = at_us
         self.engine.moment.now_us = at_us
 
     def run(self, instants: Iterable[Instant]) -> None:
@@ -112,11 +115,15 @@ class Driver:
                     return
                 self._execute()
             elif self._wake is not None and self._wake < at_us:
-                self.clock_us = max(self.clock_us, Fraction(self._wake))
+                self._move_to(self._wake)
                 self._execute()
             else:
-                self.clock_us = max(self.clock_us, Fraction(at_us))
+                self._move_to(at_us)
                 return
+
+    def _move_to(self, at_us: int) -> None:
+        if at_us > self.clock_us:
+            self.clock_us = at_us
 
     def _enter(self, instant: Instant) -> None:
         """Let events in at their own time, which under a price may lie before the clock's."""

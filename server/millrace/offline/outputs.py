@@ -7,13 +7,13 @@ time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 import msgspec
 
 from millrace.engine.events import Execution, Late
+from millrace.offline.driver import Time
 from millrace.offline.files import STANDARD, ArrowWriter, create, plain_times, refuse_file
 from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.protocol import Schema, format_timestamp
@@ -157,7 +157,7 @@ class Lines:
         else:
             self._file.flush()
 
-    def time(self, us: Fraction | int) -> Any:
+    def time(self, us: Time) -> Any:
         """A time as the run shows times; the end of time is null. Fractions of a microsecond stay a number."""
         if us == END_OF_TIME:
             return None
@@ -192,7 +192,7 @@ class LateLines(Lines):
 class TraceLines(Lines):
     """What ran, and which punctuation reached a sink."""
 
-    def executed(self, step: int, at_us: Fraction, execution: Execution) -> None:
+    def executed(self, step: int, at_us: Time, execution: Execution) -> None:
         self.write(
             [
                 {
@@ -207,7 +207,7 @@ class TraceLines(Lines):
             ]
         )
 
-    def progressed(self, at_us: Fraction, query: str, value_us: int) -> None:
+    def progressed(self, at_us: Time, query: str, value_us: int) -> None:
         self.write([{"at": self.time(at_us), "query": query, "punctuation": self.time(value_us)}])
 
 

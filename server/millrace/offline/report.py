@@ -7,12 +7,12 @@ Only `wall_us` differs between two runs of the same input.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from millrace.engine.engine import Engine
+from millrace.offline.driver import Time
 from millrace.operators.batch import Batch
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
@@ -43,7 +43,7 @@ class Measures:
             if type(operator).state_tuples is not Operator.state_tuples:
                 self._stateful.append(operator)
 
-    def delivered(self, query: str, batch: Batch, at_us: Fraction) -> None:
+    def delivered(self, query: str, batch: Batch, at_us: Time) -> None:
         whole = int(at_us)
         waited = whole - batch.arrival
         self.latencies[query].append(waited if whole == at_us else waited + float(at_us - whole))
@@ -86,7 +86,7 @@ def latency_of(arrays: Sequence[Any]) -> dict[str, float | None]:
 
 
 def report(
-    engine: Engine, measures: Measures, rejected: dict[str, int], virtual_us: Fraction, wall_us: int
+    engine: Engine, measures: Measures, rejected: dict[str, int], virtual_us: Time, wall_us: int
 ) -> dict[str, Any]:
     """The report as plain data."""
     gauge = engine.gauge

@@ -35,7 +35,7 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.offline.driver import Driver, Instant, Price
+from millrace.offline.driver import Driver, Instant, Price, Time
 from millrace.offline.events import FEED, names_of_feeds, read_events
 from millrace.offline.files import STANDARD, Advanced, read_batches, refuse_file
 from millrace.offline.merge import Cursor, Merge, in_time_order
@@ -175,7 +175,7 @@ class Run:
 
     # -- what the engine orders ----------------------------------------------------------------------------------------
 
-    def ordered(self, at_us: Fraction, order: Effect) -> None:
+    def ordered(self, at_us: Time, order: Effect) -> None:
         match order:
             case Deliver(query, sequence, batch):
                 if self._measures is not None:
@@ -204,7 +204,7 @@ class Run:
         disorder = self.script.streams[late.stream].disorder_us
         return [mark + disorder for mark in late.marks.tolist()]
 
-    def executed(self, step: int, at_us: Fraction, execution: Execution) -> None:
+    def executed(self, step: int, at_us: Time, execution: Execution) -> None:
         if self._trace is not None:
             self._trace.executed(step, at_us, execution)
 

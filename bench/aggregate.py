@@ -1,0 +1,135 @@
+"""Windows: group-by against DuckDB on the same columns, sliding against tumbling, the pause when a window closes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from bench.figure import Figure, best_of
+from millrace.engine.engine import Engine
+from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, FeedClosed
+from millrace.engine.plan import Node, QueryPlan, StreamDefinition
+from millrace.operators.batch import Batch, Int64s
+from millrace.operators.expression import Column
+from millrace.operators.spec import AggregateCall, AggregateSpec, TimeWindow
+from millrace.protocol import Schema, Type
+
+SCHEMA = Schema.of(ts="timestamp", k="bigint", v="bigint")
+KEY = (("k", Column(Type.BIGINT, True, 1, "k")),)
+VALUE = Column(Type.BIGINT, True, 2, "v")
+COUNT = AggregateCall(Type.BIGINT, False, "count()")
+SUM = AggregateCall(Type.BIGINT, True, "sum(bigint)", (VALUE,))
+MEAN = AggregateCall(Type.DOUBLE, True, "avg(bigint)", (VALUE,))
+TUMBLING = TimeWindow(10_000_000, 10_000_000)
+SLIDING = TimeWindow(60_000_000, 10_000_000)
+
+
+class Load:
+    """Tuples at 100,000 in a second of event time, with keys and values drawn from a seed."""
+
+    def __init__(self, tuples: int, groups: int) -> None:
+        rng = np.random.default_rng(1)
+        self.ts: Int64s = np.arange(tuples) * 10
+        self.k: Int64s = rng.integers(0, groups, tuples)
+        self.v: Int64s = rng.integers(0, 1500, tuples)
+
+    def batches(self, k: int) -> list[Batch]:
+        columns = (self.ts, self.k, self.v)
+        return [
+            Batch(SCHEMA, self.ts[at : at + k], [column[at : at + k] for column in columns])
+            for at in range(0, len(self.ts), k)
+        ]
+
+    @property
+    def table(self) -> pa.Table:
+        return pa.table({"ts": self.ts, "k": self.k, "v": self.v})
+
+
+def engine_with(spec: AggregateSpec, k: int) -> Engine:
+    engine = Engine()
+    node = Node("q.aggregate1", spec, ("s.source",))
+    plan = QueryPlan("q", (node,), node.name, spec.schema([SCHEMA]), reads_streams=("s",))
+    definition = StreamDefinition("s", SCHEMA, "external", "ts")
+    for effect in engine.step(0, [Command(1, AddStream(definition)), Command(2, AddQuery(plan, f"dfs({k})"))]).orders:
+        assert isinstance(effect, Answer)
+        assert effect.refused is None
+    return engine
+
+
+class Run:
+    """All tuples of a load through one aggregate: rows given, the sum of their second column, the longest step."""
+
+    def __init__(self, load: Load, spec: AggregateSpec, k: int) -> None:
+        self.rows = self.total = 0
+        self.longest = 0.0
+        self._engine = engine_with(spec, k)
+        batches = load.batches(k)
+        for at in range(0, len(batches), 4):
+            self._step([Arrived("s", "bench", batch) for batch in batches[at : at + 4]])
+        self._step([FeedClosed("s", "bench", ended=True)])
+
+    def _step(self, events: Sequence[Any]) -> None:
+        while True:
+            begin = time.perf_counter()
+            effects = self._engine.step(1, events)
+            self.longest = max(self.longest, time.perf_counter() - begin)
+            events = ()
+            for effect in effects.orders:
+                if isinstance(effect, Deliver):
+                    self.rows += len(effect.batch)
+                    self.total += int(effect.batch.columns[1].sum())
+            if not effects.more:
+                return
+
+
+def in_duckdb(table: pa.Table) -> pa.Table:
+    connection = duckdb.connect()
+    connection.execute("PRAGMA threads=1")
+    connection.register("t", table)
+    query = f"SELECT k, count(*) AS n, sum(v)::BIGINT, ts // {TUMBLING.size_us} AS w FROM t GROUP BY k, w"
+    return connection.sql(query).to_arrow_table()
+
+
+def tumbling(tuples: int, groups: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:
+    """Count and sum per key and window; both give as many rows, and count each tuple once."""
+    load = Load(tuples, groups)
+    spec = AggregateSpec(TUMBLING, KEY, (("n", COUNT), ("s", SUM)), (("window_start", "start"),))
+    table = load.table
+    wanted = in_duckdb(table)
+    run = Run(load, spec, k)
+    assert run.rows == len(wanted)
+    assert run.total == pyarrow.compute.sum(wanted["n"]).as_py() == tuples
+    ours = best_of(repeats, lambda: Run(load, spec, k))
+    theirs = best_of(repeats, lambda: in_duckdb(table))
+    name = f"tumbling count + sum, {groups:,} groups, k = {k}"
+    return [
+        Figure(f"{name}: engine", ours / tuples * 1e9, "ns/tuple"),
+        Figure(f"{name}: DuckDB", theirs / tuples * 1e9, "ns/tuple", note="one thread, the same Arrow columns"),
+        Figure(f"{name}: ratio", ours / theirs, "times", 3.0),
+    ]
+
+
+def sliding(tuples: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:
+    """A mean over the last 60 seconds every 10, by 1,000 keys, against the same per 10 seconds."""
+    load = Load(tuples, 1000)
+    panes, plain = AggregateSpec(SLIDING, KEY, (("m", MEAN),)), AggregateSpec(TUMBLING, KEY, (("m", MEAN),))
+    slow = best_of(repeats, lambda: Run(load, panes, k))
+    quick = best_of(repeats, lambda: Run(load, plain, k))
+    return [Figure("sliding average, 60 s by 10 s, 1,000 keys / tumbling", slow / quick, "times", 2.0)]
+
+
+def closing(tuples: int, groups: int) -> list[Figure]:
+    """The longest step while windows of many groups close."""
+    load = Load(tuples, groups)
+    figures = []
+    for flush, bound in (("none", None), ("slow", 20.0), ("lazy", None)):
+        spec = AggregateSpec(TUMBLING, KEY, (("n", COUNT), ("s", SUM)), flush=flush, max_delay_us=10_000_000)
+        longest = min(Run(load, spec, 4096).longest for _ in range(2))
+        figures.append(Figure(f"longest step, {groups:,} groups, flush = '{flush}'", longest * 1e3, "ms", bound))
+    return figures
