@@ -277,6 +277,9 @@ async def test_a_feed_that_is_taken_over_releases_nothing(daemon):
         assert (await first.hear(Closed)).code == "taken_over"
         assert stream(daemon, "s")["mark_us"] == 100
         assert stream(daemon, "s")["connections"] == 2
+        # Whoever has sent nothing yet can be taken over as well: the new connection gets its credit.
+        await opening(first, "s", 1, "idle")
+        assert (await opening(second, "s", 1, "idle")).credit > 0
 
 
 # -- guesses by the clock ----------------------------------------------------------------------------------------------
