@@ -376,6 +376,18 @@ async def test_half_a_frame_stops_the_clock_of_its_feed(daemon, watch):
 
 
 @by_watch
+async def test_half_a_frame_of_a_connection_that_was_taken_over_holds_nothing(daemon, watch):
+    async with peer(daemon) as first, peer(daemon) as second:
+        await feeding(first, (1_000, 1), stream="b")
+        first.say_raw(first.session.say(Data(0, 1, [(1_500, 3)]))[:7])
+        feed = daemon.engine.source("b").feeds.get("p")
+        await until(lambda: feed.held_since is not None)
+        assert (await opening(second, "b")).next_sequence == 1
+        assert feed.held_since is None
+        assert daemon.engine.source("b").feeds.get("p") is feed
+
+
+@by_watch
 async def test_half_a_line_stops_the_clock_of_its_feed_until_the_policy_is_lifted(daemon, watch):
     async with lines(daemon) as nc:
         nc.say('{"stream": "b", "tuple": {"ts": 1000, "k": 1}}')
