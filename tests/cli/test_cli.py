@@ -79,6 +79,29 @@ def test_explain(server):
     assert "WHERE k > 5" in server.millrace("sql", "EXPLAIN SELECT k FROM a WHERE k > 5").stdout
 
 
+def test_why(server):
+    said = server.millrace("why", "q")
+    assert said.returncode == 0
+    assert said.stdout.startswith("Nothing waits: ")
+    assert said.stderr.startswith("try: millrace ")
+    found = server.json("why", "q")
+    assert (found["text"], found["reason"]) == (said.stdout.strip(), "no_tuples")
+    gone = server.millrace("why", "qq")
+    assert (gone.returncode, gone.stdout) == (1, "")
+    assert "did you mean q?" in gone.stderr
+
+
+def test_what_waits_is_shown_with_its_component_and_its_stream(server):
+    (union, *_) = [
+        given for given in server.json("component", "show", "a")["inputs"] if given["operator"] == "q.union1"
+    ]
+    assert set(union) >= {"from", "queue_tuples", "peak_queue_tuples", "idle_wait_us", "register_us"}
+    assert "operator q.union1, from b.source" in server.millrace("component", "show", "a").stdout
+    shown = server.millrace("stream", "show", "a").stdout
+    assert "punctuations_by_cause  tuple=" in shown
+    assert "ets                    on-demand" in shown
+
+
 def rows(kind, tmp_path):
     """The same rows as a file of each format."""
     path = tmp_path / f"rows.{kind}"
@@ -184,6 +207,15 @@ def test_a_bad_row_is_named_by_its_line(server, tmp_path):
     done = server.millrace("feed", "a", str(path))
     assert done.returncode == 1
     assert f"{path}, line 2, field k: expected bigint" in done.stderr
+    assert "(the first 0 rows were fed)" in done.stderr
+    before = server.json("stream", "show", "b")["tuples"]
+    good = "".join(f'{{"k": {k}, "name": "{"x" * 400}"}}\n' for k in range(9_000))
+    path.write_text(good + "half\n" + good)
+    done = server.millrace("feed", "b", str(path))
+    assert "line 9001" in done.stderr
+    fed = int(done.stderr.partition("the first ")[2].split()[0])
+    assert 0 < fed <= 9_000
+    assert server.json("stream", "show", "b")["tuples"] - before == fed
     path.write_text('{"k": 1}\n{"k": 2')
     assert "line 2" in server.millrace("feed", "a", str(path)).stderr
     empty = tmp_path / "empty.jsonl"

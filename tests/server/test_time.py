@@ -277,6 +277,9 @@ async def test_a_feed_that_is_taken_over_releases_nothing(daemon):
         assert (await first.hear(Closed)).code == "taken_over"
         assert stream(daemon, "s")["mark_us"] == 100
         assert stream(daemon, "s")["connections"] == 2
+        # Whoever has sent nothing yet can be taken over as well: the new connection gets its credit.
+        await opening(first, "s", 1, "idle")
+        assert (await opening(second, "s", 1, "idle")).credit > 0
 
 
 # -- guesses by the clock ----------------------------------------------------------------------------------------------
@@ -370,6 +373,18 @@ async def test_half_a_frame_stops_the_clock_of_its_feed(daemon, watch):
         await until(lambda: rows(daemon) == 2)
         assert stream(daemon, "b")["late"] == 0
         assert daemon.engine.source("b").feeds.get("p").held_since is None
+
+
+@by_watch
+async def test_half_a_frame_of_a_connection_that_was_taken_over_holds_nothing(daemon, watch):
+    async with peer(daemon) as first, peer(daemon) as second:
+        await feeding(first, (1_000, 1), stream="b")
+        first.say_raw(first.session.say(Data(0, 1, [(1_500, 3)]))[:7])
+        feed = daemon.engine.source("b").feeds.get("p")
+        await until(lambda: feed.held_since is not None)
+        assert (await opening(second, "b")).next_sequence == 1
+        assert feed.held_since is None
+        assert daemon.engine.source("b").feeds.get("p") is feed
 
 
 @by_watch

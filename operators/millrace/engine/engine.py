@@ -217,9 +217,10 @@ class Engine:
         feed.can_answer = event.can_answer
         self.time.timers.unset("leave", event.stream, event.feed)
         if known is not None:
-            # Another connection has it now: that one has not been asked, and what was sent before has used up credit
-            # that it does not know of.
+            # Another connection has it now: that one has not been asked, nothing of it lies unread, and what was sent
+            # before has used up credit that it does not know of.
             self.time.forget_request(source, feed, effects)
+            feed.release(self.time.heard_us)
             feed.owed = 0
         effects.orders.append(Grant(event.stream, event.feed, self.credit))
 

@@ -13,7 +13,7 @@ import typer
 
 from millrace.cli import show
 from millrace.cli.link import Link, segment
-from millrace.protocol.errors import MillraceError
+from millrace.protocol.errors import MillraceError, Refuse
 
 if TYPE_CHECKING:
     from millrace.client import Client
@@ -40,8 +40,13 @@ def feed(
     definition = _definition(link.get(f"streams/{segment(stream)}"))
     started = time.monotonic()
     with connected(link) as client, client.open(stream, schema=definition.schema) as opened, _bar(file) as advanced:
-        for batch in _paced(read_batches(file, definition, advanced, format), rate):
-            opened.send(batch.rows())
+        try:
+            for batch in _paced(read_batches(file, definition, advanced, format), rate):
+                opened.send(batch.rows())
+        except Refuse as unfit:
+            # What was sent stays sent: whoever goes on after mending the file must know how much that is.
+            opened.flush()
+            raise Refuse(f"{unfit.text} (the first {opened.acknowledged} rows were fed)", code=unfit.code) from None
         opened.flush()
         fed = opened.acknowledged
     seconds = time.monotonic() - started

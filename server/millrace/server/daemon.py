@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import heapq
 import json
 import os
 import signal
@@ -54,6 +55,8 @@ BACKLOG: Final = 4096
 SWEEP_SHARE: Final = 4
 
 
+# Feeds of a stream that are shown: a quarter of a megabyte, and a person looks at the first few.
+FEEDS_SHOWN: Final = 1_000
 # How long the end waits for files to be finished, after the rows have been written.
 SINK_SECONDS: Final = 5.0
 
@@ -127,23 +130,25 @@ class Daemon:
 
     def streams(self) -> list[dict[str, Any]]:
         """The engine's streams, with what was counted at the sockets, and the side streams of their late tuples."""
-        received = self.feeds.received()
+        engine = {stream["name"]: stream for stream in self.engine.streams()}
         found = []
-        for stream in self.engine.streams():
-            name = stream["name"]
-            if name in received:
-                at = received[name]
-                rejected = at.rejected + stream["far"]
-                shown = {**stream, "connections": at.connections, "bytes": at.bytes, "rejected": rejected}
-                found.append(shown)
-                if stream["timestamps"] == "external":
-                    found.append(self._side_stream(shown))
+        for name, at in self.feeds.received().items():
+            stream = engine[name]
+            shown = {
+                **stream,
+                "connections": at.connections,
+                "bytes": at.bytes,
+                "rejected": at.rejected + stream["far"],
+                "feeds": _holding_most(stream["feeds"]),
+            }
+            found.append(shown)
+            if stream["timestamps"] == "external":
+                found.append(self._side_stream(shown, engine))
         return found
 
-    def _side_stream(self, origin: Mapping[str, Any]) -> dict[str, Any]:
+    def _side_stream(self, origin: Mapping[str, Any], engine: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """A stream of late tuples as a stream; in the engine it is only there while a query reads it."""
         late = self.feeds.source(origin["name"]).stream.late
-        engine = {stream["name"]: stream for stream in self.engine.streams()}
         blank = {key: 0 if isinstance(value, int) else None for key, value in origin.items()}
         shown = {
             **blank,
@@ -319,6 +324,14 @@ class Daemon:
     def _remove_addresses(self) -> None:
         if self._addresses is not None:
             self._addresses.unlink(missing_ok=True)
+
+
+def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The feeds that hold their stream back most; all of them, if they are not very many."""
+    if len(feeds) <= FEEDS_SHOWN:
+        return feeds
+    # A feed that has promised nothing yet holds most.
+    return heapq.nsmallest(FEEDS_SHOWN, feeds, lambda feed: (feed["mark_us"] is not None, feed["mark_us"] or 0))
 
 
 class _Http(uvicorn.Server):
