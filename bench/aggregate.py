@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -128,7 +128,8 @@ def closing(tuples: int, groups: int) -> list[Figure]:
     """The longest step while windows of many groups close."""
     load = Load(tuples, groups)
     figures = []
-    for flush, bound in (("none", None), ("slow", 20.0), ("lazy", None)):
+    kinds: list[tuple[Literal["none", "slow", "lazy"], float | None]] = [("none", None), ("slow", 20.0), ("lazy", None)]
+    for flush, bound in kinds:
         spec = AggregateSpec(TUMBLING, KEY, (("n", COUNT), ("s", SUM)), flush=flush, max_delay_us=10_000_000)
         longest = min(Run(load, spec, 4096).longest for _ in range(2))
         figures.append(Figure(f"longest step, {groups:,} groups, flush = '{flush}'", longest * 1e3, "ms", bound))

@@ -6,8 +6,8 @@ be compared, saved and sent. Types are decided when an expression is made, never
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.protocol import Type
@@ -62,17 +62,27 @@ class Cast(Expression):
     argument: Expression
 
 
-def substitute(expression: Expression, columns: Sequence[Expression]) -> Expression:
-    """The same over the rows that `columns` are computed from: what comes of folding a map into what reads it."""
+def rewrite(expression: Expression, change: Callable[[Expression], Expression | None]) -> Expression:
+    """The expression with parts exchanged; `change` sees the whole before its parts, and says None to what stays."""
+    changed = change(expression)
+    if changed is not None:
+        return changed
     match expression:
-        case Column(position=position):
-            return expression if position == TIME else columns[position]
-        case Call(type, nullable, function, arguments):
-            return Call(type, nullable, function, tuple(substitute(one, columns) for one in arguments))
-        case Case(type, nullable, branches, otherwise):
-            folded = tuple((substitute(test, columns), substitute(value, columns)) for test, value in branches)
-            return Case(type, nullable, folded, substitute(otherwise, columns))
-        case Cast(type, nullable, argument):
-            return Cast(type, nullable, substitute(argument, columns))
-        case _:
-            return expression
+        case Call():
+            return replace(expression, arguments=tuple(rewrite(one, change) for one in expression.arguments))
+        case Cast():
+            return replace(expression, argument=rewrite(expression.argument, change))
+        case Case():
+            branches = tuple((rewrite(test, change), rewrite(value, change)) for test, value in expression.branches)
+            return replace(expression, branches=branches, otherwise=rewrite(expression.otherwise, change))
+    return expression
+
+
+def substitute(expression: Expression, columns: Sequence[Expression]) -> Expression:
+    """The same over the rows that `columns` are computed from: what comes of folding a map into what reads it.
+
+    Positions below zero, such as the row's own time, stay.
+    """
+    return rewrite(
+        expression, lambda part: columns[part.position] if isinstance(part, Column) and part.position >= 0 else None
+    )

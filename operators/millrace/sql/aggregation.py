@@ -7,7 +7,7 @@ bounds of the window, and one for each call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -47,7 +47,7 @@ class Output:
 
     def column(self, expression: e.Expression) -> e.Expression:
         """An expression over that row instead of the input's. Raises Ungrouped."""
-        return rewrite(expression, self._part)
+        return e.rewrite(expression, self._part)
 
     def _part(self, part: e.Expression) -> e.Expression | None:
         if part in self.keys:
@@ -97,22 +97,6 @@ def has_bound(expression: e.Expression) -> bool:
     return any(map(is_bound, columns_of(expression)))
 
 
-def rewrite(expression: e.Expression, change: Callable[[e.Expression], e.Expression | None]) -> e.Expression:
-    """The expression with parts exchanged; `change` sees the whole before its parts, and says None to what stays."""
-    changed = change(expression)
-    if changed is not None:
-        return changed
-    match expression:
-        case e.Call():
-            return replace(expression, arguments=tuple(rewrite(one, change) for one in expression.arguments))
-        case e.Cast():
-            return replace(expression, argument=rewrite(expression.argument, change))
-        case e.Case():
-            branches = tuple((rewrite(test, change), rewrite(value, change)) for test, value in expression.branches)
-            return replace(expression, branches=branches, otherwise=rewrite(expression.otherwise, change))
-    return expression
-
-
 def columns_of(expression: e.Expression) -> Iterator[e.Column]:
     """The columns in an expression, in the order in which they are written."""
     match expression:
@@ -128,10 +112,3 @@ def columns_of(expression: e.Expression) -> Iterator[e.Column]:
                 yield from columns_of(test)
                 yield from columns_of(value)
             yield from columns_of(expression.otherwise)
-
-
-def substitute(expression: e.Expression, columns: Sequence[e.Expression]) -> e.Expression:
-    """The expression over what its columns are computed from; the row's own time stays."""
-    return rewrite(
-        expression, lambda part: columns[part.position] if isinstance(part, e.Column) and part.position >= 0 else None
-    )

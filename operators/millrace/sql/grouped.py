@@ -14,7 +14,7 @@ from millrace.operators import expression as e
 from millrace.operators.aggregates import AGGREGATES
 from millrace.operators.spec import AggregateSpec, MapSpec, RowWindow, SelectSpec, SessionWindow
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound, substitute
+from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
 from millrace.sql.binder import Relation
 from millrace.sql.errors import SqlError
 from millrace.sql.windows import Window
@@ -218,7 +218,7 @@ class GroupedSelect:
         self._relation, columns, where = self._planner.unfolded(self._relation, self._window.place)
 
         def over(expression: e.Expression) -> e.Expression:
-            return substitute(expression, columns)
+            return e.substitute(expression, columns)
 
         calls = [
             (

@@ -26,7 +26,7 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Refuse, Type
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import Calls, columns_of, substitute
+from millrace.sql.aggregation import Calls, columns_of
 from millrace.sql.binder import TIME_NAME, Binder, Relation, readings
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct, gives_order
@@ -468,9 +468,9 @@ class QueryPlanner:
         where: e.Expression | None = None
         for node in reversed(path):
             if isinstance(node.spec, SelectSpec):
-                where = self.binder(None).both(where, substitute(node.spec.predicate, columns))
+                where = self.binder(None).both(where, e.substitute(node.spec.predicate, columns))
             elif isinstance(node.spec, MapSpec):
-                columns = [substitute(column, columns) for _, column in node.spec.columns]
+                columns = [e.substitute(column, columns) for _, column in node.spec.columns]
         return replace(relation, node=name, schema=stream.schema), columns, where
 
     # -- names -----------------------------------------------------------------------------------------------------
