@@ -10,7 +10,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from bench.papers.claims import Experiment, Found, Row, merged, page, read_rows, rows_of, write_rows
+from bench.papers.claims import Experiment, Found, Paper, Row, merged, page, read_rows, rows_of, write_rows
 from bench.papers.experiments import EXPERIMENTS
 
 FIGURES: Final = Path(__file__).resolve().parents[2] / "docs" / "figures"
@@ -18,14 +18,19 @@ FIGURES: Final = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 def main(words: Sequence[str], folder: Path = FIGURES, experiments: Sequence[Experiment] = EXPERIMENTS) -> int:
     """Run the experiments, draw their figures, and renew the claims and the page."""
-    chosen = [one for one in experiments if not words or any(one.name.startswith(word) for word in words)]
-    if not chosen:
+    unknown = [word for word in words if not any(one.name.startswith(word) for one in experiments)]
+    if unknown:
         names = ", ".join(one.name for one in experiments)
-        print(f"bench.papers: nothing begins with {' or '.join(words)}; there are: {names}", file=sys.stderr)
+        print(f"bench.papers: nothing begins with {' or '.join(unknown)}; there are: {names}", file=sys.stderr)
         return 2
+    chosen = [one for one in experiments if not words or one.name.startswith(tuple(words))]
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[str, Sequence[Row]] = {}
+    paper: Paper | None = None
     for experiment in chosen:
+        if experiment.paper != paper:
+            paper = experiment.paper
+            print(f"{paper.short.upper()}: {paper.title}", flush=True)
         began = time.perf_counter()
         found = experiment.run()
         draw(found, folder / f"{experiment.name}.png", wide=experiment.wide)
@@ -42,9 +47,9 @@ def draw(found: Found, path: Path, *, wide: bool) -> None:
 
 
 def tell(experiment: Experiment, rows: Sequence[Row], seconds: float) -> None:
-    print(f"{experiment.name}  {experiment.title}  ({seconds:.0f} s)")
+    print(f"  {experiment.name}  {experiment.title}  ({seconds:.0f} s)")
     for row in rows:
-        print(f"  {'holds' if row.holds == 'yes' else 'DOES NOT HOLD':<14} {row.claim}: {row.measured}", flush=True)
+        print(f"    {'holds' if row.holds == 'yes' else 'DOES NOT HOLD':<14} {row.claim}: {row.measured}", flush=True)
 
 
 def renew(folder: Path, made: Mapping[str, Sequence[Row]], experiments: Sequence[Experiment]) -> None:

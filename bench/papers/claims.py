@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,15 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Paper:
+    """A paper, and the short name that its figures carry."""
+
+    short: str
+    title: str
+    authors: str
+
+
+@dataclass(frozen=True, slots=True)
 class Experiment:
     """A figure of a paper.
 
@@ -42,7 +52,7 @@ class Experiment:
     remark   where and why we differ, or how to read it
     """
 
-    paper: str
+    paper: Paper
     figure: str
     title: str
     setting: str
@@ -53,7 +63,7 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        return f"{self.paper}-{self.figure}"
+        return f"{self.paper.short}-{self.figure}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +77,41 @@ class Row:
     measured: str
     holds: str
 
+    @property
+    def name(self) -> str:
+        """The experiment's."""
+        return f"{self.paper}-{self.figure}"
+
 
 INTRODUCTION: Final = (
     "Made by `make figures` (`python -m bench.papers`): Millrace's engine under a virtual clock, with Poisson arrivals "
     "from fixed seeds, so the same sources give the same numbers. The claims are also in [claims.csv](claims.csv)."
 )
-TITLES: Final = (
-    "**ETS** is *Optimizing Timestamp Management in Data Stream Management Systems*, **EQG** is *A Flexible Query "
-    "Graph Based Model for the Efficient Execution of Continuous Queries*, both by Bai, Thakkar, Wang and Zaniolo."
-)
-COLUMNS = tuple(field.name for field in fields(Row))
+COLUMNS: Final = tuple(field.name for field in fields(Row))
+
+
+# -- the words of claims -----------------------------------------------------------------------------------------------
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.4g} %"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:,.3g} ms" if value < 100 else f"{value:,.0f} ms"
+
+
+def falling(values: Sequence[float]) -> bool:
+    return all(before > after for before, after in pairwise(values))
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
 
 
 def rows_of(experiment: Experiment, claims: Iterable[Claim]) -> list[Row]:
+    paper, figure = experiment.paper.short, experiment.figure
     return [
-        Row(
-            experiment.paper, experiment.figure, made.claim, made.expected, made.measured, "yes" if made.holds else "no"
-        )
-        for made in claims
+        Row(paper, figure, made.claim, made.expected, made.measured, "yes" if made.holds else "no") for made in claims
     ]
 
 
@@ -99,7 +126,7 @@ def merged(kept: Iterable[Row], made: Mapping[str, Sequence[Row]], order: Sequen
     """The rows of this run, and those of the experiments that were not run, in the experiments' order."""
     by_name: dict[str, list[Row]] = {}
     for row in kept:
-        by_name.setdefault(f"{row.paper}-{row.figure}", []).append(row)
+        by_name.setdefault(row.name, []).append(row)
     by_name.update({name: list(rows) for name, rows in made.items()})
     return [row for experiment in order for row in by_name.get(experiment.name, [])]
 
@@ -111,35 +138,47 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
         lines.writerows(astuple(row) for row in rows)
 
 
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
 def page(experiments: Sequence[Experiment], rows: Sequence[Row]) -> str:
     """README.md: every figure that was drawn, with what was run, said and measured."""
-    shown = [(experiment, [row for row in rows if _is_of(row, experiment)]) for experiment in experiments]
-    held = sum(row.holds == "yes" for row in rows)
-    parts = ["# The papers' figures", INTRODUCTION, f"Of {len(rows)} claims {held} hold.", TITLES]
-    parts += [_section(experiment, own) for experiment, own in shown if own]
+    parts = ["# The papers' figures", INTRODUCTION, _verdict(rows)]
+    shown: Paper | None = None
+    for experiment in experiments:
+        own = [row for row in rows if row.name == experiment.name]
+        if own and experiment.paper != shown:
+            shown = experiment.paper
+            parts.append(f"## {shown.short.upper()}: {shown.title}")
+            parts.append(f"By {shown.authors}.")
+        if own:
+            parts += _section(experiment, own)
     return "\n\n".join(parts) + "\n"
 
 
-def _is_of(row: Row, experiment: Experiment) -> bool:
-    return (row.paper, row.figure) == (experiment.paper, experiment.figure)
+def _verdict(rows: Sequence[Row]) -> str:
+    """How many hold, and which do not: a reader must not have to look for them."""
+    missed = [f"- {row.paper.upper()}, figure {row.figure}: {row.claim}" for row in rows if row.holds != "yes"]
+    held = f"Of {len(rows)} claims {len(rows) - len(missed)} hold."
+    return "\n".join([f"{held} These do not; the remark below each figure says why:", "", *missed]) if missed else held
 
 
-def _section(experiment: Experiment, rows: Sequence[Row]) -> str:
+def _section(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
     table = ["| claim | expected | measured | holds |", "|---|---|---|---|"]
-    table += [
-        f"| {_cell(row.claim)} | {_cell(row.expected)} | {_cell(row.measured)} | {_cell(row.holds)} |" for row in rows
-    ]
+    table += [f"| {_cell(row.claim)} | {_cell(row.expected)} | {_cell(row.measured)} | {_holds(row)} |" for row in rows]
     parts = [
-        f"## {experiment.paper.upper()}, figure {experiment.figure}: {experiment.title}",
+        f"### Figure {experiment.figure}: {experiment.title}",
         f"![{experiment.title}]({experiment.name}.png)",
-        f"**Setting.** {experiment.setting}",
-        f"**The paper says:** {experiment.says}",
+        f"**What was run.** {experiment.setting}",
+        f"**What the paper says.** {experiment.says}",
         "\n".join(table),
     ]
-    if experiment.remark:
-        parts.append(experiment.remark)
-    return "\n\n".join(parts)
+    return [*parts, f"**Remark.** {experiment.remark}"] if experiment.remark else parts
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def _holds(row: Row) -> str:
+    return row.holds if row.holds == "yes" else f"**{row.holds}**"

@@ -35,6 +35,13 @@ from millrace.operators.buffer import Reader
 from millrace.protocol import Schema
 
 SECOND_US: Final = 1_000_000
+# What one tuple costs Millrace per operator when tuples come one by one, rounded (`make bench`, engine-single).
+COST_US: Final = 5
+PRICES: Final = (
+    f"Every execution of an operator costs {COST_US} us of virtual time per tuple it takes (about what Millrace takes "
+    "for a tuple that comes alone), and as much when it takes none because it passes a punctuation on or looks in "
+    "vain; sources, forks and sinks cost nothing."
+)
 FEED: Final = "main"
 
 
@@ -66,7 +73,7 @@ class Setting:
     """
 
     sql: str
-    cost_us: int
+    cost_us: int = COST_US
     strategy: str = "dfs(1)"
     propagation: str = "punctuation"
     without: Fraction = Fraction(1)

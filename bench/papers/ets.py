@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Final
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from bench.papers.claims import Claim, Found
-from bench.papers.driver import Outcome, Setting, poisson, trial
+from bench.papers.claims import Claim, Experiment, Found, Paper, falling, milliseconds, percent
+from bench.papers.driver import PRICES, Outcome, Setting, poisson, trial
 
-# What one tuple costs Millrace per operator when tuples come one by one, rounded (`make bench`, engine-single).
-COST_US: Final = 5
+ETS: Final = Paper(
+    "ets", "Optimizing Timestamp Management in Data Stream Management Systems", "Bai, Thakkar, Wang and Zaniolo"
+)
 FAST, SPARSE = 50.0, 0.05
+SECONDS: Final = 300
 HEARTBEATS: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 UNION: Final = "merged.union1"
 
+GRAPH: Final = "Two streams, a selection that passes 95 % behind each, an ordered union"
 UNION_OF_TWO: Final = """
 CREATE STREAM fast (v BIGINT) WITH ({fast});
 CREATE STREAM sparse (v BIGINT) WITH ({sparse});
@@ -56,7 +59,7 @@ def policies(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Polici
     arrivals = {"fast": poisson(FAST, seconds, seed=1), "sparse": poisson(SPARSE, seconds, seed=2)}
 
     def run(fast: str, sparse: str) -> Outcome:
-        return trial(Setting(union_of_two(fast, sparse), COST_US), arrivals, seconds)
+        return trial(Setting(union_of_two(fast, sparse)), arrivals, seconds)
 
     return Policies(
         none=run("ets = 'none'", "ets = 'none'"),
@@ -69,12 +72,7 @@ def policies(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Polici
     )
 
 
-def percent(share: float) -> str:
-    return f"{share * 100:.4g} %"
-
-
-def milliseconds(value: float) -> str:
-    return f"{value:,.3g} ms" if value < 100 else f"{value:,.0f} ms"
+# -- figures 7 and 8 ---------------------------------------------------------------------------------------------------
 
 
 def latency(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Found:
@@ -90,10 +88,9 @@ def _idle_claims(found: Policies) -> list[Claim]:
     idle = found.idle()
     claims = [
         Claim(
-            "without ETS the union idle-waits nearly always", ">= 95 % of the time (paper: 99 %)", percent(idle[0]),
-            idle[0] >= 0.95,
+            "without ETS the union idle-waits nearly always", ">= 95 % (paper: 99 %)", percent(idle[0]), idle[0] >= 0.95
         )
-    ]  # fmt: skip
+    ]
     if 100.0 in found.periodic:
         share = found.periodic[100.0].idle_shares[UNION]
         claims.append(
@@ -180,10 +177,6 @@ def queues(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Found:
     )
 
 
-def falling(values: Sequence[float]) -> bool:
-    return all(before > after for before, after in pairwise(values))
-
-
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 COLOURS: Final = {"none": "tab:red", "periodic": "tab:orange", "on-demand": "tab:blue", "latent": "tab:green"}
@@ -206,8 +199,9 @@ def _draw_latency(figure: Figure, found: Policies) -> None:
         [found.on_demand.latency_ms, found.latent.latency_ms],
         color=[COLOURS["on-demand"], COLOURS["latent"]],
     )
-    near.bar_label(bars, fmt="%.3g ms")
-    near.margins(y=0.12)
+    near.bar_label(bars, fmt="%.3f ms")
+    near.margins(x=0.15, y=0.12)
+    near.yaxis.set_major_locator(MaxNLocator(5))
     near.set(ylabel="mean output latency (ms)", title="(b)")
 
 
@@ -223,3 +217,39 @@ def _draw_queues(figure: Figure, found: Policies) -> None:
     )
     axes.grid(True, alpha=0.3)
     axes.legend()
+
+
+# -- what is run -------------------------------------------------------------------------------------------------------
+
+EXPERIMENTS: Final = (
+    Experiment(
+        paper=ETS,
+        figure="7",
+        title="average output latency",
+        setting=f"{GRAPH}; strategy `dfs(1)`. Poisson arrivals at {FAST:g} and {SPARSE:g} tuples a second for "
+        f"{SECONDS} s. Internal timestamps: A without ETS, B with heartbeats on the sparse stream, C on demand (as "
+        f"punctuation); D latent timestamps. {PRICES}",
+        says="periodic ETS lowers the latency as heartbeats become more frequent but never reaches on-demand ETS, "
+        "which lies within about 0.1 ms of latent timestamps; the union idle-waits 99 %, 15 % and less than 0.1 % of "
+        "the time.",
+        remark="The idle share of periodic ETS is what waiting alone gives (a tuple waits for the next beat); it does "
+        "not depend on the cost of an execution. The share on demand does: two executions per tuple, so it stays below "
+        "0.1 % while an execution costs less than about 10 us at this rate. The latency without ETS is the time to the "
+        "next tuple of the sparse stream, 20 s in the long run; tuples still held back at the end have none.",
+        run=lambda: latency(SECONDS),
+        wide=True,
+    ),
+    Experiment(
+        paper=ETS,
+        figure="8",
+        title="peak total queue size",
+        setting="The runs of figure 7. Counted are the tuples and the punctuations that wait on any arc, each "
+        "punctuation as one.",
+        says="without ETS thousands of tuples wait at the peak, on demand less than a hundredth of that; periodic ETS "
+        "lowers the peak at first, but at high rates punctuation itself fills the buffers.",
+        remark="The last claim does not hold here, by design: a punctuation directly behind another makes the first "
+        "void, so an arc never holds more than one between two tuples, and beats that fall due while the processor is "
+        "busy are not made up for. What frequent heartbeats cost in Millrace is work, not memory.",
+        run=lambda: queues(SECONDS),
+    ),
+)
