@@ -170,7 +170,7 @@ def _section(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
         f"### Figure {experiment.figure}: {experiment.title}",
         f"![{experiment.title}]({experiment.name}.png)",
         f"**What was run.** {experiment.setting}",
-        f"**What the paper says.** {experiment.says}",
+        f"**The paper says:** {experiment.says}",
         "\n".join(table),
     ]
     return [*parts, f"**Remark.** {experiment.remark}"] if experiment.remark else parts

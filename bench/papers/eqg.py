@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.papers.claims import Claim, Experiment, Found, Paper, falling, milliseconds, percent
-from bench.papers.driver import COST_US, PRICES, Outcome, Setting, in_bursts, poisson, trial
+from bench.papers.driver import COST_US, Outcome, Setting, in_bursts, poisson, trial
 from bench.papers.ets import GRAPH, union_of_two
 
 EQG: Final = Paper(
@@ -247,7 +247,7 @@ def _overheads(
             all(value > 0 for value in above),
         ),
         Claim(
-            "it is higher by about 14 %",
+            "that latency is higher by about 14 %",
             "10 to 20 %, if passing a punctuation on costs as much as a tuple",
             f"{percent(dear[at_two])}; {percent(cheap[at_two])} at {SHARES[-1]} of that price",
             0.10 <= dear[at_two] <= 0.20,
@@ -307,7 +307,7 @@ EXPERIMENTS: Final = (
         figure="14a",
         title="latency of DFS and BFS, without ETS and on demand",
         setting=f"{GRAPH}; strategies `dfs(1)` and `bfs(1)`. Poisson arrivals at {FAST:,.0f} and {SPARSE:g} tuples a "
-        f"second for {SECONDS} s; ETS by arcs. {PRICES}",
+        f"second for {SECONDS} s; ETS by arcs. An execution costs what it does in ETS, figure 7.",
         says="DFS and BFS have similar latencies without ETS, and both fall dramatically with on-demand ETS.",
         remark="The latency without ETS is the time to the next tuple of the sparse stream. At this rate tuples hardly "
         "ever wait for the processor, so the order in which operators run makes no difference.",
@@ -333,7 +333,7 @@ EXPERIMENTS: Final = (
         setting="Nested unions of three streams in the manner of figure 10, with a selection and a map on every path "
         "to a union, between the unions too. The paper's query has an aggregate with a slide besides, which Millrace "
         "does not have yet. One stream at 100 to 3,000 tuples a second (1,000 on the right), two at 0.5; strategy "
-        f"`dfs(1)`. {PRICES}",
+        "`dfs(1)`. An execution costs what it does in ETS, figure 7.",
         says="both ways resolve idle-waiting; punctuation has a latency 14 % higher, and the more so the more "
         "operators there are that a timestamp need not pass.",
         remark="The size of the difference does not agree. In (a) and (b) every execution is charged alike, and "

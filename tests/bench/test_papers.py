@@ -134,7 +134,7 @@ def test_eqg_figure_15_at_a_small_size() -> None:
 
 def test_a_lone_tuple_takes_nine_executions_by_arcs_and_fifteen_by_punctuation() -> None:
     """Two on each of its paths and the two unions are its own, three times a union looks in vain; punctuation adds two
-    on each path. The very first tuple is spared one of the looks, and its way: the first union knows nothing to pass on.
+    on each path. The very first tuple is spared one look, and the way to it: the first union has nothing to pass on.
     """
     spaced = [1_000, 2_000, 3_000]
 
