@@ -242,6 +242,19 @@ def test_windows_agree_with_recounting(kind: str, seed: int) -> None:
     same(run(sql, case.rows, case.order), [row for row, _ in wanted], case.by, case.calls)
 
 
+@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("seed", range(8))
+def test_groups_without_aggregates_come_once_per_window(kind: str, seed: int) -> None:
+    case = Case(seed)
+    window = WINDOWS[kind](case.draw)
+    by = case.by or ["t"]
+    wanted = [row for row, _ in window.recount(dicts(case.rows), by, [])]
+    items = ", ".join([*by, "window_start", "window_end"])
+    same(run(f"SELECT {items} FROM {window.sql} GROUP BY {', '.join(by)}", case.rows, case.order), wanted, by, [])
+    if kind != "session":
+        same(run(f"SELECT DISTINCT {items} FROM {window.sql}", case.rows, case.order), wanted, by, [])
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_running_totals_agree_with_recounting_after_each_row(seed: int) -> None:
     case = Case(seed)
