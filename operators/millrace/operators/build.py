@@ -24,7 +24,7 @@ from millrace.operators.spec import (
     WindowSpec,
 )
 from millrace.operators.union import ArrivalUnion, OrderedUnion
-from millrace.operators.windowing import Windowing
+from millrace.operators.windowing import RowWindowing, Windowing
 
 
 def build(
@@ -56,8 +56,10 @@ def build(
         case AggregateSpec():
             kind = OrderedWindowAggregate if spec.ordered else WindowAggregate
             operator = kind(name, spec, inputs, output, moment, since_us)
+        case WindowSpec(window=RowWindow()):
+            operator = RowWindowing(name, spec, inputs, output, since_us)
         case WindowSpec():
-            operator = Windowing(name, spec, inputs, output)
+            operator = Windowing(name, spec, inputs, output, since_us)
         case _:
             raise AssertionError(f"{name}: no operator is made from {spec}")
     output.promise = operator.low_water()
