@@ -99,7 +99,7 @@ class Relation:
             rows = self.window is not None and isinstance(self.window.spec, RowWindow)
             return e.Column(Type.BIGINT if rows else Type.TIMESTAMP, False, BOUNDS[name], name)
         if self.tables:
-            holders = [table for table in self.tables if name in table.columns]
+            holders = self.holders(name)
             if holders:
                 return self.column_of(holders[0], name) if len(holders) == 1 else None
             return e.Column(Type.TIMESTAMP, not self.time_known, e.TIME, TIME_NAME) if name == TIME_NAME else None
@@ -110,6 +110,11 @@ class Relation:
         if name == TIME_NAME and self.time_name is None:
             return e.Column(Type.TIMESTAMP, not self.time_known, e.TIME, TIME_NAME)
         return None
+
+    def holders(self, name: str) -> list[Named]:
+        """The joined tables that have a column, of those that can be had if there are any."""
+        found = [table for table in self.tables if name in table.columns]
+        return [table for table in found if table.absent is None] or found
 
     def column_of(self, table: Named, name: str) -> e.Column | None:
         """A column of one of the joined tables, or its own time."""
@@ -258,7 +263,7 @@ class Binder:
                 known = did_you_mean(name, table.names) or f"; there are {', '.join(table.names)}"
                 raise self.error(node.name, f"there is no column {name} in {table.alias}{known}")
             return column
-        holders = [table for table in relation.tables if name in table.columns]
+        holders = relation.holders(name)
         if len(holders) > 1:
             named = [f"{table.alias}.{name}" for table in holders if table.alias is not None]
             write = " or ".join(named) or "an alias behind each table"

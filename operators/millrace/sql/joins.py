@@ -48,6 +48,9 @@ class FromPlanner:
         self._scope = scope
         self._root = select.tables[0]
         self._where = select.where
+        self._ranged = any(
+            isinstance(leaf.window, s.RangeWindow) and leaf.window.slide is None for leaf in _leaves(self._root)
+        )
         self._stars = [item for item in select.items if isinstance(item, s.Star)]
         items = [item for item in select.items if isinstance(item, s.Item)]
         self._selected: list[s.Node] = [*items, *select.group_by, *filter(None, (select.having, select.qualify))]
@@ -142,8 +145,8 @@ class FromPlanner:
         while rest:
             more = MAX_INPUTS - len(linked)
             linked, rest = [*linked, *rest[:more]], rest[more:]
-            top = root is self._root and not rest
-            side = self._inner(linked, outside if rest else above, None if rest else where, top)
+            clocks = self.clocks(root) or (self._ranged and bool(rest))
+            side = self._inner(linked, outside if rest else above, None if rest else where, clocks)
             linked = [(side, Operand(root))]
         return side
 
@@ -165,7 +168,7 @@ class FromPlanner:
             )
 
     def _inner(
-        self, linked: Sequence[tuple[Side, Operand]], above: Sequence[s.Node], where: s.Expr | None, top: bool
+        self, linked: Sequence[tuple[Side, Operand]], above: Sequence[s.Node], where: s.Expr | None, clocks: bool
     ) -> Side:
         """One operator over these sides, which tests WHERE too if it is given."""
         sides = [side for side, _ in linked]
@@ -178,7 +181,7 @@ class FromPlanner:
                 conditions.add(self.bound(operand.condition, wide, seen))
         everything = [table for group in tables for table in group]
         own_time = self._add_where(where, conditions, everything)
-        made = self._join(sides, conditions, everything, above, own_time, top)
+        made = self._join(sides, conditions, everything, above, own_time, clocks)
         if not own_time:
             return made.side
         predicate = all_of([made.over(term) for term in own_time])
@@ -230,7 +233,7 @@ class FromPlanner:
         wide = Wide([side.relation for side in sides])
         tables = [shifted(side, wide, place) for side, place in zip(written, places, strict=True)]
         everything = [table for group in tables for table in group]
-        top = join is self._root
+        clocks = self.clocks(join)
         conditions = Conditions(wide)
         conditions.add(self.bound(join.condition, wide, everything))
         if where is not None:
@@ -238,13 +241,13 @@ class FromPlanner:
             if any(needs_row_of(1, term, wide) for term in conjuncts(tested)):
                 # WHERE leaves out what has no match, so none has to be waited for.
                 own_time = self._add_where(where, conditions, everything)
-                made = self._join(sides, conditions, everything, above, own_time, top)
+                made = self._join(sides, conditions, everything, above, own_time, clocks)
                 later = all_of([made.over(term) for term in own_time])
                 if later is None:
                     return made.side, None
                 return replace(made.side, relation=self._selected_of(later, made.side.relation)), None
         needed = [*above, *([] if where is None else [where])]
-        return self._join(sides, conditions, everything, needed, (), top, outer=True).side, where
+        return self._join(sides, conditions, everything, needed, (), clocks, outer=True).side, where
 
     # -- the operator ----------------------------------------------------------------------------------------------
 
@@ -255,7 +258,7 @@ class FromPlanner:
         tables: Sequence[Table],
         above: Sequence[s.Node],
         own_time: Sequence[e.Expression],
-        top: bool,
+        clocks: bool,
         *,
         outer: bool = False,
     ) -> Joined:
@@ -264,7 +267,7 @@ class FromPlanner:
             conditions.add(range_)
         sides = [self.pushed(side, conditions, at, keep=outer and at == 0) for at, side in enumerate(sides)]
         self._check_bands(conditions, len(sides))
-        picks = self.picks(conditions.wide, tables, above, [*conditions.where, *own_time], clocks=not top)
+        picks = self.picks(conditions.wide, tables, above, [*conditions.where, *own_time], clocks=clocks)
         where = all_of([picks.over(term) for term in conditions.where])
         options = self.planner.options
         rows = tuple(side.rows for side in sides)
@@ -347,7 +350,7 @@ class FromPlanner:
             for column in columns_of(term):
                 if column.position != e.TIME:
                     picks.add(column.position)
-        if clocks and any(table.stays is not None for table in tables):
+        if clocks:
             for table in tables:
                 if table.clock is not None:
                     picks.add(table.clock)
@@ -361,6 +364,10 @@ class FromPlanner:
         for column in columns:
             picks.add(column.position)
         return picks
+
+    def clocks(self, table: s.Table) -> bool:
+        """Whether something above a part of the tree asks for its tables' own times, as ranges do."""
+        return self._ranged and table is not self._root
 
     def _in_star(self, table: Named) -> bool:
         return any(star.table is None or star.table.text == table.alias for star in self._stars)

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from millrace.engine.plan import QueryPlan
 from millrace.operators import expression as e
 from millrace.operators.spec import AggregateSpec, MapSpec, SequenceSpec
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, conjuncts, equality
+from millrace.sql.planned import Catalog
 from millrace.sql.sides import Side, Table, shifted
 from millrace.sql.windows import interval_us
 
@@ -32,21 +34,22 @@ def followed(tables: FromPlanner, node: s.Followed, above: Sequence[s.Node]) -> 
     if isinstance(node.left, s.TablePrimary):
         _check_side(tables, node.left, sides[0])
     wide = Wide([side.relation for side in sides])
-    joined = [table for at, side in enumerate(sides) for table in shifted(side, wide, at)]
+    first, second = (shifted(side, wide, at) for at, side in enumerate(sides))
+    joined = [*first, *second]
     keys, conditions = _sorted(tables, node.condition, wide, joined)
     if node.absent or node.mode == "recent":
         # A row that cannot follow anything changes nothing: it need not be looked at.
         sides[1] = tables.pushed(sides[1], conditions, 1)
     where = [*conditions.where, *(term for terms in conditions.own.values() for term in terms)]
     if node.absent:
-        joined = [_absent(table) if wide_source(wide, table) == 1 else table for table in joined]
+        joined = [*first, *map(_absent, second)]
     if node.mode == "chronicle" and within_us is None:
         planner.warnings.append(
             f"a row of {sides[0].title} that nothing follows is kept for ever, up to max_state = "
             f"{planner.options.max_state}: add WITHIN '...'"
         )
     spec = SequenceSpec((), keys, None, node.mode, within_us, node.absent)
-    return _made(tables, spec, sides, wide, joined, where, above)
+    return _made(tables, node, spec, sides, joined, where, above)
 
 
 def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
@@ -78,7 +81,7 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     keys, where = _key_of(tables, join, wide, joined, key)
     _read_every(tables, second.relation)
     spec = SequenceSpec((), keys, outer=join.kind == "left")
-    return _made(tables, spec, sides, wide, joined, where, above)
+    return _made(tables, join, spec, sides, joined, where, above)
 
 
 # -- what both share ---------------------------------------------------------------------------------------------------
@@ -86,15 +89,16 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
 
 def _made(
     tables: FromPlanner,
+    node: s.Table,
     spec: SequenceSpec,
     sides: Sequence[Side],
-    wide: Wide,
     joined: Sequence[Table],
     where: Sequence[e.Expression],
     above: Sequence[s.Node],
 ) -> Side:
     """The operator, with the columns that are selected and those that are tested."""
-    picks = tables.picks(wide, joined, above, clocks=False)
+    wide = Wide([side.relation for side in sides])
+    picks = tables.picks(wide, joined, above, clocks=tables.clocks(node))
     test = all_of(where)
     if test is not None:
         asked = tables.picks_of(wide, joined, columns_of(test))
@@ -113,12 +117,6 @@ def _check_side(tables: FromPlanner, table: s.TablePrimary, side: Side) -> None:
         raise tables.planner.error(
             table, "a row would be an event once per window: put the window into a query in parentheses"
         )
-
-
-def wide_source(wide: Wide, table: Table) -> int:
-    """The input that a table belongs to."""
-    assert table.clock is not None
-    return wide.place(table.clock)[0]
 
 
 # -- followed by -------------------------------------------------------------------------------------------------------
@@ -229,3 +227,12 @@ def _read_every(tables: FromPlanner, relation: Relation) -> None:
 
 def _drops(spec: object) -> bool:
     return isinstance(spec, AggregateSpec) and spec.window is None and (spec.emit == "latest" or not spec.ordered)
+
+
+def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
+    """Whether a query takes current rows from another that does not give all of them."""
+    latest = {node.inputs[0] for node in plan.nodes if isinstance(node.spec, SequenceSpec)}
+    return any(
+        query.output in latest and any(_drops(node.spec) for node in query.nodes)
+        for query in map(catalog.queries.__getitem__, plan.reads_queries)
+    )
