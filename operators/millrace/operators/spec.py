@@ -253,12 +253,16 @@ class SequenceSpec(Spec):
     columns     what the rows hold
     keys        pairs of expressions over input 0 and input 1 that must be equal: patterns are told apart by them.
                 NULL equals nothing
-    where       what must hold for the chosen pair, over `columns`
+    where       what must hold for the chosen pair, over `tested`, or over `columns` if that is empty. A pair is chosen
+                by time and keys alone: if it fails there is no row, and under `chronicle` both are used up all the same
     mode        `recent`: the newest row of 0 with these keys, which may be chosen again. `chronicle`: the oldest that
                 has not been used, and both are used up
     within_us   how much later the row of 1 may be; None is any time
-    absent      instead: a row of 0 at its time + within_us, if no row of 1 matched it by then
-    outer       instead of nothing, a row of 1 without a row of 0 is given with nulls (`a LEFT JOIN LATEST b`)
+    absent      instead: a row of 0 at its time + within_us (which must be given), if no row of 1 with these keys came
+                by then for which `where` holds. Its `columns` are of input 0 alone; `mode` means nothing
+    outer       instead of nothing, a row of 1 without a row of 0 is given with nulls, also if the chosen pair fails
+                (`a LEFT JOIN LATEST b`). Not with `absent`
+    tested      the columns of a pair that `where` is over, of either input; the time of such a row is input 1's
     """
 
     kind: ClassVar[str] = "sequence"
@@ -269,6 +273,7 @@ class SequenceSpec(Spec):
     within_us: int | None = None
     absent: bool = False
     outer: bool = False
+    tested: tuple[Picked, ...] = ()
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         return picked_schema(self.columns, inputs, {0} if self.outer else set())
