@@ -10,7 +10,7 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import AskTimestamp, FeedClosed, FeedOpened, Late, WakeAt
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.expression import Column
-from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
+from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow, WindowSpec
 from millrace.protocol import Type
 from tests.engine.graphs import (
     Bench,
@@ -59,6 +59,30 @@ def test_a_session_of_an_internal_stream_closes_by_a_timer() -> None:
     assert WakeAt(2_800) in effects.orders or WakeAt(3_200) in effects.orders
     bench.run(at=2_800)
     assert rows(bench.run(at=3_200), "q") == [(2, 2_300)]
+
+
+def test_the_rows_of_a_session_of_an_internal_stream_are_given_by_a_timer() -> None:
+    bench = Bench("s")
+    spec = AggregateSpec(SessionWindow(500), bounds=(("window_start", "start"),), rows=True)
+    bench.query(over(spec))
+    bench.run(arrive("s", 1), at=2_300)
+    bench.engine = Engine.restore(bench.engine.save(), trace=True)
+    bench.run(arrive("s", 2), at=2_700)
+    assert rows(bench.run(at=3_199), "q") == []
+    effects = bench.run(at=3_200)
+    assert rows(effects, "q") == [(1, 2_300), (2, 2_300)]
+    assert times(effects, "q") == [3_199, 3_199]
+
+
+@pytest.mark.parametrize("partial", ["skip", "emit"])
+def test_rows_are_not_in_windows_that_began_before_the_query(partial: Any) -> None:
+    bench = Bench(external("s", disorder_us=10_000))
+    bench.run(give_tv("s", 1_200))
+    bounds: Any = (("window_start", "start"),)
+    spec = WindowSpec(TimeWindow(1000, 1000), bounds, partial)
+    bench.query(plan("q", ("W", spec, ["s.source"]), schema=spec.schema([V])))
+    found = rows(bench.run(give_tv("s", 1_300, 2_100, 1_100)), "q")
+    assert [start for *_, start in found] == ([1_000] if partial == "emit" else []) + [2_000]
 
 
 def test_a_silent_stream_is_asked_for_the_end_of_the_window() -> None:

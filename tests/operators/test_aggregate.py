@@ -494,7 +494,7 @@ JOINED = user_aggregate(
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Aggregates([*AGGREGATES, LISTED, JOINED])
-    monkeypatch.setattr(groups.Grouping.__init__, "__defaults__", (own,))
+    monkeypatch.setattr(groups.Grouping.__init__, "__defaults__", (own, ()))
 
 
 @pytest.mark.usefixtures("registered")

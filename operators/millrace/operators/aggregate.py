@@ -23,12 +23,15 @@ from millrace.operators.operator import Moment
 from millrace.operators.panes import Panes, Windows
 from millrace.operators.prone import Prone
 from millrace.operators.reorder import Reorder, merge_by_time
+from millrace.operators.sessionrows import SessionRows
 from millrace.operators.sessions import Sessions
 from millrace.operators.spec import AggregateSpec, SessionWindow
 
 
 def make_windows(spec: AggregateSpec, schema: Any, since_us: int | None) -> Windows:
     """The state that a spec's windows need."""
+    if spec.rows:
+        return SessionRows(spec, schema, since_us)
     grouping = Grouping(spec)
     if isinstance(spec.window, SessionWindow):
         return Sessions(spec, schema, grouping, since_us)

@@ -26,7 +26,7 @@ from millrace.operators.spec import (
     WindowSpec,
 )
 from millrace.operators.union import ArrivalUnion, OrderedUnion
-from millrace.operators.windowing import Windowing
+from millrace.operators.windowing import RowWindowing, Windowing
 
 
 def build(
@@ -58,8 +58,10 @@ def build(
         case AggregateSpec():
             kind = OrderedWindowAggregate if spec.ordered else WindowAggregate
             operator = kind(name, spec, inputs, output, moment, since_us)
+        case WindowSpec(window=RowWindow()):
+            operator = RowWindowing(name, spec, inputs, output, since_us)
         case WindowSpec():
-            operator = Windowing(name, spec, inputs, output)
+            operator = Windowing(name, spec, inputs, output, since_us)
         case SequenceSpec():
             operator = build_sequence(name, spec, inputs, output, moment)
         case _:

@@ -77,10 +77,13 @@ class Rows(NamedTuple):
 class Grouping:
     """What a spec says of groups, ready to compute: shared by all tables of an operator.
 
-    A FILTER becomes part of the arguments: where it is not true they are null, and nulls do not count.
+    A FILTER becomes part of the arguments: where it is not true they are null, and nulls do not count. `kept` are
+    columns that are computed beside, and `kept_columns` says where.
     """
 
-    def __init__(self, spec: AggregateSpec, aggregates: Aggregates = AGGREGATES) -> None:
+    def __init__(
+        self, spec: AggregateSpec, aggregates: Aggregates = AGGREGATES, kept: Sequence[Expression] = ()
+    ) -> None:
         expressions: dict[Expression, int] = {}
 
         def place(expression: Expression) -> int:
@@ -92,6 +95,7 @@ class Grouping:
         self.null_bits = [at for at, (_, key) in enumerate(spec.keys) if key.nullable and key.type not in OBJECTS]
         self.width = len(self.key_types) + bool(self.null_bits)
         self.calls = [self._call(call, place, aggregates) for _, call in spec.calls]
+        self.kept_columns = [place(column) for column in kept]
         self._compute: Columns = compile_columns(list(expressions))
 
     def _call(self, call: AggregateCall, place: Callable[[Expression], int], aggregates: Aggregates) -> Call:

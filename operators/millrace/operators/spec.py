@@ -132,6 +132,9 @@ class AggregateSpec(Spec):
     partial   whether windows that began before the query did are given
     emit      of a running total: the last of a group's rows of one execution, or one row per tuple
     where     rows that count for nothing but their position (see RowWindow)
+    rows      of sessions: give each row that it took, when its session closes, instead of one row per session. Then
+              there are no calls, `keys` only say what sessions are cut by, and a row has the input's columns and the
+              bounds
     """
 
     kind: ClassVar[str] = "aggregate"
@@ -146,8 +149,11 @@ class AggregateSpec(Spec):
     partial: Literal["skip", "emit"] = "skip"
     emit: Literal["latest", "every"] = "latest"
     where: Expression | None = None
+    rows: bool = False
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
+        if self.rows:
+            return Schema((*inputs[0], *(Field(name, Type.TIMESTAMP, False) for name, _ in self.bounds)))
         bound = Type.BIGINT if isinstance(self.window, RowWindow) else Type.TIMESTAMP
         return Schema(
             (
@@ -162,15 +168,23 @@ class AggregateSpec(Spec):
 class WindowSpec(Spec):
     """Each row once per window that it falls into, with the bounds behind its columns, at the row's own time.
 
-    Time windows only.
+    Under a RowWindow it reads the source itself, and what stood in between is folded into the spec, as with aggregates:
+    `columns` (None: the input's) and `where`. Bounds are positions then. For sessions see AggregateSpec.
     """
 
     kind: ClassVar[str] = "map"
-    window: TimeWindow
+    window: TimeWindow | RowWindow
     bounds: tuple[tuple[str, Literal["start", "end"]], ...]
+    partial: Literal["skip", "emit"] = "skip"
+    columns: tuple[tuple[str, Expression], ...] | None = None
+    where: Expression | None = None
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
-        return Schema((*inputs[0], *(Field(name, Type.TIMESTAMP, False) for name, _ in self.bounds)))
+        bound = Type.BIGINT if isinstance(self.window, RowWindow) else Type.TIMESTAMP
+        fields = inputs[0].fields
+        if self.columns is not None:
+            fields = tuple(Field(name, column.type, column.nullable) for name, column in self.columns)
+        return Schema((*fields, *(Field(name, bound, False) for name, _ in self.bounds)))
 
 
 @dataclass(frozen=True, slots=True)

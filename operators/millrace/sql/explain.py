@@ -128,13 +128,20 @@ def _spec_words(spec: Spec) -> str:
             return "union in order of time" if ordered else "union as rows arrive"
         case SortSpec():
             return "sort by time"
-        case WindowSpec(window):
-            return f"map to {_window_words(window)}, each row once per window"
+        case WindowSpec():
+            return _window_spec_words(spec)
         case AggregateSpec():
             return _aggregate_words(spec)
         case RetimeSpec(position, lag_us):
             return f"map to the time of column {position + 1}, at most {format_interval(lag_us)} below the row's own"
     return spec.kind
+
+
+def _window_spec_words(spec: WindowSpec) -> str:
+    words = f"map to {_window_words(spec.window)}, each row once per window"
+    if spec.columns is not None:
+        words += ": " + ", ".join(_column_words(name, column) for name, column in spec.columns)
+    return words if spec.where is None else f"{words} WHERE {show(spec.where)}"
 
 
 # -- joins and sequences -----------------------------------------------------------------------------------------------
@@ -232,7 +239,10 @@ def _aggregate_words(spec: AggregateSpec) -> str:
     if spec.where is not None:
         words.append(f"WHERE {show(spec.where)}")
     if spec.keys:
-        words.append("by " + ", ".join(_column_words(name, key) for name, key in spec.keys))
+        shown = (show(key) if spec.rows else _column_words(name, key) for name, key in spec.keys)
+        words.append("by " + ", ".join(shown))
+    if spec.rows:
+        words[-1] += ", each row when its session closes"
     columns = [_named(_call_words(call), name) for name, call in spec.calls]
     columns += [_named(f"window_{side}", name) for name, side in spec.bounds]
     if spec.ordered:

@@ -23,6 +23,7 @@ from millrace.sql.grouped import WHERE
 from millrace.sql.progress import ahead
 from millrace.sql.sequences import followed, latest
 from millrace.sql.sides import Picks, Side, Table, shifted
+from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import interval_us
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class FromPlanner:
                 raise planner.error(window.range, "expected a time of 0 or more")
         if relation.update_key is not None and not updates:
             raise planner.error(table, _no_updates(relation))
-        relation = planner.stamped(planner.windowed_rows(relation))
+        relation = planner.stamped(windowed_rows(planner, None, relation)[0])
         columns: dict[str, int | None] = {name: at for at, name in enumerate(relation.schema.names)}
         if relation.time_name is None:
             return Side(relation, (Table(Named(relation.alias, columns, e.TIME), e.TIME, stays),), rows)

@@ -155,7 +155,7 @@ def lags_of(spec: Spec, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> La
         case WindowSpec():
             return _window_rows(spec, inputs[0], len(schemas[0]))
         case AggregateSpec():
-            return _window_ends(spec)
+            return _window_ends(spec, inputs[0], len(schemas[0]))
         case RetimeSpec(position):
             return _retimed(inputs[0], position)
         case JoinSpec():
@@ -172,19 +172,29 @@ def _computed(columns: Sequence[e.Expression], lags: Lags) -> Lags:
 
 
 def _window_rows(spec: WindowSpec, lags: Lags, width: int) -> Lags:
-    """Rows with the bounds of a window that they are in: start <= time < end."""
+    """Rows with the bounds of a window that they are in: start <= time < end. Those of rows are no times."""
+    if isinstance(spec.window, RowWindow):
+        return lags if spec.columns is None else _computed([column for _, column in spec.columns], lags)
     size = spec.window.size_us
-    bounds: Mapping[str, Lag] = {"start": (0, size - 1), "end": (-size, -1)}
-    return {**lags, **{width + at: bounds[side] for at, (_, side) in enumerate(spec.bounds)}}
+    return {**lags, **_bounds(spec.bounds, width, (0, size - 1), (-size, -1))}
 
 
-def _window_ends(spec: AggregateSpec) -> Lags:
-    """The bounds of windows, whose rows lie at their last microsecond."""
-    if spec.window is None or isinstance(spec.window, RowWindow):
-        return {}
-    start: Lag = (0, None) if isinstance(spec.window, SessionWindow) else (spec.window.size_us - 1,) * 2
-    first = len(spec.keys) + len(spec.calls)
-    return {first + at: start if side == "start" else (-1, -1) for at, (_, side) in enumerate(spec.bounds)}
+def _window_ends(spec: AggregateSpec, lags: Lags, width: int) -> Lags:
+    """The bounds of windows, whose rows lie at their last microsecond, and of sessions the columns of their rows."""
+    match spec.window:
+        case TimeWindow(size):
+            return _bounds(spec.bounds, len(spec.keys) + len(spec.calls), (size - 1, size - 1), (-1, -1))
+        case SessionWindow(gap):
+            before: Lag = (gap - 1, None)
+            if not spec.rows:
+                return _bounds(spec.bounds, len(spec.keys) + len(spec.calls), before, (-1, -1))
+            own = {at: _added(lag, before) for at, lag in lags.items()}
+            return {**own, **_bounds(spec.bounds, width, before, (-1, -1))}
+    return {}
+
+
+def _bounds(bounds: Sequence[tuple[str, str]], first: int, start: Lag, end: Lag) -> Lags:
+    return {first + at: start if side == "start" else end for at, (_, side) in enumerate(bounds)}
 
 
 def _retimed(lags: Lags, position: int) -> Lags:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
 from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators import expression as e
@@ -23,7 +23,6 @@ from millrace.operators.spec import (
     SequenceSpec,
     SortSpec,
     Spec,
-    TimeWindow,
     UnionSpec,
     WindowSpec,
 )
@@ -37,7 +36,8 @@ from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
 from millrace.sql.planned import Catalog
 from millrace.sql.progress import EXACT, Lags, lags_of
-from millrace.sql.windows import BOUNDS, Window, bracketed, window_of
+from millrace.sql.windowed import windowed_rows
+from millrace.sql.windows import Window, bracketed, window_of
 
 # A query of WITH is planned anew wherever it is read, which can double with each level.
 MAX_OPERATORS: Final = 1000
@@ -245,12 +245,11 @@ class QueryPlanner:
             return GroupedSelect(self, select, relation).plan()
         if select.distinct:
             return distinct(self, select, relation)
-        relation = self.windowed_rows(relation)
-        binder = self.binder(relation, instead=WHERE)
-        if select.where is not None:
-            predicate = binder.bind_boolean(select.where, "WHERE")
-            self.check_runs(select.where, predicate)
-            self._check_updates(select.where, predicate, relation)
+        relation, where = windowed_rows(self, select.where, relation)
+        if where is not None:
+            predicate = self.binder(relation, instead=WHERE).bind_boolean(where, "WHERE")
+            self.check_runs(where, predicate)
+            self._check_updates(where, predicate, relation)
             relation = self.add(SelectSpec(predicate), [relation], relation.ordered)
         names, columns = self.columns(select, relation, self.binder(relation))
         if self.changes_nothing(names, columns, relation):
@@ -258,28 +257,6 @@ class QueryPlanner:
         key = self._key_after(select, names, columns, relation)
         spec = MapSpec(tuple(zip(names, columns, strict=True)))
         return replace(self.add(spec, [relation], relation.ordered), alias=None, update_key=key)
-
-    def windowed_rows(self, relation: Relation) -> Relation:
-        """A windowed source without aggregates: each row once per window, with the window's bounds."""
-        window = relation.window
-        if window is None or window.spec is None:
-            return replace(relation, window=None)
-        if not isinstance(window.spec, TimeWindow):
-            what = "ROWS" if isinstance(window.spec, RowWindow) else "sessions"
-            raise self.error(
-                window.place, f"{what} without aggregates are not available yet; select aggregates or GROUP BY"
-            )
-        relation = self._without_bounds(relation)
-        bounds: tuple[tuple[str, Literal["start", "end"]], ...] = (("window_start", "start"), ("window_end", "end"))
-        return self.add(WindowSpec(window.spec, bounds), [relation], relation.ordered)
-
-    def _without_bounds(self, relation: Relation) -> Relation:
-        """The rows without columns that are called as the window's bounds, which hide them."""
-        names = [name for name in relation.schema.names if name not in BOUNDS]
-        if len(names) == len(relation.schema):
-            return relation
-        columns = [(name, column) for name in names if (column := relation.column(name)) is not None]
-        return self.add(MapSpec(tuple(columns)), [relation], relation.ordered)
 
     def _check_updates(self, node: s.Expr, predicate: e.Expression, relation: Relation) -> None:
         """Refuse a condition that may hold for one row of a key and not for the next."""
@@ -557,7 +534,8 @@ class QueryPlanner:
                 where = self.binder(None).both(where, e.substitute(node.spec.predicate, columns))
             elif isinstance(node.spec, MapSpec):
                 columns = [e.substitute(column, columns) for _, column in node.spec.columns]
-        return replace(relation, node=name, schema=stream.schema), columns, where
+        lags = stream_lags(stream, self.catalog)
+        return replace(relation, node=name, schema=stream.schema, lags=lags), columns, where
 
     # -- names -----------------------------------------------------------------------------------------------------
 
