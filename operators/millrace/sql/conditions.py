@@ -1,8 +1,8 @@
 """What the conditions of a join say: how far apart in time its rows may be, which keys are equal, and what is left.
 
-Conditions are bound over all inputs side by side. A bound on the times of two inputs may be written in any way that comes
-to one: as a comparison or BETWEEN, with intervals on either side, over columns that carry the rows' own time or lie
-within known bounds of it.
+Conditions are bound over all inputs side by side. A bound on the times of two inputs may be written in any way that
+comes to one: as a comparison or BETWEEN, with intervals on either side, over columns that carry the rows' own time or
+lie within known bounds of it.
 """
 
 from __future__ import annotations

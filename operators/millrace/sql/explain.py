@@ -155,9 +155,7 @@ def join_words(spec: JoinSpec, names: Sequence[str]) -> str:
         "filter": "in order of time (filter)",
         "adaptive": f"in order of time (adaptive, alpha {spec.alpha})",
     }[spec.order]
-    keys = [
-        f"{_of(names[one.left], one.left_key)} = {_of(names[one.right], one.right_key)}" for one in spec.equal
-    ]
+    keys = [f"{_of(names[one.left], one.left_key)} = {_of(names[one.right], one.right_key)}" for one in spec.equal]
     tests = [*keys, *(_band_words(band, names) for band in spec.bands)]
     tests += [] if spec.where is None else [show(spec.where)]
     kept = [_kept_words(spec, at, names) for at in range(len(names))]
@@ -212,7 +210,9 @@ def sequence_words(spec: SequenceSpec, names: Sequence[str]) -> str:
     elif spec.mode == "chronicle":
         words = f"each {second} with the oldest {first} before it that is not used yet (CHRONICLE)"
     else:
-        words = f"each {second} with the newest {first} before it" + (", if there is one" if spec.outer else " (RECENT)")
+        words = f"each {second} with the newest {first} before it" + (
+            ", if there is one" if spec.outer else " (RECENT)"
+        )
     keys = [f"{_of(first, left)} = {_of(second, right)}" for left, right in spec.keys]
     if keys:
         words += f" ON {' AND '.join(keys)}"

@@ -189,9 +189,7 @@ class FromPlanner:
         assert predicate is not None
         return replace(made.side, relation=self._selected_of(predicate, made.side.relation))
 
-    def _add_where(
-        self, where: s.Expr | None, conditions: Conditions, tables: Sequence[Table]
-    ) -> list[e.Expression]:
+    def _add_where(self, where: s.Expr | None, conditions: Conditions, tables: Sequence[Table]) -> list[e.Expression]:
         """WHERE is as good as ON in an inner join; what asks for the joined row's own time waits until there is one."""
         if where is None:
             return []
@@ -206,7 +204,9 @@ class FromPlanner:
     def bound(self, condition: s.Expr, wide: Wide, tables: Sequence[Table], what: str = "ON") -> e.Expression:
         """A condition over the columns of these tables, which stand side by side."""
         relation = wide.relation([table.named for table in tables])
-        bound = self.planner.binder(relation, instead=WHERE if what == "WHERE" else "ON tests rows").bind_boolean(condition, what)
+        bound = self.planner.binder(relation, instead=WHERE if what == "WHERE" else "ON tests rows").bind_boolean(
+            condition, what
+        )
         self.planner.check_runs(condition, bound)
         if what == "ON" and -1 in wide.sources(bound):
             owned = [f"{table.named.alias}.{TIME_NAME}" for table in tables if table.named.alias is not None]
@@ -215,9 +215,7 @@ class FromPlanner:
 
     # -- outer joins -----------------------------------------------------------------------------------------------
 
-    def _outer(
-        self, join: s.Join, above: Sequence[s.Node], where: s.Expr | None
-    ) -> tuple[Side, s.Expr | None]:
+    def _outer(self, join: s.Join, above: Sequence[s.Node], where: s.Expr | None) -> tuple[Side, s.Expr | None]:
         """A LEFT or RIGHT join, and what of WHERE is left to test."""
         if join.kind == "full":
             raise self.planner.error(
@@ -309,9 +307,7 @@ class FromPlanner:
                 self._where or self._root, "no rows can be as far apart as these ranges and conditions on times ask"
             )
 
-    def made(
-        self, spec: Spec, sides: Sequence[Side], tables: Sequence[Table], picks: Picks, ordered: bool
-    ) -> Side:
+    def made(self, spec: Spec, sides: Sequence[Side], tables: Sequence[Table], picks: Picks, ordered: bool) -> Side:
         """The operator's rows, under the names of its tables."""
         relation = self.planner.add(spec, [side.relation for side in sides], ordered)
         placed = tuple(
@@ -342,10 +338,18 @@ class FromPlanner:
     ) -> Picks:
         """The columns that a row must hold: what is selected, and what conditions ask for."""
         picks = Picks(wide, tables)
+        parts = (part for node in (*self._selected, *above) for part in s.walk(node))
+        asked = {(part.table and part.table.text, part.name.text) for part in parts if isinstance(part, s.ColumnRef)}
         for table in tables:
             for name, position in (*table.named.columns.items(), (TIME_NAME, table.named.time)):
-                star = position != table.named.time and self._in_star(table.named)
-                if position is not None and table.named.absent is None and (star or self._asked(name, table, above)):
+                if position is None or table.named.absent is not None:
+                    continue
+                # Without its table a name may be this one's; the implicit time of a table is never named so.
+                own = name in table.named.columns
+                if (own and (self._in_star(table.named) or (None, name) in asked)) or (
+                    table.named.alias,
+                    name,
+                ) in asked:
                     picks.add(position)
         for term in tested:
             for column in columns_of(term):
@@ -372,16 +376,6 @@ class FromPlanner:
 
     def _in_star(self, table: Named) -> bool:
         return any(star.table is None or star.table.text == table.alias for star in self._stars)
-
-    def _asked(self, name: str, table: Table, above: Sequence[s.Node]) -> bool:
-        """Whether something above names this column; without its table, it may be this one's."""
-        for node in (*self._selected, *above):
-            for part in s.walk(node):
-                if isinstance(part, s.ColumnRef) and part.name.text == name:
-                    own = name in table.named.columns if part.table is None else part.table.text == table.named.alias
-                    if own:
-                        return True
-        return False
 
     # -- what to think of ------------------------------------------------------------------------------------------
 
@@ -441,7 +435,7 @@ def _no_updates(relation: Relation) -> str:
     latest = f"JOIN LATEST {name} ON its key ({key}), which takes the row that is current at the time; " if key else ""
     return (
         f"{name} is an update stream, whose rows replace each other: what they were joined with would have to be taken "
-        f"back. Legal are {latest}an aggregate per window, FROM TUMBLE(...); or to join what it reads, and to aggregate "
+        f"back. Legal are {latest}an aggregate per window, FROM TUMBLE(...); or to join what it reads, and aggregate "
         "the joined rows"
     )
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millrace.engine.plan import Node
 from millrace.operators import expression as e
 from millrace.operators.functions.times import unit_named
-from millrace.engine.plan import Node
 from millrace.operators.spec import JoinSpec, SelectSpec, TimeWindow
 from millrace.sql import syntax as s
 from millrace.sql.binder import Relation

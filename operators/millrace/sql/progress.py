@@ -39,7 +39,7 @@ Lag = tuple[int | None, int | None]
 Lags = Mapping[int, Lag]
 EXACT: Final[Lag] = (0, 0)
 
-# How long the spans of date_trunc are: all the same, aligned to an offset (weeks begin on Monday, 1970 on a Thursday) ...
+# How long the spans of date_trunc are: all the same, aligned to an offset (a week begins on Monday, 1970 on a Thursday)
 SPANS: Final[Mapping[str, tuple[int, int]]] = {
     "microseconds": (1, 0),
     "milliseconds": (1000, 0),
@@ -49,7 +49,7 @@ SPANS: Final[Mapping[str, tuple[int, int]]] = {
     "day": (DAY, 0),
     "week": (7 * DAY, 4 * DAY),
 }
-# ... or at most so long.
+# or at most so long.
 _LONGEST: Final[Mapping[str, int]] = {
     "month": 31 * DAY,
     "quarter": 92 * DAY,
@@ -199,9 +199,7 @@ def _bounds(bounds: Sequence[tuple[str, str]], first: int, start: Lag, end: Lag)
 
 def _retimed(lags: Lags, position: int) -> Lags:
     low, high = lags.get(position, (None, None))
-    return {
-        at: EXACT if at == position else (minus(lag[0], high), minus(lag[1], low)) for at, lag in lags.items()
-    }
+    return {at: EXACT if at == position else (minus(lag[0], high), minus(lag[1], low)) for at, lag in lags.items()}
 
 
 def _picked(columns: Sequence[Picked], inputs: Sequence[Lags], of_inputs: Sequence[Lag]) -> Lags:

@@ -319,9 +319,7 @@ class QueryPlanner:
                 columns.append(column)
         return names, columns
 
-    def _star(
-        self, item: s.Star, relation: Relation, taken: Sequence[str]
-    ) -> list[tuple[str, e.Expression]]:
+    def _star(self, item: s.Star, relation: Relation, taken: Sequence[str]) -> list[tuple[str, e.Expression]]:
         if relation.tables:
             return self._joined_star(item, relation, taken)
         if item.table is not None and item.table.text != relation.alias:
@@ -332,9 +330,7 @@ class QueryPlanner:
             for position, one in enumerate(relation.schema)
         ]
 
-    def _joined_star(
-        self, item: s.Star, relation: Relation, taken: Sequence[str]
-    ) -> list[tuple[str, e.Expression]]:
+    def _joined_star(self, item: s.Star, relation: Relation, taken: Sequence[str]) -> list[tuple[str, e.Expression]]:
         """All columns of the joined tables, or of one. A name that is taken already gets its table's before it."""
         tables = [table for table in relation.tables if table.absent is None]
         if item.table is not None:
@@ -454,7 +450,7 @@ class QueryPlanner:
         raise self.error(node, "expected a stream, a query, or a query in parentheses")
 
     def _timed_by(self, node: s.Expr, relation: Relation) -> Relation:
-        """The rows at the time that a window goes by: their own, or that of a column which lies within a bound of it."""
+        """The rows at the time that a window goes by: their own, or a column's that lies not far from it."""
         if isinstance(node, s.ColumnRef):
             column = relation.column(node.name.text)
             own = node.name.text == TIME_NAME if column is None else column.position in (e.TIME, *relation.times)
@@ -473,12 +469,13 @@ class QueryPlanner:
         if lag_us is None:
             raise self.error(
                 node,
-                f"{column.name} may lie below the rows' time by any amount, so no window of it would ever end: bound the "
+                f"{column.name} may lie below the rows' time by any amount, so no window of it would end: bound the "
                 "join's times by ranges or conditions, or take the window by the rows' own time",
             )
         if column.nullable:
             raise self.error(
-                node, f"{column.name} may be null, and a row in a window has a time: select coalesce({column.name}, ...)"
+                node,
+                f"{column.name} may be null, and a row in a window has a time: select coalesce({column.name}, ...)",
             )
         made = self.add(RetimeSpec(column.position, lag_us), [relation], ordered=False)
         return replace(made, alias=relation.alias, time_name=column.name)

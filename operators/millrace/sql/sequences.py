@@ -71,9 +71,9 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     if key is None:
         raise planner.error(
             join.right,
-            f"JOIN LATEST needs a key: {second.title} is no update stream. Legal are a stream WITH (update_key = '...'), "
-            "a query with running totals (GROUP BY without a window), or FOLLOWED BY for the most recent row of any "
-            "stream",
+            f"JOIN LATEST needs a key: {second.title} is no update stream. Legal are a stream "
+            "WITH (update_key = '...'), a query with running totals (GROUP BY without a window), or FOLLOWED BY for the "
+            "most recent row of any stream",
         )
     sides = [second, first]
     wide = Wide([side.relation for side in sides])
