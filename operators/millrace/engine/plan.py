@@ -143,8 +143,8 @@ class QueryPlan:
 
     An input that is no node of the plan is a stream's source (`packets.source`) or another query's output operator.
     `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile. `update_key` is that of
-    an update stream: a row replaces the one before it with the same values there. Other results have None. `warnings` say
-    what its author should think about, `notes` how it was understood.
+    an update stream: a row replaces the one before it with the same values there. Other results have None. `warnings`
+    say what its author should think about, `notes` how it was understood.
     """
 
     name: str

@@ -281,7 +281,7 @@ class FromPlanner:
             options.alpha,
         )
         self._warn(spec, sides)
-        return Joined(self.made(spec, sides, tables, picks, spec.order != "arrival"), picks)
+        return Joined(self.made(spec, sides, tables, picks, spec.order != "arrival" or spec.counts_rows), picks)
 
     def pushed(self, side: Side, conditions: Conditions, at: int, *, keep: bool = False) -> Side:
         """The side less the rows that its own conditions leave out, so that they are not stored.

@@ -35,7 +35,7 @@ from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct, giv
 from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
 from millrace.sql.planned import Catalog
-from millrace.sql.progress import EXACT, Lags, lags_of
+from millrace.sql.progress import EXACT, Lags, lag_of, lags_of
 from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import Window, bracketed, window_of
 
@@ -453,12 +453,12 @@ class QueryPlanner:
         """The rows at the time that a window goes by: their own, or a column's that lies not far from it."""
         if isinstance(node, s.ColumnRef):
             column = relation.column(node.name.text)
-            own = node.name.text == TIME_NAME if column is None else column.position in (e.TIME, *relation.times)
-            if own:
+            if column is None and node.name.text == TIME_NAME:
                 return relation
-            lag = None if column is None else relation.lags.get(column.position)
+            lag = None if column is None else lag_of(column, relation.lags)
             if column is not None and lag is not None:
-                return self._retimed(node, column, lag[1], relation)
+                own = column.position == e.TIME or (lag == EXACT and not column.nullable)
+                return relation if own else self._retimed(node, column, lag[1], relation)
         legal = [relation.schema.names[position] for position in relation.lags]
         if not legal and relation.schema.index(TIME_NAME) is None:
             legal = [TIME_NAME]
@@ -629,7 +629,7 @@ def is_ordered(made: QueryPlan, catalog: Catalog) -> bool:
         if isinstance(node.spec, RetimeSpec):
             return False
         if isinstance(node.spec, JoinSpec):
-            return node.spec.order != "arrival"
+            return node.spec.order != "arrival" or node.spec.counts_rows
         if isinstance(node.spec, UnionSpec):
             return node.spec.ordered
         if isinstance(node.spec, AggregateSpec) and gives_order(node.spec):

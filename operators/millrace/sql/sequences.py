@@ -72,8 +72,8 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
         raise planner.error(
             join.right,
             f"JOIN LATEST needs a key: {second.title} is no update stream. Legal are a stream "
-            "WITH (update_key = '...'), a query with running totals (GROUP BY without a window), or FOLLOWED BY for the "
-            "most recent row of any stream",
+            "WITH (update_key = '...') and a query with running totals (GROUP BY without a window); FOLLOWED BY finds "
+            "the most recent row of any stream",
         )
     sides = [second, first]
     wide = Wide([side.relation for side in sides])
