@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
 from millrace.operators import firsts, groups, sequence
-from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch
+from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
 from millrace.operators.expression import TIME, Call, Column, Constant, Expression
