@@ -150,14 +150,12 @@ class Sequence(Waiting):
         """For which of these pairs `where` holds (None: all), and which could not be computed."""
         if self._where is None or not len(rows):
             return None, None
-        columns, valid = self.picked(self._tested, second, rows, cells)
-        return self._where(Batch(self._tested_schema, second.ts[rows], columns, valid))
+        second = second.take(rows)
+        columns, valid = self.picked(self._tested, second, cells)
+        return self._where(Batch(self._tested_schema, second.ts, columns, valid))
 
-    def picked(
-        self, columns: List[Picked], second: Batch, rows: Int64s, cells: Int64s
-    ) -> tuple[list[Values], list[Bools | None]]:
-        """Columns of pairs: a row of B, and the cell of a row of A (-1: there is none)."""
-        whole = len(rows) == len(second)
+    def picked(self, columns: List[Picked], second: Batch, cells: Int64s) -> tuple[list[Values], list[Bools | None]]:
+        """Columns of pairs: the rows of B, and for each the cell of a row of A (-1: there is none)."""
         missing = cells < 0 if self._spec.outer and (cells < 0).any() else None
         made: list[Values] = []
         masks: list[Bools | None] = []
@@ -167,12 +165,10 @@ class Sequence(Waiting):
                 if missing is not None:
                     values[missing] = self._filler(position)
                     mask = ~missing if mask is None else mask & ~missing
+            elif position == TIME:
+                values, mask = second.ts, None
             else:
-                values = second.ts if position == TIME else second.columns[position]
-                mask = None if position == TIME else second.valid[position]
-                if not whole:
-                    values = values[rows]
-                    mask = None if mask is None else mask[rows]
+                values, mask = second.columns[position], second.valid[position]
             made.append(values)
             masks.append(mask)
         return made, masks
@@ -281,11 +277,12 @@ class Following(Sequence):
         if errors is not None:
             self._fail(errors)
             kept[rows[errors.rows]] = False
-        rows = np.flatnonzero(kept)
-        if not len(rows):
+        if not kept.any():
             return None
-        columns, valid = self.picked(self._spec.columns, second, rows, cells[rows])
-        return Batch(self.output.schema, second.ts[rows], columns, valid, second.arrival[rows])
+        if not kept.all():
+            second, cells = second.take(kept), cells[kept]
+        columns, valid = self.picked(self._spec.columns, second, cells)
+        return Batch(self.output.schema, second.ts, columns, valid, second.arrival)
 
     def _expire(self) -> None:
         """Forget the rows of A that are too old for whatever B may still bring."""
