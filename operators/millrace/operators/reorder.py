@@ -108,6 +108,13 @@ class Reorder:
         """The least time that waits, of the tuples that have one."""
         return min((time for run in self.runs if (time := run.least_timed()) is not None), default=None)
 
+    def first(self) -> Batch | None:
+        """The tuple with the least time, which stays."""
+        if not self.runs:
+            return None
+        run = min(self.runs, key=lambda run: run.head_us)
+        return run.batches[0].slice(run.offset, run.offset + 1)
+
     def forget(self, counts: Iterable[tuple[Run, int]]) -> None:
         """Drop tuples from the fronts of runs."""
         for run, count in counts:
@@ -156,3 +163,24 @@ def merge_by_time(waiting: Sequence[Reorder], through_us: int, limit: int) -> Ba
         if count:
             reorder.forget(((run, count),))
     return batch.take(order)
+
+
+def shares(waiting: Sequence[Reorder], through_us: int, limit: int) -> list[int]:
+    """How many each has of the tuples with the least times, at most `limit` in all and none above `through_us`.
+
+    Equal times: in order of the inputs.
+    """
+    if sum(reorder.count for reorder in waiting) <= limit:
+        return [limit] * len(waiting)
+    found = [
+        (position, piece.ts)
+        for position, reorder in enumerate(waiting)
+        for run in reorder.runs
+        for piece in run.prefix(through_us, limit)
+    ]
+    if not found:
+        return [0] * len(waiting)
+    order = np.argsort(np.concatenate([ts for _, ts in found]), kind="stable")[:limit]
+    owners = np.repeat([position for position, _ in found], [len(ts) for _, ts in found])[order]
+    counted: list[int] = np.bincount(owners, minlength=len(waiting)).tolist()
+    return counted

@@ -245,6 +245,11 @@ class JoinSpec(Spec):
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         return picked_schema(self.columns, inputs, {1} if self.outer else set())
 
+    @property
+    def counts_rows(self) -> bool:
+        """Whether any input's window is a number of rows."""
+        return self.rows is not None and any(most is not None for most in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpec(Spec):
