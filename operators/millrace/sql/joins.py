@@ -20,7 +20,7 @@ from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, needs_row_of
 from millrace.sql.grouped import WHERE
-from millrace.sql.progress import ahead
+from millrace.sql.progress import ahead, contradict
 from millrace.sql.sequences import followed, latest
 from millrace.sql.sides import Picks, Side, Table, shifted
 from millrace.sql.windowed import windowed_rows
@@ -265,7 +265,6 @@ class FromPlanner:
         for range_ in _ranges(conditions.wide, tables):
             conditions.add(range_)
         sides = [self.pushed(side, conditions, at, keep=outer and at == 0) for at, side in enumerate(sides)]
-        self._check_bands(conditions, len(sides))
         picks = self.picks(conditions.wide, tables, above, [*conditions.where, *own_time], clocks=clocks)
         where = all_of([picks.over(term) for term in conditions.where])
         options = self.planner.options
@@ -299,13 +298,6 @@ class FromPlanner:
 
     def _selected_of(self, predicate: e.Expression, relation: Relation) -> Relation:
         return self.planner.add(SelectSpec(predicate), [relation], relation.ordered)
-
-    def _check_bands(self, conditions: Conditions, count: int) -> None:
-        bounds = ahead(conditions.bands, count)
-        if any((bounds[at][at] or 0) < 0 for at in range(count)):
-            raise self.planner.error(
-                self._where or self._root, "no rows can be as far apart as these ranges and conditions on times ask"
-            )
 
     def made(self, spec: Spec, sides: Sequence[Side], tables: Sequence[Table], picks: Picks, ordered: bool) -> Side:
         """The operator's rows, under the names of its tables."""
@@ -381,6 +373,9 @@ class FromPlanner:
 
     def _warn(self, spec: JoinSpec, sides: Sequence[Side]) -> None:
         """Rows that are kept for ever, and unmatched rows that never come."""
+        if contradict(spec.bands, len(sides)):
+            self.planner.warnings.append("nothing matches: no rows are as far apart as the ranges and conditions say")
+            return
         bounds = ahead(spec.bands, len(sides))
         endless = [
             side.title for at, side in enumerate(sides) if side.rows is None and any(one is None for one in bounds[at])

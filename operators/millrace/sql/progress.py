@@ -223,8 +223,15 @@ def ahead(bands: Sequence[Band], count: int) -> list[list[int | None]]:
         _tighten(most, band.left, band.right, band.high_us)
         _tighten(most, band.right, band.left, low)
     for middle, one, other in product(range(count), repeat=3):
-        _tighten(most, one, other, plus(most[one][middle], most[middle][other]))
+        if one != other:
+            _tighten(most, one, other, plus(most[one][middle], most[middle][other]))
     return most
+
+
+def contradict(bands: Sequence[Band], count: int) -> bool:
+    """Whether no rows can be so far apart as all of the bands say."""
+    most = ahead(bands, count)
+    return any((plus(most[one][other], most[other][one]) or 0) < 0 for one in range(count) for other in range(one))
 
 
 def _tighten(most: list[list[int | None]], one: int, other: int, bound: int | None) -> None:
@@ -238,5 +245,5 @@ def join_lags(bands: Sequence[Band], count: int) -> list[Lag]:
     lags: list[Lag] = []
     for bounds in ahead(bands, count):
         known = [bound for bound in bounds if bound is not None]
-        lags.append((0, max(known) if len(known) == count else None))
+        lags.append((0, max(0, *known) if len(known) == count else None))
     return lags
