@@ -213,7 +213,7 @@ def words(query: dict[str, Any]) -> str:
 
 
 def recent(key: str) -> str:
-    """The same in DuckDB, whose own sequence has one inequality: a row's place is its time, then that in the feed."""
+    """The same in DuckDB, whose sequence has one inequality: a row's place is its time, then that in the feed."""
     first, then = {"": ("0", "0"), "a.k = b.k": ("k", "k")}.get(key, ("k * 100 + v + 1", "k * 100 + v"))
     return (
         f"FROM (SELECT *, {then} AS key, ts * 1000 + 999 AS place FROM b) b "
@@ -300,6 +300,7 @@ def test_latest_is_the_current_row(feed: list[Any], left: bool) -> None:
         f"""SELECT b.n, m.total FROM b {kind}JOIN LATEST (SELECT k, sum(v) AS total FROM a GROUP BY k) m ON m.k = b.k"""
     )
     wanted = f"""SELECT b.n, m.total FROM (SELECT *, ts * 1000 + 999 AS place FROM b) b ASOF {kind}JOIN
-                 (SELECT k, ts * 1000 + n AS place, sum(v) OVER (PARTITION BY k ORDER BY ts, n)::BIGINT AS total FROM a) m
+                 (SELECT k, ts * 1000 + n AS place, sum(v) OVER (PARTITION BY k ORDER BY ts, n)::BIGINT AS total
+                  FROM a) m
                  ON m.k = b.k AND b.place >= m.place"""
     check(feed, sql, wanted)
