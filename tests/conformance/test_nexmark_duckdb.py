@@ -72,8 +72,8 @@ QUERIES = {
               ON p.id = a.seller AND a.ts_us // {TEN} = p.ts_us // {TEN}""",
     ),
     "q9": Compared(
-        """SELECT a.id, a.item_name, b.bidder, b.price, b.ts_us FROM auction a JOIN bid b
-             ON a.id = b.auction AND b.ts_us BETWEEN a.ts_us AND a.ts_us + INTERVAL '20 s' AND b.ts_us <= a.expires_us""",
+        """SELECT a.id, a.item_name, b.bidder, b.price, b.ts_us FROM auction a JOIN bid b ON a.id = b.auction
+             AND b.ts_us BETWEEN a.ts_us AND a.ts_us + INTERVAL '20 s' AND b.ts_us <= a.expires_us""",
         f"""SELECT a.id, a.item_name, b.bidder, b.price, b.ts_us FROM auction a JOIN bid b
               ON a.id = b.auction AND b.ts_us BETWEEN a.ts_us AND least(a.ts_us + 20 * {SECOND}, a.expires_us)""",
     ),
