@@ -235,6 +235,27 @@ def test_outer_joins() -> None:
     assert joins(inner)[0].bands == (Band(0, 1, 0, SECOND),)
 
 
+def test_where_on_the_kept_side_of_an_outer_join_is_tested_first() -> None:
+    made = planned(
+        "SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND a.ts = b.ts WHERE a.v > 1 AND coalesce(b.v, 0) = 0"
+    )
+    assert shape(made) == "select1(a.source) join1(q.select1,b.source) select2(q.join1) map1(q.select2)"
+    first, spec, *_ = (node.spec for node in made.nodes)
+    assert isinstance(first, SelectSpec)
+    assert show(first.predicate) == "v > 1"
+    assert isinstance(spec, JoinSpec)
+    assert spec.outer
+
+
+def test_a_join_in_parentheses_is_a_table() -> None:
+    inner = "(SELECT x.v, y.t FROM a x JOIN b y ON x.ts = y.ts) d"
+    assert planned(f"SELECT d.v FROM {inner} WHERE d.t IS NULL").schema.names == ("v",)
+    assert shape(planned(f"SELECT d.t, c.w FROM {inner} JOIN c ON d.v = c.k AND d.ts = c.at")) == (
+        "join1(a.source,b.source) join2(q.join1,c.source)"
+    )
+    assert planned(f"SELECT v FROM {inner} UNION ALL SELECT v FROM a").schema.names == ("v",)
+
+
 def test_rows_are_counted_before_conditions() -> None:
     made = planned("SELECT a.v FROM a [ROWS 5] JOIN b [RANGE '1 s'] ON a.k = b.k WHERE a.v > 1 AND b.v > 2")
     assert shape(made) == "select1(b.source) join1(a.source,q.select1)"

@@ -134,6 +134,7 @@ CHAINS = [
     "a JOIN b ON a.k = b.k JOIN c ON b.v = c.v AND c.ts > a.ts AND a.v < c.k",
     "a LEFT JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + {3} JOIN c ON c.k = a.k AND c.ts = a.ts + {1}",
     "a JOIN b ON a.k = b.k AND abs(a.ts - b.ts) < {5} LEFT JOIN c ON c.v = b.v AND c.ts BETWEEN b.ts - {5} AND b.ts",
+    "a JOIN a b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + {3} JOIN a c ON b.ts < c.ts AND c.ts < b.ts + {4}",
     "a CROSS JOIN b JOIN c ON a.ts = b.ts AND c.ts = b.ts",
 ]
 

@@ -181,12 +181,23 @@ class FromPlanner:
                 seen = [table for group in tables[: at + 1] for table in group]
                 conditions.add(self.bound(operand.condition, wide, seen))
         everything = [table for group in tables for table in group]
-        own_time = self._add_where(where, conditions, everything)
-        made = self._join(sides, conditions, everything, above, own_time, clocks)
-        if not own_time:
-            return made.side
+        return self._tested(sides, conditions, everything, above, where, clocks)
+
+    def _tested(
+        self,
+        sides: Sequence[Side],
+        conditions: Conditions,
+        tables: Sequence[Table],
+        above: Sequence[s.Node],
+        where: s.Expr | None,
+        clocks: bool,
+    ) -> Side:
+        """An inner join, and all of WHERE."""
+        own_time = self._add_where(where, conditions, tables)
+        made = self._join(sides, conditions, tables, above, own_time, clocks)
         predicate = all_of([made.over(term) for term in own_time])
-        assert predicate is not None
+        if predicate is None:
+            return made.side
         return replace(made.side, relation=self._selected_of(predicate, made.side.relation))
 
     def _add_where(self, where: s.Expr | None, conditions: Conditions, tables: Sequence[Table]) -> list[e.Expression]:
@@ -236,15 +247,11 @@ class FromPlanner:
         conditions = Conditions(wide)
         conditions.add(self.bound(join.condition, wide, everything))
         if where is not None:
-            tested = self.bound(where, wide, everything, "WHERE")
-            if any(needs_row_of(1, term, wide) for term in conjuncts(tested)):
+            terms = list(conjuncts(self.bound(where, wide, everything, "WHERE")))
+            if any(needs_row_of(1, term, wide) for term in terms):
                 # WHERE leaves out what has no match, so none has to be waited for.
-                own_time = self._add_where(where, conditions, everything)
-                made = self._join(sides, conditions, everything, above, own_time, clocks)
-                later = all_of([made.over(term) for term in own_time])
-                if later is None:
-                    return made.side, None
-                return replace(made.side, relation=self._selected_of(later, made.side.relation)), None
+                return self._tested(sides, conditions, everything, above, where, clocks), None
+            sides[0] = self._less(sides[0], [term for term in terms if wide.sources(term) == {0}], wide)
         needed = [*above, *([] if where is None else [where])]
         return self._join(sides, conditions, everything, needed, (), clocks, outer=True).side, where
 
@@ -288,11 +295,15 @@ class FromPlanner:
         With `keep`, and under ROWS, which counts them all the same, the conditions stay in the join.
         """
         terms = conditions.own.pop(at, [])
-        predicate = all_of([conditions.wide.over_input(term) for term in terms])
-        if predicate is None:
-            return side
         if keep or side.rows is not None:
             conditions.where += terms
+            return side
+        return self._less(side, terms, conditions.wide)
+
+    def _less(self, side: Side, terms: Sequence[e.Expression], wide: Wide) -> Side:
+        """The side less the rows for which these do not hold."""
+        predicate = all_of([wide.over_input(term) for term in terms])
+        if predicate is None or side.rows is not None:
             return side
         return replace(side, relation=self._selected_of(predicate, side.relation))
 

@@ -253,7 +253,7 @@ class QueryPlanner:
             relation = self.add(SelectSpec(predicate), [relation], relation.ordered)
         names, columns = self.columns(select, relation, self.binder(relation))
         if self.changes_nothing(names, columns, relation):
-            return replace(relation, alias=None)
+            return replace(relation, alias=None, tables=())
         key = self._key_after(select, names, columns, relation)
         spec = MapSpec(tuple(zip(names, columns, strict=True)))
         return replace(self.add(spec, [relation], relation.ordered), alias=None, update_key=key)
