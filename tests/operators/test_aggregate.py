@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
 from millrace.operators import groups, sessions
-from millrace.operators.aggregates import AGGREGATES, Aggregates, accumulator, user_aggregate
+from millrace.operators.aggregates import AGGREGATES, accumulator, user_aggregate
 from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
@@ -20,6 +20,7 @@ from millrace.operators.expression import Column, Constant
 from millrace.operators.operator import Moment
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.sql.functions import install, uninstall
 from tests.kernels import installed, uncompiled
 from tests.oracles import windows as oracle
 
@@ -492,9 +493,10 @@ JOINED = user_aggregate(
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Aggregates([*AGGREGATES, LISTED, JOINED])
-    monkeypatch.setattr(groups.Grouping.__init__, "__defaults__", (own, ()))
+def registered() -> Iterator[None]:
+    install([LISTED, JOINED])
+    yield
+    uninstall([LISTED, JOINED])
 
 
 @pytest.mark.usefixtures("registered")
@@ -515,6 +517,7 @@ def test_a_user_aggregate_that_raises_loses_its_own_row(name: str, window: Any) 
     assert str(inside([5, 4])) in texts
     assert all(key == "a" for key, _, _ in harness.rows)
     assert harness.operator.counts.errors >= 1
+    assert harness.operator.counts.last_error == f"{name}() failed: ValueError: unlucky"
 
 
 def test_slow_flush_spreads_a_window_over_the_next_ones_tuples() -> None:

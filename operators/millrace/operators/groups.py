@@ -162,7 +162,8 @@ class Distinct:
             self._inner = self._call.make(True)
             self._inner.reserve(self._room)
             owners, *columns = (values for values, _ in self.seen.decode(0, self.seen.count))
-            self._inner.update(owners, columns, np.zeros(len(owners), np.int64))
+            if len(owners):
+                self._inner.update(owners, columns, np.zeros(len(owners), np.int64))
         return self._inner.finish(slots)
 
     def clear(self, slots: Int64s) -> None:

@@ -38,7 +38,7 @@ TYPE_NAMES: Final[dict[str, Type]] = {
 # The name of a row's own time where no column has it.
 TIME_NAME: Final = "ts"
 # Functions of other systems whose result no two runs would share.
-_CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
+CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
 # Each level costs some frames of Python's stack here, in the evaluator and in EXPLAIN.
 MAX_DEPTH: Final = 120
 _ANY_TYPE: Final[Readings] = dict.fromkeys(Type, 0)
@@ -305,7 +305,7 @@ class Binder:
             raise self.error(node, f"{name} is no aggregate: it takes neither * nor DISTINCT")
         if node.filter is not None:
             raise self.error(node.filter, f"{name} is no aggregate: FILTER has nothing to leave out; write CASE WHEN")
-        if name in _CLOCKS:
+        if name in CLOCKS:
             raise self.error(node, f"{name} would make the result depend on the clock: use ts, the row's own time")
         if not self._library.named(name) and name not in ("extract", "date_part"):
             names = [known for known in self._library.names if known[0].isalpha() and " " not in known]
@@ -367,7 +367,7 @@ class Binder:
     def _no_such_aggregate(self, node: s.FunctionCall, bound: Sequence[e.Expression]) -> SqlError:
         name = node.name.text
         rows = AGGREGATES.named(name)
-        counts = sorted({len(row.arguments) for row in rows} - {0})
+        counts = sorted({len(row.arguments) for row in rows} - ({0} if name == "count" else set()))
         if len(bound) not in counts:
             return self.error(node, f"{name}: expected {' or '.join(map(str, counts))} arguments, got {len(bound)}")
         for position, (argument, value) in enumerate(zip(node.arguments, bound, strict=True)):

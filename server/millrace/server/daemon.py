@@ -24,6 +24,7 @@ import structlog
 import uvicorn
 
 from millrace.engine.engine import Engine
+from millrace.functions.loading import FunctionsError
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError
 from millrace.server.api import build
@@ -44,6 +45,7 @@ from millrace.server.lines import LineDialect
 from millrace.server.metrics import Metrics, version
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
+from millrace.sql.functions import install_module
 
 log = structlog.get_logger()
 
@@ -379,6 +381,15 @@ def check_certificates(settings: Settings) -> None:
             raise ConfigError([text]) from None
 
 
+def load_functions(settings: Settings) -> None:
+    """Make the functions of the configured module known to SQL, in this process; ConfigError if they cannot be."""
+    if settings.server.functions is not None:
+        try:
+            install_module(settings.server.functions)
+        except FunctionsError as error:
+            raise ConfigError([f"server.{error.text}"]) from None
+
+
 def _bind(setting: str, address: Address) -> socket.socket:
     try:
         family, _, _, _, where = socket.getaddrinfo(
@@ -452,6 +463,7 @@ def main(settings: Settings) -> None:
 
     configure_logging(settings)
     check_certificates(settings)
+    load_functions(settings)
     _make_folder(settings)
     if not uvloop.run(serve(settings)):
         # Python would wait for the hanging thread for ever.
