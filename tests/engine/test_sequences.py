@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -305,7 +305,8 @@ tuples_strategy = st.lists(
 def test_chains_of_three_agree_with_looking_at_all_pairs(data: st.DataObject) -> None:
     draw = data.draw
     came = {name: [(ts, k, 100 * at + v) for at, (ts, k, v) in enumerate(draw(tuples_strategy))] for name in "abc"}
-    modes = [draw(st.sampled_from(["recent", "chronicle"])) for _ in range(2)]
+    kinds: list[Literal["recent", "chronicle"]] = ["recent", "chronicle"]
+    modes = [draw(st.sampled_from(kinds)) for _ in range(2)]
     within = draw(st.none() | st.integers(0, 60))
     first = SequenceSpec(CHAIN_1.columns, CHAIN_1.keys, None, modes[0], within)
     second = SequenceSpec(CHAIN_2.columns, CHAIN_2.keys, None, modes[1], within)
@@ -331,14 +332,11 @@ def test_chains_of_three_agree_with_looking_at_all_pairs(data: st.DataObject) ->
             bench.engine = Engine.restore(bench.engine.save(), trace=True)
     take(bench.run(*(FeedClosed(name, "main", ended=True) for name in "abc")))
 
-    pairs, _ = oracle.following(
-        *([(ts, (k, v)) for ts, k, v in came[name]] for name in "ab"), [0], modes[0], within, lambda a, b: True, False
-    )
-    inner = [(b[0], (b[1][0], a[1][1], b[1][1])) for a, b in pairs if a is not None]
-    last, _ = oracle.following(
-        inner, [(ts, (k, v)) for ts, k, v in came["c"]], [0], modes[1], within, lambda a, b: True, False
-    )
-    assert found == [(c[0], (c[1][0], ab[1][1], ab[1][2], c[1][1])) for ab, c in last if ab is not None]
+    a, b, c = ([(ts, (k, v)) for ts, k, v in came[name]] for name in "abc")
+    pairs, _ = oracle.following(a, b, [0], modes[0], within, lambda one, other: True, False)
+    inner = [(two[0], (two[1][0], one[1][1], two[1][1])) for one, two in pairs if one is not None]
+    last, _ = oracle.following(inner, c, [0], modes[1], within, lambda one, other: True, False)
+    assert found == [(two[0], (two[1][0], one[1][1], one[1][2], two[1][1])) for one, two in last if one is not None]
 
 
 # -- a JOIN LATEST b ---------------------------------------------------------------------------------------------------

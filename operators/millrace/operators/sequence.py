@@ -65,36 +65,37 @@ class Sequence(Waiting):
 
     @abstractmethod
     def wishes(self) -> list[tuple[int, int]]:
-        """What is waited for: promises of A and B that together would let something be done."""
+        """What is waited for: promises of A and B that together would let something be done. Nothing, if all hold."""
 
-    def decided(self) -> int:
-        """The time through which B's tuples may be taken."""
-        first, second = (reader.promise for reader in self.inputs)
-        return min(first if first in (BEGINNING, END_OF_TIME) else first - 1, second)
+    def bounds(self) -> tuple[int, int]:
+        """The times through which A's and B's tuples have their place in the order of both."""
+        first, second = self.inputs[0].promise, self.inputs[1].promise
+        if first > second or first == END_OF_TIME:
+            return second, second
+        return first, first if first == BEGINNING else first - 1
 
     def ready(self) -> bool:
         """Whether a tuple may be taken."""
         self.absorb()
-        for reorder, bound in zip(self.waiting, self.through(), strict=True):
-            head = reorder.head_us()
-            if head is not None and head <= bound:
-                return True
-        return False
+        first, second = self.waiting[0].head_us(), self.waiting[1].head_us()
+        if first is None and second is None:
+            return False
+        first_through, second_through = self.through()
+        return (first is not None and first <= first_through) or (second is not None and second <= second_through)
 
     def more(self) -> bool:
         return self.ready()
 
     def _lack(self) -> tuple[int, list[int]] | None:
         """The least promise that would let it act, and the inputs that fall short of it."""
-        if self.more():
-            return None
+        self.absorb()
+        promises = self.inputs[0].promise, self.inputs[1].promise
         found: tuple[int, list[int]] | None = None
         for wish in self.wishes():
-            short = [at for at, reader in enumerate(self.inputs) if reader.promise < wish[at]]
-            if short:
-                need = max(wish[at] for at in short)
-                if found is None or need < found[0]:
-                    found = need, short
+            short = [at for at in (0, 1) if promises[at] < wish[at]]
+            need = max((wish[at] for at in short), default=END_OF_TIME)
+            if short and (found is None or need < found[0]):
+                found = need, short
         return found
 
     def need(self) -> int | None:
@@ -216,10 +217,11 @@ class Following(Sequence):
     """
 
     def through(self) -> tuple[int, int]:
-        return self.horizon(), self.decided()
+        return self.bounds()
 
     def wishes(self) -> list[tuple[int, int]]:
-        first, second = (reorder.head_us() for reorder in self.waiting)
+        """Those of the least head: no other can be ready before it."""
+        first, second = self.waiting[0].head_us(), self.waiting[1].head_us()
         if second is not None and (first is None or second < first):
             return [(second + 1, second)]
         return [] if first is None else [(first, first)]
@@ -312,9 +314,11 @@ class Absence(Sequence):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def through(self) -> tuple[int, int]:
-        return self.inputs[0].promise, self.decided()
+        return self.inputs[0].promise, self.bounds()[1]
 
     def wishes(self) -> list[tuple[int, int]]:
+        if self.more():
+            return []
         first, second = (reorder.head_us() for reorder in self.waiting)
         open_us = self._firsts.next_time()
         found = []
