@@ -27,9 +27,9 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.operators.expression import TIME, Call, Column
 from millrace.operators.sequence import Sequence
-from millrace.operators.spec import Picked, SelectSpec, SequenceSpec
+from millrace.operators.spec import AggregateCall, AggregateSpec, Picked, SelectSpec, SequenceSpec
 from millrace.protocol import Field, Schema, Type
-from tests.engine.graphs import Bench, arrive, compare, plan, punctuate, rows, times
+from tests.engine.graphs import Bench, arrive, compare, path, plan, punctuate, rows, times
 from tests.oracles import sequences as oracle
 
 KV = Schema.of(ts="timestamp", k="bigint", v="bigint")
@@ -293,6 +293,27 @@ def test_a_chain_over_an_absence_knows_what_it_can_promise() -> None:
     assert times(effects, "q") == [150, 155]
 
 
+def test_a_chain_of_streams_of_the_engine_s_own_stamps_needs_no_timer() -> None:
+    bench = Bench("a", "b", "c")
+    one_column = Schema.of(v="bigint")
+    first = SequenceSpec((("a", 0, 0), ("b", 1, 0)))
+    second = SequenceSpec((("a", 0, 0), ("b", 0, 1), ("c", 1, 0)))
+    inner = first.schema([one_column, one_column])
+    bench.query(
+        plan(
+            "q",
+            ("sequence1", first, ["a.source", "b.source"]),
+            ("sequence2", second, ["sequence1", "c.source"]),
+            schema=second.schema([inner, one_column]),
+        )
+    )
+    bench.run(arrive("a", 1), at=100)
+    bench.run(arrive("b", 2), at=200)
+    effects = bench.run(arrive("c", 3), arrive("b", 4), at=300)
+    assert rows(effects, "q") == [(1, 4, 3)]
+    assert woken(effects) == []
+
+
 # -- everything at once ------------------------------------------------------------------------------------------------
 
 tuples_strategy = st.lists(
@@ -360,6 +381,21 @@ def test_an_inner_join_with_current_rows_leaves_out_the_keys_that_have_none() ->
     bench.query(sequence_plan(SequenceSpec((("v", 1, 2), ("price", 0, 2)), (KEY,)), "b", "a"))
     bench.run(tell("b", (10, 1, 50), (20, 1, 51)))
     assert rows(bench.run(tell("a", (12, 1, 1), (13, 2, 2))), "q") == [(1, 50)]
+
+
+def test_the_current_row_may_be_a_running_total() -> None:
+    total = AggregateSpec(
+        None, (("k", KEY[0]),), (("n", AggregateCall(Type.BIGINT, False, "count()")),), emit="every", ordered=True
+    )
+    joined = SequenceSpec((("v", 1, 2), ("n", 0, 1)), ((Column(Type.BIGINT, True, 0, "k"), KEY[1]),), outer=True)
+    bench = Bench(stream("a"), stream("b"))
+    made = joined.schema([total.schema([KV]), KV])
+    bench.query(
+        plan("q", ("aggregate1", total, ["b.source"]), ("sequence1", joined, ["aggregate1", "a.source"]), schema=made)
+    )
+    bench.run(tell("b", (10, 1, 0), (20, 1, 0), (30, 2, 0), (40, 1, 0)))
+    effects = bench.run(tell("a", (9, 1, 7), (15, 1, 8), (39, 1, 9)), FeedClosed("a", "main", ended=True))
+    assert rows(effects, "q") == [(7, None), (8, 1), (9, 2)]
 
 
 # -- memory, and what has no time --------------------------------------------------------------------------------------
@@ -488,3 +524,11 @@ def test_cases_of_other_engines(name: str, strategy: str) -> None:
         values = (entry["ts"], *(entry["row"][field.name] for field in schema.fields[1:]))
         found += rows(bench.run(Arrived(entry["s"], "main", Batch.from_rows(schema, [values], [entry["ts"]]))), "q")
     assert sorted(found) == sorted(tuple(row) for row in case["expected"]["rows"])
+
+
+def test_a_burst_goes_tuple_by_tuple_depth_first() -> None:
+    case = json.loads((CASES / "nos-01-dfs.json").read_text("utf-8"))
+    bench = Bench("s")
+    bench.query(path("q", case["query"]["operators"]), f"{case['query']['strategy']}(1)")
+    visited = bench.visits(arrive("s", *range(case["query"]["n"])))
+    assert [[name] for name in visited.split()] == case["expected"]["rows"]
