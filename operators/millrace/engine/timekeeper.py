@@ -181,8 +181,8 @@ class Timekeeper:
             return False
         now_us = self._engine.moment.now_us
         if definition.timestamps == "internal":
-            # What comes later is stamped at or above the mark, so for tuples held back this microsecond is over.
-            if now_us + waiter.blocked() < need_us:
+            # What comes later is stamped at or above the mark: this microsecond may be declared over.
+            if now_us + waiter.past_its_tuples() < need_us:
                 self._try_again(need_us, source)
                 return False
             return source.reach(max(now_us, need_us), "ets")

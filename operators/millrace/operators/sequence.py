@@ -106,6 +106,9 @@ class Sequence(Waiting):
         lack = self._lack()
         return [] if lack is None else lack[1]
 
+    def past_its_tuples(self) -> bool:
+        return self.waiting[1].count > 0
+
     # -- running -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -384,6 +387,7 @@ class Absence(Sequence):
         first, a_slots = self.keyed(0, first)
         second, b_slots = self.keyed(1, second)
         firsts = self._firsts
+        self.toil = 0
         if first is not None and len(first):
             base = firsts.append(first, a_slots)
             kernel.link(a_slots, base, firsts.head, firsts.tail, firsts.following)
@@ -413,8 +417,7 @@ class Absence(Sequence):
                 rows,
                 cells,
             )
-            if not count:
-                continue
+            self.toil += count
             passing, errors = self.passing(second, rows[:count], cells[:count])
             if errors is not None:
                 self._fail_open(errors, passing, cells[:count])
@@ -436,7 +439,7 @@ class Absence(Sequence):
         """The rows whose wait is over, at most `limit`."""
         firsts = self._firsts
         cells = firsts.remove_below(self._over(), limit)
-        self.toil = len(cells)
+        self.toil += len(cells)
         if not len(cells):
             return None
         made = [firsts.column(position, cells) for _, _, position in self._spec.columns]
