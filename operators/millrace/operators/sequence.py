@@ -89,14 +89,18 @@ class Sequence(Waiting):
     def _lack(self) -> tuple[int, list[int]] | None:
         """The least promise that would let it act, and the inputs that fall short of it."""
         self.absorb()
-        promises = self.inputs[0].promise, self.inputs[1].promise
         found: tuple[int, list[int]] | None = None
-        for wish in self.wishes():
-            short = [at for at in (0, 1) if promises[at] < wish[at]]
-            need = max((wish[at] for at in short), default=END_OF_TIME)
-            if short and (found is None or need < found[0]):
-                found = need, short
+        for first, second in self.wishes():
+            lack = self._short(first, second)
+            if lack is not None and (found is None or lack[0] < found[0]):
+                found = lack
         return found
+
+    def _short(self, first: int, second: int) -> tuple[int, list[int]] | None:
+        """What the inputs lack of these promises, if anything."""
+        if self.inputs[0].promise < first:
+            return (max(first, second), [0, 1]) if self.inputs[1].promise < second else (first, [0])
+        return (second, [1]) if self.inputs[1].promise < second else None
 
     def need(self) -> int | None:
         lack = self._lack()
