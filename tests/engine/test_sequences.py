@@ -26,7 +26,7 @@ from millrace.engine.events import (
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.operators.expression import TIME, Call, Column
-from millrace.operators.sequence import Sequence
+from millrace.operators.sequence import FollowedBy
 from millrace.operators.spec import AggregateCall, AggregateSpec, Picked, SelectSpec, SequenceSpec
 from millrace.protocol import Field, Schema, Type
 from tests.engine.graphs import Bench, arrive, compare, path, plan, punctuate, rows, times
@@ -58,9 +58,9 @@ def bench_of(spec: SequenceSpec, **options: Any) -> Bench:
     return bench
 
 
-def operator(bench: Bench, name: str = "q.sequence1") -> Sequence:
+def operator(bench: Bench, name: str = "q.sequence1") -> FollowedBy:
     found = bench.engine.graph.operator(name)
-    assert isinstance(found, Sequence)
+    assert isinstance(found, FollowedBy)
     return found
 
 
@@ -126,6 +126,25 @@ def test_a_silent_first_stream_of_the_engine_s_own_stamps_holds_nobody_back() ->
     assert rows(effects, "q") == [(3, 2)]
     assert times(effects, "q") == [200]
     assert woken(effects) == []
+
+
+@pytest.mark.parametrize("strategy", ["dfs", "dfs(1)", "bfs", "rr"])
+def test_parts_of_one_stream_may_follow_each_other(strategy: str) -> None:
+    value = Column(Type.BIGINT, True, 2, "v")
+    spec = SequenceSpec((("k", 1, 1), ("a", 0, 2), ("b", 1, 2)), (KEY,))
+    bench = Bench(stream("a"))
+    bench.query(
+        plan(
+            "q",
+            ("select1", SelectSpec(compare("<", 10, value)), ["a.source"]),
+            ("select2", SelectSpec(compare(">=", 10, value)), ["a.source"]),
+            ("sequence1", spec, ["select1", "select2"]),
+            schema=spec.schema([KV, KV]),
+        ),
+        strategy,
+    )
+    assert rows(bench.run(tell("a", (1, 1, 2), (2, 1, 11), (3, 1, 3), (3, 1, 12), (3, 1, 4))), "q") == [(1, 2, 11)]
+    assert rows(bench.run(tell("a", (4, 2, 20))), "q") == [(1, 4, 12)]
 
 
 # -- absence -----------------------------------------------------------------------------------------------------------
@@ -328,8 +347,10 @@ def test_chains_of_three_agree_with_looking_at_all_pairs(data: st.DataObject) ->
     came = {name: [(ts, k, 100 * at + v) for at, (ts, k, v) in enumerate(draw(tuples_strategy))] for name in "abc"}
     kinds: list[Literal["recent", "chronicle"]] = ["recent", "chronicle"]
     modes = [draw(st.sampled_from(kinds)) for _ in range(2)]
-    within = draw(st.none() | st.integers(0, 60))
-    first = SequenceSpec(CHAIN_1.columns, CHAIN_1.keys, None, modes[0], within)
+    absent = draw(st.booleans())
+    within = draw(st.integers(0, 60) if absent else st.none() | st.integers(0, 60))
+    alone: tuple[Picked, ...] = (("k", 0, 1), ("a", 0, 2), ("b", 0, 2))
+    first = SequenceSpec(alone if absent else CHAIN_1.columns, CHAIN_1.keys, None, modes[0], within, absent)
     second = SequenceSpec(CHAIN_2.columns, CHAIN_2.keys, None, modes[1], within)
     bench = Bench(*(stream(name, disorder_us=200) for name in "abc"))
     bench.query(
@@ -354,8 +375,13 @@ def test_chains_of_three_agree_with_looking_at_all_pairs(data: st.DataObject) ->
     take(bench.run(*(FeedClosed(name, "main", ended=True) for name in "abc")))
 
     a, b, c = ([(ts, (k, v)) for ts, k, v in came[name]] for name in "abc")
-    pairs, _ = oracle.following(a, b, [0], modes[0], within, lambda one, other: True, False)
-    inner = [(two[0], (two[1][0], one[1][1], two[1][1])) for one, two in pairs if one is not None]
+    if absent:
+        assert within is not None
+        left_alone, _ = oracle.absent(a, b, [0], within, lambda one, other: True)
+        inner = [(one[0] + within, (one[1][0], one[1][1], one[1][1])) for one in left_alone]
+    else:
+        pairs, _ = oracle.following(a, b, [0], modes[0], within, lambda one, other: True, False)
+        inner = [(two[0], (two[1][0], one[1][1], two[1][1])) for one, two in pairs if one is not None]
     last, _ = oracle.following(inner, c, [0], modes[1], within, lambda one, other: True, False)
     assert found == [(two[0], (two[1][0], one[1][1], one[1][2], two[1][1])) for one, two in last if one is not None]
 

@@ -131,7 +131,7 @@ class Harness:
             buffer.wanted = True
         readers = [buffer.attach() for buffer in self.inputs]
         made = build("q.sequence1", self.spec, readers, self.gauge, Moment())
-        assert isinstance(made, sequence.Sequence)
+        assert isinstance(made, sequence.FollowedBy)
         self.operator = made
         self.operator.output.wanted = True
         self.output = self.operator.output.attach()

@@ -11,7 +11,7 @@ A pair is chosen by time and keys. What else must hold (`where`) is asked of the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -33,18 +33,20 @@ PAIRS: Final = 4096
 _NONE: Final[Int64s] = np.zeros(0, np.int64)
 
 
-def build_sequence(name: str, spec: SequenceSpec, inputs: List[Reader], output: Buffer, moment: Moment) -> Sequence:
+def build_sequence(
+    name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+) -> FollowedBy:
     """The operator that a spec asks for."""
     kind = Absence if spec.absent else Following
     return kind(name, spec, inputs, output, moment)
 
 
-class Sequence(Waiting):
+class FollowedBy(Waiting):
     """What all sequences share: two inputs in order of time, the rows of A that may still be followed, and `where`."""
 
     kind: ClassVar[str] = "sequence"
 
-    def __init__(self, name: str, spec: SequenceSpec, inputs: List[Reader], output: Buffer, moment: Moment) -> None:
+    def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
         self._spec = spec
         schemas = [reader.buffer.schema for reader in inputs]
@@ -162,7 +164,9 @@ class Sequence(Waiting):
         columns, valid = self.picked(self._tested, second, cells)
         return self._where(Batch(self._tested_schema, second.ts, columns, valid))
 
-    def picked(self, columns: List[Picked], second: Batch, cells: Int64s) -> tuple[list[Values], list[Bools | None]]:
+    def picked(
+        self, columns: Sequence[Picked], second: Batch, cells: Int64s
+    ) -> tuple[list[Values], list[Bools | None]]:
         """Columns of pairs: the rows of B, and for each the cell of a row of A (-1: there is none)."""
         missing = cells < 0 if self._spec.outer and (cells < 0).any() else None
         made: list[Values] = []
@@ -215,7 +219,7 @@ class Sequence(Waiting):
         self._firsts.restore(firsts)
 
 
-class Following(Sequence):
+class Following(FollowedBy):
     """Each row of B with a row of A before it or at its time: the newest of its keys (RECENT, EQG figure 12), or the
     oldest that has not been used (CHRONICLE, figure 13), at B's time.
 
@@ -303,7 +307,7 @@ class Following(Sequence):
             self._firsts.head[self._firsts.slots[cells]] = -1
 
 
-class Absence(Sequence):
+class Absence(FollowedBy):
     """A row of A at its time + within, if none of B with its keys for which `where` holds came from its own time until
     then.
 
@@ -312,7 +316,7 @@ class Absence(Sequence):
     idle-waiting: the time is simply not over. The output is in order of time; at equal times in A's order of arrival.
     """
 
-    def __init__(self, name: str, spec: SequenceSpec, inputs: List[Reader], output: Buffer, moment: Moment) -> None:
+    def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, spec, inputs, output, moment)
         assert spec.within_us is not None, f"{name}: an absence needs within_us"
         assert not spec.outer, f"{name}: an absence has no rows of input 1 to give"
