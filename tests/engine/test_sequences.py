@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,10 +26,10 @@ from millrace.engine.events import (
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.operators.expression import TIME, Call, Column
-from millrace.operators.sequence import Sequence
-from millrace.operators.spec import Picked, SelectSpec, SequenceSpec
+from millrace.operators.sequence import FollowedBy
+from millrace.operators.spec import AggregateCall, AggregateSpec, Picked, SelectSpec, SequenceSpec
 from millrace.protocol import Field, Schema, Type
-from tests.engine.graphs import Bench, arrive, compare, plan, punctuate, rows, times
+from tests.engine.graphs import Bench, arrive, compare, path, plan, punctuate, rows, times
 from tests.oracles import sequences as oracle
 
 KV = Schema.of(ts="timestamp", k="bigint", v="bigint")
@@ -58,9 +58,9 @@ def bench_of(spec: SequenceSpec, **options: Any) -> Bench:
     return bench
 
 
-def operator(bench: Bench, name: str = "q.sequence1") -> Sequence:
+def operator(bench: Bench, name: str = "q.sequence1") -> FollowedBy:
     found = bench.engine.graph.operator(name)
-    assert isinstance(found, Sequence)
+    assert isinstance(found, FollowedBy)
     return found
 
 
@@ -126,6 +126,25 @@ def test_a_silent_first_stream_of_the_engine_s_own_stamps_holds_nobody_back() ->
     assert rows(effects, "q") == [(3, 2)]
     assert times(effects, "q") == [200]
     assert woken(effects) == []
+
+
+@pytest.mark.parametrize("strategy", ["dfs", "dfs(1)", "bfs", "rr"])
+def test_parts_of_one_stream_may_follow_each_other(strategy: str) -> None:
+    value = Column(Type.BIGINT, True, 2, "v")
+    spec = SequenceSpec((("k", 1, 1), ("a", 0, 2), ("b", 1, 2)), (KEY,))
+    bench = Bench(stream("a"))
+    bench.query(
+        plan(
+            "q",
+            ("select1", SelectSpec(compare("<", 10, value)), ["a.source"]),
+            ("select2", SelectSpec(compare(">=", 10, value)), ["a.source"]),
+            ("sequence1", spec, ["select1", "select2"]),
+            schema=spec.schema([KV, KV]),
+        ),
+        strategy,
+    )
+    assert rows(bench.run(tell("a", (1, 1, 2), (2, 1, 11), (3, 1, 3), (3, 1, 12), (3, 1, 4))), "q") == [(1, 2, 11)]
+    assert rows(bench.run(tell("a", (4, 2, 20))), "q") == [(1, 4, 12)]
 
 
 # -- absence -----------------------------------------------------------------------------------------------------------
@@ -293,6 +312,27 @@ def test_a_chain_over_an_absence_knows_what_it_can_promise() -> None:
     assert times(effects, "q") == [150, 155]
 
 
+def test_a_chain_of_streams_of_the_engine_s_own_stamps_needs_no_timer() -> None:
+    bench = Bench("a", "b", "c")
+    one_column = Schema.of(v="bigint")
+    first = SequenceSpec((("a", 0, 0), ("b", 1, 0)))
+    second = SequenceSpec((("a", 0, 0), ("b", 0, 1), ("c", 1, 0)))
+    inner = first.schema([one_column, one_column])
+    bench.query(
+        plan(
+            "q",
+            ("sequence1", first, ["a.source", "b.source"]),
+            ("sequence2", second, ["sequence1", "c.source"]),
+            schema=second.schema([inner, one_column]),
+        )
+    )
+    bench.run(arrive("a", 1), at=100)
+    bench.run(arrive("b", 2), at=200)
+    effects = bench.run(arrive("c", 3), arrive("b", 4), at=300)
+    assert rows(effects, "q") == [(1, 4, 3)]
+    assert woken(effects) == []
+
+
 # -- everything at once ------------------------------------------------------------------------------------------------
 
 tuples_strategy = st.lists(
@@ -305,9 +345,12 @@ tuples_strategy = st.lists(
 def test_chains_of_three_agree_with_looking_at_all_pairs(data: st.DataObject) -> None:
     draw = data.draw
     came = {name: [(ts, k, 100 * at + v) for at, (ts, k, v) in enumerate(draw(tuples_strategy))] for name in "abc"}
-    modes = [draw(st.sampled_from(["recent", "chronicle"])) for _ in range(2)]
-    within = draw(st.none() | st.integers(0, 60))
-    first = SequenceSpec(CHAIN_1.columns, CHAIN_1.keys, None, modes[0], within)
+    kinds: list[Literal["recent", "chronicle"]] = ["recent", "chronicle"]
+    modes = [draw(st.sampled_from(kinds)) for _ in range(2)]
+    absent = draw(st.booleans())
+    within = draw(st.integers(0, 60) if absent else st.none() | st.integers(0, 60))
+    alone: tuple[Picked, ...] = (("k", 0, 1), ("a", 0, 2), ("b", 0, 2))
+    first = SequenceSpec(alone if absent else CHAIN_1.columns, CHAIN_1.keys, None, modes[0], within, absent)
     second = SequenceSpec(CHAIN_2.columns, CHAIN_2.keys, None, modes[1], within)
     bench = Bench(*(stream(name, disorder_us=200) for name in "abc"))
     bench.query(
@@ -331,14 +374,16 @@ def test_chains_of_three_agree_with_looking_at_all_pairs(data: st.DataObject) ->
             bench.engine = Engine.restore(bench.engine.save(), trace=True)
     take(bench.run(*(FeedClosed(name, "main", ended=True) for name in "abc")))
 
-    pairs, _ = oracle.following(
-        *([(ts, (k, v)) for ts, k, v in came[name]] for name in "ab"), [0], modes[0], within, lambda a, b: True, False
-    )
-    inner = [(b[0], (b[1][0], a[1][1], b[1][1])) for a, b in pairs if a is not None]
-    last, _ = oracle.following(
-        inner, [(ts, (k, v)) for ts, k, v in came["c"]], [0], modes[1], within, lambda a, b: True, False
-    )
-    assert found == [(c[0], (c[1][0], ab[1][1], ab[1][2], c[1][1])) for ab, c in last if ab is not None]
+    a, b, c = ([(ts, (k, v)) for ts, k, v in came[name]] for name in "abc")
+    if absent:
+        assert within is not None
+        left_alone, _ = oracle.absent(a, b, [0], within, lambda one, other: True)
+        inner = [(one[0] + within, (one[1][0], one[1][1], one[1][1])) for one in left_alone]
+    else:
+        pairs, _ = oracle.following(a, b, [0], modes[0], within, lambda one, other: True, False)
+        inner = [(two[0], (two[1][0], one[1][1], two[1][1])) for one, two in pairs if one is not None]
+    last, _ = oracle.following(inner, c, [0], modes[1], within, lambda one, other: True, False)
+    assert found == [(two[0], (two[1][0], one[1][1], one[1][2], two[1][1])) for one, two in last if one is not None]
 
 
 # -- a JOIN LATEST b ---------------------------------------------------------------------------------------------------
@@ -362,6 +407,21 @@ def test_an_inner_join_with_current_rows_leaves_out_the_keys_that_have_none() ->
     bench.query(sequence_plan(SequenceSpec((("v", 1, 2), ("price", 0, 2)), (KEY,)), "b", "a"))
     bench.run(tell("b", (10, 1, 50), (20, 1, 51)))
     assert rows(bench.run(tell("a", (12, 1, 1), (13, 2, 2))), "q") == [(1, 50)]
+
+
+def test_the_current_row_may_be_a_running_total() -> None:
+    total = AggregateSpec(
+        None, (("k", KEY[0]),), (("n", AggregateCall(Type.BIGINT, False, "count()")),), emit="every", ordered=True
+    )
+    joined = SequenceSpec((("v", 1, 2), ("n", 0, 1)), ((Column(Type.BIGINT, True, 0, "k"), KEY[1]),), outer=True)
+    bench = Bench(stream("a"), stream("b"))
+    made = joined.schema([total.schema([KV]), KV])
+    bench.query(
+        plan("q", ("aggregate1", total, ["b.source"]), ("sequence1", joined, ["aggregate1", "a.source"]), schema=made)
+    )
+    bench.run(tell("b", (10, 1, 0), (20, 1, 0), (30, 2, 0), (40, 1, 0)))
+    effects = bench.run(tell("a", (9, 1, 7), (15, 1, 8), (39, 1, 9)), FeedClosed("a", "main", ended=True))
+    assert rows(effects, "q") == [(7, None), (8, 1), (9, 2)]
 
 
 # -- memory, and what has no time --------------------------------------------------------------------------------------
@@ -490,3 +550,11 @@ def test_cases_of_other_engines(name: str, strategy: str) -> None:
         values = (entry["ts"], *(entry["row"][field.name] for field in schema.fields[1:]))
         found += rows(bench.run(Arrived(entry["s"], "main", Batch.from_rows(schema, [values], [entry["ts"]]))), "q")
     assert sorted(found) == sorted(tuple(row) for row in case["expected"]["rows"])
+
+
+def test_a_burst_goes_tuple_by_tuple_depth_first() -> None:
+    case = json.loads((CASES / "nos-01-dfs.json").read_text("utf-8"))
+    bench = Bench("s")
+    bench.query(path("q", case["query"]["operators"]), f"{case['query']['strategy']}(1)")
+    visited = bench.visits(arrive("s", *range(case["query"]["n"])))
+    assert [[name] for name in visited.split()] == case["expected"]["rows"]

@@ -130,8 +130,9 @@ class Harness:
         for buffer in self.inputs:
             buffer.wanted = True
         readers = [buffer.attach() for buffer in self.inputs]
-        self.operator = build("q.sequence1", self.spec, readers, self.gauge, Moment())
-        assert isinstance(self.operator, sequence.Sequence)
+        made = build("q.sequence1", self.spec, readers, self.gauge, Moment())
+        assert isinstance(made, sequence.FollowedBy)
+        self.operator = made
         self.operator.output.wanted = True
         self.output = self.operator.output.attach()
 
@@ -156,6 +157,8 @@ class Harness:
         batch = self.output.take(1 << 30)
         if batch is not None:
             assert all(ts >= self.floor for ts in batch.ts.tolist()), "below its own promise"
+            newest = 100 if self.spec.absent else 101
+            assert set(batch.arrival.tolist()) <= {newest}, "a row arrived when its newest tuple did"
             self.rows += zip(batch.ts.tolist(), batch.rows(), strict=True)
         self.output.pass_punctuations()
         self.floor = self.output.buffer.promise
@@ -248,11 +251,12 @@ class World:
         )
 
     def wanted(self) -> tuple[list[tuple[int, tuple[Any, ...]]], int]:
+        first, second = self.rows
         if self.absent:
             assert self.within is not None
-            alone, failed = oracle.absent(*self.rows, self.keys, self.within, self.test)
+            alone, failed = oracle.absent(first, second, self.keys, self.within, self.test)
             return [(a[0] + self.within, (a[0], a[1][ID], *a[1][:ID])) for a in alone], failed
-        pairs, failed = oracle.following(*self.rows, self.keys, self.mode, self.within, self.test, self.outer)
+        pairs, failed = oracle.following(first, second, self.keys, self.mode, self.within, self.test, self.outer)
         return list(map(shown, pairs)), failed
 
     def known(self, harness: Harness, come: Sequence[Sequence[oracle.Row]]) -> list[tuple[int, tuple[Any, ...]]]:
@@ -272,7 +276,7 @@ class World:
 
 
 SETTINGS = settings(
-    max_examples=250,
+    max_examples=150,
     phases=[Phase.explicit, Phase.generate],
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -304,7 +308,7 @@ def test_agrees_with_looking_at_all_pairs(kernels: str, data: st.DataObject) -> 
             need = harness.operator.need()
             holding = harness.operator.holding()
             assert (need is None) == (not holding)
-            assert all(harness.operator.inputs[at].promise < need for at in holding)
+            assert need is None or all(harness.operator.inputs[at].promise < need for at in holding)
         elif action == "execute" and (harness.operator.more() or harness.operator.fresh()):
             harness.operator.execute(limit)
             harness.collect()
@@ -315,3 +319,84 @@ def test_agrees_with_looking_at_all_pairs(kernels: str, data: st.DataObject) -> 
     assert harness.operator.counts.errors == failed
     if world.within is not None:
         assert harness.operator.state_tuples == 0
+
+
+VALUE: tuple[Any, ...] = (1, 0.5, "a", True, b"", 0, 0)
+FAR = 2**62
+
+
+@pytest.mark.parametrize("within", [0, 1, FAR, 2**63 - 1])
+@pytest.mark.parametrize("mode", ["recent", "chronicle", "absent"])
+def test_times_and_bounds_far_apart_do_not_wrap(kernels: str, mode: Any, within: int) -> None:
+    spread = [(-FAR - 5, VALUE), (-FAR, VALUE), (-1, VALUE), (0, VALUE), (FAR - 1, VALUE), (FAR + 1, VALUE)]
+    rows = numbered(spread)
+    absent = mode == "absent"
+    names = ALONE if absent else PICKED
+    spec = SequenceSpec(names, (key("i"),), None, "recent" if absent else mode, within, absent)
+    harness = Harness(spec)
+    harness.put(0, rows)
+    harness.put(1, [(ts + 1, values) for ts, values in rows])
+    harness.end(2)
+    second = [(ts + 1, values) for ts, values in rows]
+    if absent:
+        alone, _ = oracle.absent(rows, second, [0], within, lambda a, b: True)
+        assert [row[1][1] for row in harness.rows] == [a[1][ID] for a in alone]
+        assert [row[0] for row in harness.rows] == [min(a[0] + within, END_OF_TIME - 1) for a in alone]
+    else:
+        pairs, _ = oracle.following(rows, second, [0], mode, within, lambda a, b: True, False)
+        assert harness.rows == list(map(shown, pairs))
+
+
+def test_without_bounds_recent_keeps_one_row_per_key_and_chronicle_what_is_unused(kernels: str) -> None:
+    rows = numbered([(at, (at % 3, *VALUE[1:])) for at in range(60)])
+    for mode, kept in (("recent", 3), ("chronicle", 60)):
+        harness = Harness(SequenceSpec(PICKED, (key("i"),), None, mode))  # type: ignore[arg-type]
+        harness.put(0, rows)
+        harness.inputs[0].punctuate(100)
+        harness.inputs[1].punctuate(100)
+        harness.work(7)
+        assert harness.operator.state_tuples == kept
+        assert harness.operator.held_tuples() == 0
+        harness.operator.clear()
+        assert harness.operator.state_tuples == 0
+
+
+def test_null_equals_nothing(kernels: str) -> None:
+    nobody = (None, *VALUE[1:])
+    for absent, outer, wanted in ((False, False, 0), (False, True, 1), (True, False, 1)):
+        columns = ALONE if absent else PICKED
+        spec = SequenceSpec(columns, (key("i"),), within_us=10, absent=absent, outer=outer)
+        harness = Harness(spec)
+        harness.put(0, numbered([(1, nobody)]))
+        harness.put(1, numbered([(2, nobody)]))
+        harness.end()
+        assert len(harness.rows) == wanted
+        if outer:
+            assert harness.rows[0][1][1] is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "part", "broken"),
+    [
+        ("recent", "bounds", lambda self: (self.horizon(), self.horizon())),
+        ("recent", "bounds", lambda self: (self.horizon(), self.inputs[1].promise)),
+        ("chronicle", "_expire", lambda self: self._firsts.remove_below(self.low_water(), 1 << 30)),
+    ],
+    ids=["simultaneous", "ahead of A", "forgets too early"],
+)
+def test_a_broken_sequence_is_noticed(monkeypatch: pytest.MonkeyPatch, mode: Any, part: str, broken: Any) -> None:
+    before, after = numbered([(1, VALUE), (4, VALUE), (4, VALUE)]), numbered([(4, VALUE), (5, VALUE), (6, VALUE)])
+
+    def agrees() -> bool:
+        harness = Harness(SequenceSpec(PICKED, (key("i"),), None, mode, 5), (True, True))
+        for a, b in zip(before, after, strict=True):
+            harness.put(0, [a])
+            harness.put(1, [b])
+            harness.work(1)
+        harness.end()
+        pairs, _ = oracle.following(before, after, [0], mode, 5, lambda a, b: True, False)
+        return harness.rows == list(map(shown, pairs))
+
+    assert agrees()
+    monkeypatch.setattr(sequence.Following, part, broken)
+    assert not agrees()

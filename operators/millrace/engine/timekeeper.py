@@ -132,7 +132,7 @@ class Timekeeper:
                 # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
                 continue
             if isinstance(holder, Source):
-                helped |= self._ask(holder, owed, passed, waiter.blocked(), effects)
+                helped |= self._ask(holder, owed, passed, waiter, effects)
             else:
                 helped |= self._ask_stamper(holder, owed)
         return helped
@@ -175,7 +175,7 @@ class Timekeeper:
         self._engine.graph.component_of(waiter).ready[waiter] = None
         return True
 
-    def _ask(self, source: Source, need_us: int, passed: bool, held: bool, effects: Effects) -> bool:
+    def _ask(self, source: Source, need_us: int, passed: bool, waiter: Prone, effects: Effects) -> bool:
         definition = self._definition(source)
         if source.mark >= need_us:
             # An operator that came later, or was bypassed, has not been told yet.
@@ -184,8 +184,8 @@ class Timekeeper:
             return False
         now_us = self._engine.moment.now_us
         if definition.timestamps == "internal":
-            # What comes later is stamped at or above the mark, so for tuples held back this microsecond is over.
-            if now_us + held < need_us:
+            # What comes later is stamped at or above the mark: this microsecond may be declared over.
+            if now_us + waiter.past_its_tuples() < need_us:
                 self._try_again(need_us, source)
                 return False
             return source.reach(max(now_us, need_us), "ets")

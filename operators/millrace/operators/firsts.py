@@ -1,8 +1,8 @@
 """The rows of a sequence's first input that may still be followed, in order of time and by key.
 
-A row has a cell; cells are in order of time, then arrival, and what dies in one leaves it empty. When as many are empty
-as full, the living are moved together and everything is numbered anew, the keys too: so each row is moved about once
-more, and of texts and keys that are gone nothing is remembered.
+A row has a cell; cells are in order of time, then arrival, and what dies in one leaves it empty. When more are
+empty than full, the living are moved together; when more keys have no row than have one, these are numbered anew. So
+each row is moved about once more, and of texts and keys that are gone nothing is remembered.
 """
 
 from __future__ import annotations
@@ -170,14 +170,15 @@ class Firsts:
     def tidy(self) -> None:
         """Sweep if it is worth it."""
         worth = 2 * self.live + IDLE
-        if self.used > worth or self._key_count > worth:
-            self.sweep()
+        keys = self._key_count > worth
+        if keys or self.used > worth:
+            self.sweep(keys=keys)
 
-    def sweep(self) -> None:
-        """Move the living together, and forget all keys but theirs."""
+    def sweep(self, *, keys: bool) -> None:
+        """Move the living together, and perhaps forget all keys but theirs."""
         cells: Int64s = self.first + np.flatnonzero(self.alive[self.first : self.used])
         slots = self.slots[cells]
-        if self._key_types:
+        if keys and self._key_types:
             there = slots >= 0
             kept, numbers = np.unique(slots[there], return_inverse=True)
             slots[there] = numbers
@@ -200,7 +201,7 @@ class Firsts:
 
     def save(self) -> Any:
         """Only what lives: it is swept first."""
-        self.sweep()
+        self.sweep(keys=True)
         count = self.used
         arrays = [array[:count].copy() for array in (self.times, self.arrivals, self.slots)]
         columns = [column[:count].copy() for column in self._columns]

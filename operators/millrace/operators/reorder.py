@@ -185,7 +185,7 @@ def least_of_each(waiting: Sequence[Reorder], through_us: Sequence[int], limit: 
         order = np.argsort(np.concatenate(times), kind="stable")[:limit]
         counts = np.bincount(origins[order], minlength=len(times)).tolist()
     return [
-        merge_by_time((reorder,), bound, count) if count else None
+        merge_by_time((reorder,), bound, count) if count and reorder.runs else None
         for reorder, bound, count in zip(waiting, through_us, counts, strict=True)
     ]
 

@@ -11,7 +11,7 @@ A pair is chosen by time and keys. What else must hold (`where`) is asked of the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -33,18 +33,20 @@ PAIRS: Final = 4096
 _NONE: Final[Int64s] = np.zeros(0, np.int64)
 
 
-def build_sequence(name: str, spec: SequenceSpec, inputs: List[Reader], output: Buffer, moment: Moment) -> Sequence:
+def build_sequence(
+    name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+) -> FollowedBy:
     """The operator that a spec asks for."""
     kind = Absence if spec.absent else Following
     return kind(name, spec, inputs, output, moment)
 
 
-class Sequence(Waiting):
+class FollowedBy(Waiting):
     """What all sequences share: two inputs in order of time, the rows of A that may still be followed, and `where`."""
 
     kind: ClassVar[str] = "sequence"
 
-    def __init__(self, name: str, spec: SequenceSpec, inputs: List[Reader], output: Buffer, moment: Moment) -> None:
+    def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
         self._spec = spec
         schemas = [reader.buffer.schema for reader in inputs]
@@ -65,37 +67,42 @@ class Sequence(Waiting):
 
     @abstractmethod
     def wishes(self) -> list[tuple[int, int]]:
-        """What is waited for: promises of A and B that together would let something be done."""
+        """What is waited for: promises of A and B that together would let something be done. Nothing, if all hold."""
 
-    def decided(self) -> int:
-        """The time through which B's tuples may be taken."""
-        first, second = (reader.promise for reader in self.inputs)
-        return min(first if first in (BEGINNING, END_OF_TIME) else first - 1, second)
+    def bounds(self) -> tuple[int, int]:
+        """The times through which A's and B's tuples have their place in the order of both."""
+        first, second = self.inputs[0].promise, self.inputs[1].promise
+        if first > second or first == END_OF_TIME:
+            return second, second
+        return first, first if first == BEGINNING else first - 1
 
     def ready(self) -> bool:
         """Whether a tuple may be taken."""
         self.absorb()
-        for reorder, bound in zip(self.waiting, self.through(), strict=True):
-            head = reorder.head_us()
-            if head is not None and head <= bound:
-                return True
-        return False
+        first, second = self.waiting[0].head_us(), self.waiting[1].head_us()
+        if first is None and second is None:
+            return False
+        first_through, second_through = self.through()
+        return (first is not None and first <= first_through) or (second is not None and second <= second_through)
 
     def more(self) -> bool:
         return self.ready()
 
     def _lack(self) -> tuple[int, list[int]] | None:
         """The least promise that would let it act, and the inputs that fall short of it."""
-        if self.more():
-            return None
+        self.absorb()
         found: tuple[int, list[int]] | None = None
-        for wish in self.wishes():
-            short = [at for at, reader in enumerate(self.inputs) if reader.promise < wish[at]]
-            if short:
-                need = max(wish[at] for at in short)
-                if found is None or need < found[0]:
-                    found = need, short
+        for first, second in self.wishes():
+            lack = self._short(first, second)
+            if lack is not None and (found is None or lack[0] < found[0]):
+                found = lack
         return found
+
+    def _short(self, first: int, second: int) -> tuple[int, list[int]] | None:
+        """What the inputs lack of these promises, if anything."""
+        if self.inputs[0].promise < first:
+            return (max(first, second), [0, 1]) if self.inputs[1].promise < second else (first, [0])
+        return (second, [1]) if self.inputs[1].promise < second else None
 
     def need(self) -> int | None:
         lack = self._lack()
@@ -104,6 +111,9 @@ class Sequence(Waiting):
     def holding(self) -> list[int]:
         lack = self._lack()
         return [] if lack is None else lack[1]
+
+    def past_its_tuples(self) -> bool:
+        return self.waiting[1].count > 0
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +164,9 @@ class Sequence(Waiting):
         columns, valid = self.picked(self._tested, second, cells)
         return self._where(Batch(self._tested_schema, second.ts, columns, valid))
 
-    def picked(self, columns: List[Picked], second: Batch, cells: Int64s) -> tuple[list[Values], list[Bools | None]]:
+    def picked(
+        self, columns: Sequence[Picked], second: Batch, cells: Int64s
+    ) -> tuple[list[Values], list[Bools | None]]:
         """Columns of pairs: the rows of B, and for each the cell of a row of A (-1: there is none)."""
         missing = cells < 0 if self._spec.outer and (cells < 0).any() else None
         made: list[Values] = []
@@ -207,7 +219,7 @@ class Sequence(Waiting):
         self._firsts.restore(firsts)
 
 
-class Following(Sequence):
+class Following(FollowedBy):
     """Each row of B with a row of A before it or at its time: the newest of its keys (RECENT, EQG figure 12), or the
     oldest that has not been used (CHRONICLE, figure 13), at B's time.
 
@@ -216,10 +228,11 @@ class Following(Sequence):
     """
 
     def through(self) -> tuple[int, int]:
-        return self.horizon(), self.decided()
+        return self.bounds()
 
     def wishes(self) -> list[tuple[int, int]]:
-        first, second = (reorder.head_us() for reorder in self.waiting)
+        """Those of the least head: no other can be ready before it."""
+        first, second = self.waiting[0].head_us(), self.waiting[1].head_us()
         if second is not None and (first is None or second < first):
             return [(second + 1, second)]
         return [] if first is None else [(first, first)]
@@ -294,7 +307,7 @@ class Following(Sequence):
             self._firsts.head[self._firsts.slots[cells]] = -1
 
 
-class Absence(Sequence):
+class Absence(FollowedBy):
     """A row of A at its time + within, if none of B with its keys for which `where` holds came from its own time until
     then.
 
@@ -303,7 +316,7 @@ class Absence(Sequence):
     idle-waiting: the time is simply not over. The output is in order of time; at equal times in A's order of arrival.
     """
 
-    def __init__(self, name: str, spec: SequenceSpec, inputs: List[Reader], output: Buffer, moment: Moment) -> None:
+    def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, spec, inputs, output, moment)
         assert spec.within_us is not None, f"{name}: an absence needs within_us"
         assert not spec.outer, f"{name}: an absence has no rows of input 1 to give"
@@ -312,9 +325,11 @@ class Absence(Sequence):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def through(self) -> tuple[int, int]:
-        return self.inputs[0].promise, self.decided()
+        return self.inputs[0].promise, self.bounds()[1]
 
     def wishes(self) -> list[tuple[int, int]]:
+        if self.more():
+            return []
         first, second = (reorder.head_us() for reorder in self.waiting)
         open_us = self._firsts.next_time()
         found = []
@@ -380,6 +395,7 @@ class Absence(Sequence):
         first, a_slots = self.keyed(0, first)
         second, b_slots = self.keyed(1, second)
         firsts = self._firsts
+        self.toil = 0
         if first is not None and len(first):
             base = firsts.append(first, a_slots)
             kernel.link(a_slots, base, firsts.head, firsts.tail, firsts.following)
@@ -409,8 +425,7 @@ class Absence(Sequence):
                 rows,
                 cells,
             )
-            if not count:
-                continue
+            self.toil += count
             passing, errors = self.passing(second, rows[:count], cells[:count])
             if errors is not None:
                 self._fail_open(errors, passing, cells[:count])
@@ -432,7 +447,7 @@ class Absence(Sequence):
         """The rows whose wait is over, at most `limit`."""
         firsts = self._firsts
         cells = firsts.remove_below(self._over(), limit)
-        self.toil = len(cells)
+        self.toil += len(cells)
         if not len(cells):
             return None
         made = [firsts.column(position, cells) for _, _, position in self._spec.columns]
