@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from millrace.engine.saving import pack, unpack
 from millrace.operators import join as join_module
 from millrace.operators import matching, segments
-from millrace.operators.batch import END_OF_TIME, NO_TIME, Batch
+from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
-from millrace.operators.expression import TIME, Call, Column, Constant, Expression
+from millrace.operators.expression import TIME, Column
 from millrace.operators.join import Join
 from millrace.operators.operator import Moment
 from millrace.operators.spec import Band, Equal, JoinSpec
-from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.protocol import Field, Schema, Type
 from tests.kernels import installed, uncompiled
 from tests.oracles import joins as oracle
 

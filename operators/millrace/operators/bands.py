@@ -43,6 +43,7 @@ class Bands:
                         reach[a][b] = min(reach[a][b], reach[a][via] + reach[via][b])
         for row in reach:
             row[:] = [max(-FAR, min(FAR, most)) for most in row]
+        self._others = [[(b, most) for b, most in enumerate(row) if b != a] for a, row in enumerate(reach)]
 
     def width(self, a: int, b: int) -> int:
         """How long the interval is in which rows of b may match one of a."""
@@ -52,10 +53,14 @@ class Bands:
     def floor(self, a: int, lows: Sequence[int]) -> int:
         """Rows of `a` below this can match nothing more, if no row that is still to come is below its input's low."""
         floor = END_OF_TIME
-        for b, low in enumerate(lows):
-            if b != a and low < END_OF_TIME:
-                floor = min(floor, BEGINNING if self.reach[a][b] == FAR else low - self.reach[a][b])
-        return max(floor, BEGINNING)
+        for b, most in self._others[a]:
+            low = lows[b]
+            if low < END_OF_TIME:
+                if most == FAR:
+                    return BEGINNING
+                if low - most < floor:
+                    floor = low - most
+        return floor if floor > BEGINNING else BEGINNING
 
     def expires(self, a: int) -> bool:
         """Whether rows of `a` are of no use any more some time."""

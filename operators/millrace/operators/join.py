@@ -94,9 +94,16 @@ class Join(Lines):
         """Per input what holds for every row that has not looked yet."""
         lows = []
         for position, reader in enumerate(self.inputs):
-            low = self._promise(position) if reader.promise == ANY_TIME else reader.low_water()
-            if self.waiting[position].count:
-                head = self.waiting[position].head_us()
+            buffer = reader.buffer
+            if buffer.promise == ANY_TIME:
+                low = self._promise(position)
+            elif buffer.end == reader.taken:
+                low = reader.promise
+            else:
+                low = reader.low_water()
+            line = self.waiting[position]
+            if line.count:
+                head = line.head_us()
                 assert head is not None
                 low = min(low, head)
             lows.append(low)
@@ -155,6 +162,8 @@ class Join(Lines):
 
     def _wait(self) -> tuple[int, list[int], bool] | None:
         """The least promise that would let it act, the inputs that owe it, and whether only a pending row needs it."""
+        if self.mode == "arrival" and not self.pending.count:
+            return None
         if self.rest or (self.mode == "arrival" and any(reader.waiting for reader in self.inputs)):
             return None
         head = self._blocked_head()
@@ -185,13 +194,23 @@ class Join(Lines):
         if self._left:
             return True
         if self.mode == "arrival":
-            return super(Lines, self).more() or any(line.count for line in self.waiting)
+            return super(Lines, self).more() or self._standing()
         self.absorb()
         heads = self._heads()
         return bool(heads) and (self.mode == "filter" or min(heads) <= self.horizon())
 
     def fresh(self) -> bool:
-        return any(reader.unseen for reader in self.inputs) or self.more()
+        for reader in self.inputs:
+            if reader.unseen:
+                return True
+        return self.more()
+
+    def _standing(self) -> bool:
+        """Whether any row stands in line."""
+        for line in self.waiting:  # noqa: SIM110 (asked in every execution: a generator would double its cost)
+            if line.count:
+                return True
+        return False
 
     def stamped(self, position: int, batch: Batch) -> Batch:
         """Rows without a time get the clock's."""
@@ -210,31 +229,38 @@ class Join(Lines):
         given: list[Batch] = []
         if self.mode != "arrival":
             self.absorb()
-        if not (self.hold.count and self._may_leave(self._lows())):  # what may leave does so before more is taken
-            self._account(-1)
-            if not self.rest:
+        # What may leave leaves before anything more is taken.
+        if not self.hold.count or not self._may_leave(self._lows()):
+            if self.rest:
+                self._account(-1)
+            else:
                 taken = self._take(limit)
-            self._work(given)
-            self._account(1)
+            if self.rest:
+                self._work(given)
+                self._account(1)
         self._look()
         lows = self._lows()
         if self.pending.count:
             self._give_up(lows, given)
         self._expire(lows)
-        gave = self._release(lows, given)
+        gave = self._release(lows, given) if given or self.hold.count else False
         self._left = bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
-        for count, reason in self.matcher.failed:
-            self.failed(count, reason)
-        self.matcher.failed.clear()
+        if self.matcher.failed:
+            for count, reason in self.matcher.failed:
+                self.failed(count, reason)
+            self.matcher.failed.clear()
         if self.tempo.turned() and self.order == "adaptive":
             self._turn_to(self.tempo.choose())
-        self.announce(gave=gave)
+        self.announce(gave, self._low_water(lows))
         return taken
 
     def _may_leave(self, lows: Sequence[int]) -> bool:
         """Whether the first of what is held back may be given."""
+        if not self.hold.count:
+            return False
         head = self.hold.head_us()
-        return head is not None and (self.order == "arrival" or head <= self._lowest(lows))
+        assert head is not None
+        return self.order == "arrival" or head <= self._lowest(lows)
 
     def _look(self) -> None:
         for reader in self.inputs:
@@ -250,24 +276,25 @@ class Join(Lines):
 
     def _take_arcs(self, limit: int) -> int:
         taken = self._take_lines(limit)  # what stood in line before the order was changed
-        count = len(self.inputs)
-        for _ in range(count):
+        inputs = self.inputs
+        for _ in inputs:
             if taken >= limit:
                 break
-            reader = self.inputs[self._turn]
+            turn = self._turn
+            reader = inputs[turn]
             if reader.taken != reader.buffer.end:
                 before = reader.taken
                 batch = reader.take(limit - taken)
                 taken += reader.taken - before
                 if batch is not None and len(batch.ts):
-                    self._prepare(self._turn, self.stamped(self._turn, batch))
-            self._turn = (self._turn + 1) % count
+                    self._prepare(turn, self.stamped(turn, batch))
+            self._turn = turn + 1 if turn + 1 < len(inputs) else 0
         return taken
 
     def _take_lines(self, limit: int) -> int:
         through = self.horizon() if self.mode == "sync" else END_OF_TIME
         taken = 0
-        if not any(line.count for line in self.waiting):
+        if not self._standing():
             return 0
         for position, share in enumerate(shares(self.waiting, through, limit)):
             batch = merge_by_time([self.waiting[position]], through, share) if share else None
@@ -288,16 +315,16 @@ class Join(Lines):
     def _work(self, given: list[Batch]) -> None:
         """Let the rows look, and remember them."""
         rest = self.rest
+        matcher = self.matcher
         while rest and self.toil <= MOST_LOOKED:
             rows = rest.popleft()
-            done, looked = self.matcher.match(rows, MOST_LOOKED - self.toil, given)
+            done, looked = matcher.match(rows, MOST_LOOKED - self.toil, given)
             self.toil += looked
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
                 rows = rows.part(0, done)
             self.tempo.took(rows.position, rows.count, rows.least, rows.greatest)
-            floor = self.matcher.bands.floor(rows.position, self._lows())
-            placed = self.matcher.remember(rows, floor)
+            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._lows()))
             if self._outer and not rows.position:
                 self._newest_outer = max(self._newest_outer, rows.greatest)
                 self._watch(placed)
@@ -383,8 +410,11 @@ class Join(Lines):
                 given.append(self.matcher.alone(segment.strip(slots)))
 
     def _may_give_up(self, lows: Sequence[int]) -> bool:
+        if not self.pending.count:
+            return False
         head = self.pending.head_us()
-        return head is not None and head < self.matcher.bands.floor(0, lows)
+        assert head is not None
+        return head < self.matcher.bands.floor(0, lows)
 
     def _places(self, batch: Batch) -> list[tuple[Segment, Int64s]]:
         """Pending rows by their segments."""

@@ -101,12 +101,9 @@ class Incoming:
         """Rows from one to another."""
         if start == 0 and stop == self.count:
             return self
-        strip = self.strip
-        columns = [column[start:stop] for column in strip.columns]
-        valid = [None if mask is None else mask[start:stop] for mask in strip.valid]
         part = Incoming(
             self.position,
-            Strip(strip.ts[start:stop], strip.arrival[start:stop], columns, valid),
+            self.strip.part(start, stop),
             self.unlinked[start:stop],
             None if self.matched is None else self.matched[start:stop],
         )
@@ -172,6 +169,11 @@ class Side:
     def types(self) -> tuple[Type, ...]:
         return tuple(column.type for column in self.columns)
 
+    def plain(self) -> list[int] | None:
+        """The positions of its columns, if they are nothing but columns."""
+        found = [column.position for column in self.columns if isinstance(column, Column) and column.position != TIME]
+        return found if len(found) == len(self.columns) else None
+
 
 class Matcher:
     """The sides of a join, what each remembers, and how a new row finds its combinations."""
@@ -194,6 +196,7 @@ class Matcher:
         ]
         equal = [self._equality(one) for one in spec.equal]
         self.steps = [self._plan(position, equal) for position in range(count)]
+        self._plain = [side.plain() for side in self.sides]
         self._compute = [compile_columns(side.columns) for side in self.sides]
         self.stores = [Store(self._shape(side)) for side in self.sides]
         self._where = None if spec.where is None else compile_predicate(spec.where)
@@ -271,11 +274,15 @@ class Matcher:
 
     def prepare(self, position: int, batch: Batch) -> Incoming | None:
         """A batch's rows with what the join needs of them. Those that can neither match nor be missed are left out."""
-        columns, valid, errors = self._compute[position](batch)
         kept: Bools | None = None
-        if errors is not None:
-            self.failed.append((int(errors.rows.sum()), errors.reason))
-            kept = ~errors.rows
+        plain = self._plain[position]
+        if plain is not None:
+            columns, valid = [batch.columns[at] for at in plain], [batch.valid[at] for at in plain]
+        else:
+            columns, valid, errors = self._compute[position](batch)
+            if errors is not None:
+                self.failed.append((int(errors.rows.sum()), errors.reason))
+                kept = ~errors.rows
         unlinked = NONE_UNLINKED
         masks = [mask for at in self.sides[position].keys if (mask := valid[at]) is not None]
         if masks:
@@ -287,7 +294,7 @@ class Matcher:
                     kept = keyed if kept is None else kept & keyed
         matched = np.zeros(len(batch.ts), np.bool_) if self._watches(position) else None
         strip = Strip(batch.ts, batch.arrival, columns, valid)
-        if kept is None or kept.all():
+        if kept is None:
             return Incoming(position, strip, unlinked, matched)
         rows = np.flatnonzero(kept)
         return Incoming(position, strip, unlinked, matched).take(rows) if len(rows) else None

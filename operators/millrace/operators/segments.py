@@ -67,10 +67,14 @@ def identity_of(types: Sequence[Type]) -> tuple[Identify, bool]:
     if not others:
         return lambda columns, rows: bits(first, columns[0]), not DTYPES[first].hasobject
 
+    plain = all(DTYPES[type] == np.int64 for type in types)
+
     def identify(columns: Sequence[Values], rows: int) -> Int64s:
         states = np.zeros(rows, np.int64)
-        for type, column in zip(types, columns, strict=True):
-            joining.fold(states, bits(type, column))
+        if plain:
+            joining.fold(states, columns)
+        else:
+            joining.fold(states, [bits(type, column) for type, column in zip(types, columns, strict=True)])
         return states
 
     return identify, False
@@ -96,6 +100,12 @@ class Strip:
             taken[at] = self.columns[at][rows]
             valid[at] = None if mask is None else mask[rows]
         return Strip(self.ts[rows], take_arrival(self.arrival, rows, len(rows)), taken, valid)
+
+    def part(self, start: int, stop: int) -> Strip:
+        """The rows from one to another."""
+        columns = [column[start:stop] for column in self.columns]
+        valid = [None if mask is None else mask[start:stop] for mask in self.valid]
+        return Strip(self.ts[start:stop], self.arrival[start:stop], columns, valid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +211,19 @@ class Segment:
         """Add rows, whose times are within [least, greatest]; there is room for them."""
         start = self.count
         stop = self.count = start + len(rows.ts)
-        self.least = min(self.least, least)
-        self.greatest = max(self.greatest, greatest)
+        if least < self.least:
+            self.least = least
+        if greatest > self.greatest:
+            self.greatest = greatest
         self.ts[start:stop] = rows.ts
         self.arrival[start:stop] = rows.arrival
-        for own, theirs in zip(self.keys, keys, strict=True):
+        for own, theirs in zip(self.keys, keys):  # noqa: B905 (once per tuple, where they come one at a time)
             own[start:stop] = theirs
-        for at, column in enumerate(rows.columns):
-            self.columns[at][start:stop] = column
-            self._append_mask(at, rows.valid[at], start, stop)
+        for own, theirs in zip(self.columns, rows.columns):  # noqa: B905
+            own[start:stop] = theirs
+        for at, mask in enumerate(rows.valid):
+            if mask is not None or self.valid[at] is not None:
+                self._append_mask(at, mask, start, stop)
         if len(unlinked) and self.unlinked is None:
             self.unlinked = np.zeros(self.room, np.uint8)
         if self.unlinked is not None:
@@ -221,8 +235,6 @@ class Segment:
     def _append_mask(self, at: int, mask: Bools | None, start: int, stop: int) -> None:
         own = self.valid[at]
         if own is None:
-            if mask is None:
-                return
             own = self.valid[at] = np.ones(self.room, np.bool_)
         own[start:stop] = True if mask is None else mask
 
@@ -414,20 +426,25 @@ class Store:
             if not outside.any():
                 break
             self._open(np.sort(ts[outside]))
+        if (homes[1:] < homes[:-1]).any():
+            order = np.argsort(homes, kind="stable")
+            rows, homes = rows.take(order, range(len(rows.columns))), homes[order]
+            keys = [key[order] for key in keys]
+            unlinked = unlinked[order] if len(unlinked) else unlinked
+            matched = None if matched is None else matched[order]
+        cuts = (np.flatnonzero(homes[1:] != homes[:-1]) + 1).tolist()
         placed = []
-        for home in np.unique(homes).tolist():
-            chosen = np.flatnonzero(homes == home)
-            part = rows.take(chosen, range(len(rows.columns)))
-            least, greatest = int(part.ts.min()), int(part.ts.max())
+        for start, stop in zip([0, *cuts], [*cuts, len(homes)], strict=True):
+            part = rows.part(start, stop)
             placed.append(
                 self._append(
-                    self.segments[home],
+                    self.segments[homes[start]],
                     part,
-                    least,
-                    greatest,
-                    [key[chosen] for key in keys],
-                    unlinked[chosen] if len(unlinked) else unlinked,
-                    None if matched is None else matched[chosen],
+                    int(part.ts.min()),
+                    int(part.ts.max()),
+                    [key[start:stop] for key in keys],
+                    unlinked[start:stop],
+                    None if matched is None else matched[start:stop],
                 )
             )
         return placed
@@ -465,19 +482,14 @@ class Store:
         """Forget the segments whose tuples are all below the floor, or are not among the newest any more."""
         self.floor = floor
         segments = self.segments
-        if not segments:
-            return
         newest = self.shape.newest
-        if newest is not None:
-            oldest = self.rows - newest
-            over = [s for s in segments if s.greatest < floor or s.first_row + s.count <= oldest]
-        elif floor == BEGINNING:
-            return
-        else:
-            over = [segment for segment in segments if segment.greatest < floor]
-        for segment in over:
-            segments.remove(segment)
-            self.tuples -= segment.count
+        # They are in order of time, or of arrival: the first goes first.
+        while segments:
+            first = segments[0]
+            if first.greatest >= floor and (newest is None or first.first_row + first.count > self.rows - newest):
+                return
+            self.tuples -= first.count
+            del segments[0]
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 

@@ -25,19 +25,22 @@ def mix(state: cython.ulonglong, value: cython.longlong) -> cython.ulonglong:
     return state ^ (state >> 32)
 
 
-def fold(states: cython.longlong[:], values: cython.const[cython.longlong][:]) -> None:
-    """Fold a column into the hashes of its rows."""
+def fold(states: cython.longlong[:], columns: list) -> None:
+    """Fold columns of int64 into the hashes of their rows."""
     i: cython.Py_ssize_t
     state: cython.ulonglong
+    values: cython.const[cython.longlong][:]
     if not cython.compiled:
-        states, values = memoryview(states), memoryview(values)
-    for i in range(states.shape[0]):
-        if cython.compiled:
-            state = cython.cast(cython.ulonglong, states[i])
-            states[i] = cython.cast(cython.longlong, mix(state, values[i]))
-        else:
-            state = mix(states[i] & (2**64 - 1), values[i])
-            states[i] = state - (2**64 if state >= 2**63 else 0)
+        states = memoryview(states)
+    for column in columns:
+        values = column if cython.compiled else memoryview(column)
+        for i in range(states.shape[0]):
+            if cython.compiled:
+                state = cython.cast(cython.ulonglong, states[i])
+                states[i] = cython.cast(cython.longlong, mix(state, values[i]))
+            else:
+                state = mix(states[i] & (2**64 - 1), values[i])
+                states[i] = state - (2**64 if state >= 2**63 else 0)
 
 
 def link(
