@@ -152,7 +152,8 @@ def _window_join(case: Case) -> str:
         f"HOP(\"{query[side]}\", ts, '{query['slide_us']} us', '{query['size_us']} us') {side[0]}"
         for side in ("left", "right")
     ]
-    return _joined(case, *windowed, ["l.window_start = r.window_start"])
+    left, right = windowed
+    return _joined(case, left, right, ["l.window_start = r.window_start"])
 
 
 def _joined(case: Case, left: str, right: str, conditions: Sequence[str]) -> str:
