@@ -133,7 +133,7 @@ def _spec_words(spec: Spec) -> str:
         case AggregateSpec():
             return _aggregate_words(spec)
         case RetimeSpec(position, lag_us):
-            return f"map to the time of column {position + 1}, at most {format_interval(lag_us)} below the row's own"
+            return f"map to the time of column {position + 1}, {_lag_words(lag_us)} (individual punctuation)"
     return spec.kind
 
 
@@ -142,6 +142,12 @@ def _window_spec_words(spec: WindowSpec) -> str:
     if spec.columns is not None:
         words += ": " + ", ".join(_column_words(name, column) for name, column in spec.columns)
     return words if spec.where is None else f"{words} WHERE {show(spec.where)}"
+
+
+def _lag_words(lag_us: int) -> str:
+    if lag_us < 0:
+        return f"at least {format_interval(-lag_us)} above the row's own"
+    return f"at most {format_interval(lag_us)} below the row's own"
 
 
 # -- joins and sequences -----------------------------------------------------------------------------------------------
