@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import aggregate, engine, ets, wire
+from bench import aggregate, engine, ets, sequence, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -38,6 +38,13 @@ def test_windows_against_duckdb() -> None:
 
 def test_sliding_windows_and_the_closing_of_many_groups() -> None:
     figures = aggregate.sliding(20_000, repeats=1) + aggregate.closing(20_000, 5_000)
+    assert all(figure.value > 0 for figure in figures)
+
+
+@pytest.mark.parametrize("mode", ["recent", "chronicle"])
+def test_sequences_against_a_loop_over_rows(mode: sequence.Mode) -> None:
+    """`throughput` itself compares the rows of the engine with the loop's."""
+    figures = sequence.throughput(20_000, mode, keys=50, repeats=1) + sequence.single_tuple(20, mode)
     assert all(figure.value > 0 for figure in figures)
 
 

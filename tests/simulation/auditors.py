@@ -79,7 +79,7 @@ def asking() -> Iterator[None]:
         self: Timekeeper, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, effects: Effects
     ) -> None:
         if definition.ets == "on-demand" and not any(
-            waiter.need() == need_us and source in self.holders(waiter, need_us)
+            (need := waiter.need()) is not None and self.holders(waiter, need).get(source) == need_us
             for waiter in self._engine.graph.component_of(source).waiters
         ):
             raise Broken(f"{source.stream}, {feed.name} was asked for {need_us}, which nobody waits for")

@@ -163,6 +163,9 @@ class Engine:
             case Measured():
                 tuples, us = self.costs.get(event.operator, (0, 0.0))
                 self.costs[event.operator] = (tuples + event.tuples, us + event.us)
+                measured = self.graph.operators.get(event.operator)
+                if measured is not None:
+                    measured.measured(event.tuples, event.us)
             case FeedOpened():
                 self._open_feed(event, effects)
             case FeedClosed():

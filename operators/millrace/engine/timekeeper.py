@@ -127,40 +127,43 @@ class Timekeeper:
         helped = False
         # Another input past the need: this one's clock is behind for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
-        for holder in self.holders(waiter, need):
+        for holder, owed in self.holders(waiter, need).items():
             if busy and (not isinstance(holder, Source) or holder.output.queued):
                 # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
                 continue
             if isinstance(holder, Source):
-                helped |= self._ask(holder, need, passed, effects)
+                helped |= self._ask(holder, owed, passed, waiter, effects)
             else:
-                helped |= self._ask_stamper(holder, need)
+                helped |= self._ask_stamper(holder, owed)
         return helped
 
     def _try_again(self, at_us: int, source: Source) -> None:
         """What cannot be answered yet can be then."""
         self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
 
-    def holders(self, waiter: Prone, need_us: int) -> list[Source | Prone]:
-        """What holds an operator back, above its inputs, each once, in order.
+    def holders(self, waiter: Prone, need_us: int) -> dict[Source | Prone, int]:
+        """What holds an operator back, above its inputs, in order, and what each would have to promise.
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
         if waiter.stamps():
-            return [waiter]
+            return {waiter: need_us}
         graph = self._engine.graph
-        found: dict[Source | Prone, None] = {}
-        todo: list[Operator] = [graph.producer(waiter.inputs[position]) for position in waiter.holding()]
+        found: dict[Source | Prone, int] = {}
+        todo: list[tuple[Operator, int]] = [
+            (graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()
+        ]
         while todo:
-            operator = todo.pop(0)
+            operator, need_us = todo.pop(0)
             if isinstance(operator, Source):
-                found[operator] = None
+                found[operator] = max(need_us, found.get(operator, need_us))
                 continue
-            above = [graph.producer(reader) for reader in operator.inputs if reader.promise < need_us]
+            need_us = operator.demand(need_us)
+            above = [graph.producer(reader) for reader in operator.lacking(need_us)]
             if not above and isinstance(operator, Prone):
-                found[operator] = None
-            todo.extend(above)
-        return list(found)
+                found[operator] = need_us
+            todo.extend((one, need_us) for one in above)
+        return found
 
     def _ask_stamper(self, waiter: Prone, need_us: int) -> bool:
         now_us = self._engine.moment.now_us
@@ -172,7 +175,7 @@ class Timekeeper:
         self._engine.graph.component_of(waiter).ready[waiter] = None
         return True
 
-    def _ask(self, source: Source, need_us: int, passed: bool, effects: Effects) -> bool:
+    def _ask(self, source: Source, need_us: int, passed: bool, waiter: Prone, effects: Effects) -> bool:
         definition = self._definition(source)
         if source.mark >= need_us:
             # An operator that came later, or was bypassed, has not been told yet.
@@ -181,10 +184,11 @@ class Timekeeper:
             return False
         now_us = self._engine.moment.now_us
         if definition.timestamps == "internal":
-            if now_us < need_us:
+            # What comes later is stamped at or above the mark: this microsecond may be declared over.
+            if now_us + waiter.past_its_tuples() < need_us:
                 self._try_again(need_us, source)
                 return False
-            return source.reach(now_us, "ets")
+            return source.reach(max(now_us, need_us), "ets")
         helped = False
         for feed in source.feeds.below(need_us):
             helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)

@@ -50,11 +50,13 @@ class Operator(ABC):
     waits     whether it is idle-waiting prone
     toil      how many tuples of its own state the last execution went over: they cost a step's budget as taken ones do
     wants     whether it has a use for punctuation itself (it passes it on in any case)
+    bends     whether what it promises is not what its input promises, so that nothing may bypass it
     """
 
     kind: ClassVar[str]
     waits: ClassVar[bool] = False
     wants: ClassVar[bool] = False
+    bends: ClassVar[bool] = False
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         self.name = name
@@ -94,6 +96,13 @@ class Operator(ABC):
         """Tuples that wait before this input."""
         return self.inputs[position].waiting
 
+    def demand(self, need_us: int) -> int:
+        """What its inputs must promise for it to promise so much."""
+        return need_us
+
+    def measured(self, tuples: int, us: float) -> None:
+        """Learn what executions that took so many tuples have cost, from this step on."""
+
     @property
     def state_tuples(self) -> int:
         """Tuples it remembers beyond those that wait."""
@@ -106,6 +115,10 @@ class Operator(ABC):
     def low_water(self) -> int:
         """What holds for every tuple it will still give."""
         return min(reader.low_water() for reader in self.inputs)
+
+    def lacking(self, need_us: int) -> list[Reader]:
+        """The inputs that must promise more before it can promise this itself."""
+        return [reader for reader in self.inputs if reader.promise < need_us]
 
     def save(self) -> Any:
         """Its state beyond buffers and readers, as plain data."""
@@ -150,9 +163,16 @@ class RowWise(Operator):
         if reader.punctuations:
             reader.pass_punctuations()
         if output.wanted:
-            output.punctuate(reader.low_water())
+            output.punctuate(self.promised(reader.low_water()))
         reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
         return taken
+
+    def promised(self, low_us: int) -> int:
+        """What it promises when its input promises so much."""
+        return low_us
+
+    def low_water(self) -> int:
+        return self.promised(self.inputs[0].low_water())
 
     def failed(self, count: int, reason: str) -> None:
         """Count rows that could not be computed; they are dropped, the others go on."""

@@ -53,6 +53,10 @@ class Prone(Operator):
         need = self.need()
         return [] if need is None else [p for p, reader in enumerate(self.inputs) if reader.promise < need]
 
+    def past_its_tuples(self) -> bool:
+        """Whether it waits for the microsecond after a tuple's own, which the clock may not have reached yet."""
+        return False
+
     def stamps(self) -> bool:
         """Whether nothing but the clock holds it back: it stamps the tuples that it waits for itself."""
         return False
@@ -70,12 +74,13 @@ class Prone(Operator):
         """Tuples that it took from its arcs and still keeps in line."""
         return 0
 
-    def announce(self, gave: bool) -> bool:
+    def announce(self, gave: bool, low_us: int | None = None) -> bool:
         """Say what can be promised now: with the tuples just given, or by arc; whether that told anything new."""
         output = self.output
         if not output.wanted:
             return False
-        low_us = self.low_water()
+        if low_us is None:
+            low_us = self.low_water()
         if not gave and self.arcs:
             return announce(low_us, output, self.arcs)
         before = output.promise
