@@ -17,7 +17,7 @@ import numpy as np
 from millrace.operators.aggregates import AGGREGATES, Accumulator, Aggregates
 from millrace.operators.aggregates.accumulator import OBJECTS
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
-from millrace.operators.evaluate import Columns, compile_columns
+from millrace.operators.evaluate import Columns, Errors, compile_columns
 from millrace.operators.expression import Case, Constant, Expression
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
 from millrace.operators.kernels import accumulating, grouping
@@ -124,11 +124,15 @@ class Grouping:
 
     def compute(self, batch: Batch) -> tuple[Rows, int, str]:
         """Keys and arguments; rows of which any cannot be computed are left out, counted and explained."""
-        columns, valid, errors = self._compute(batch)
-        rows = Rows(batch.ts, batch.arrival, columns, valid)
+        rows, errors = self.evaluate(batch)
         if errors is None:
             return rows, 0, ""
         return rows.take(np.flatnonzero(~errors.rows)), int(errors.rows.sum()), errors.reason
+
+    def evaluate(self, batch: Batch) -> tuple[Rows, Errors | None]:
+        """Keys and arguments of all rows, and which of them cannot be computed."""
+        columns, valid, errors = self._compute(batch)
+        return Rows(batch.ts, batch.arrival, columns, valid), errors
 
     def table(self, whole: bool) -> Table:
         return Table(self, whole)

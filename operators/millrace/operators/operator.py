@@ -112,6 +112,11 @@ class Operator(ABC):
     def state_bytes(self) -> int:
         return 0
 
+    @property
+    def superseded(self) -> int:
+        """Rows of an update stream that were older than what their key had when they came."""
+        return 0
+
     def low_water(self) -> int:
         """What holds for every tuple it will still give."""
         return min(reader.low_water() for reader in self.inputs)

@@ -14,16 +14,17 @@ import numpy as np
 
 from millrace.operators.batch import BEGINNING, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.current import CurrentTotals
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
 from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.kernels import accumulating
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.waiting import Merging
+from millrace.operators.updates import OrderedStateful, State, Stateful
 
 
-class Totals:
+class Totals(State):
     """The groups of a running total, and when each was last given."""
 
     def __init__(self, spec: AggregateSpec, operator: Operator) -> None:
@@ -89,6 +90,14 @@ class Totals:
         self._operator.counts.errors += count
         self._operator.counts.last_error = reason
 
+    @property
+    def tuples(self) -> int:
+        return self.table.count
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + self._times.nbytes
+
     def save(self) -> Any:
         return [self.table.save(), self._times]
 
@@ -98,49 +107,17 @@ class Totals:
         self._times = times.copy()
 
 
-class RunningAggregate(Operator):
+class RunningAggregate(Stateful):
     """Running totals of tuples as they come. Promises no order beyond each group's own."""
 
     kind: ClassVar[str] = "aggregate"
 
     def __init__(self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer) -> None:
         super().__init__(name, inputs, output)
-        self.totals = Totals(spec, self)
-
-    def execute(self, limit: int) -> int:
-        reader = self.inputs[0]
-        self.counts.executions += 1
-        before = reader.taken
-        batch = reader.take(limit)
-        if batch is not None and len(batch):
-            self.counts.input_tuples += len(batch)
-            given = self.totals.consume(batch)
-            if given is not None:
-                self.counts.output_tuples += len(given)
-                self.output.put(given)
-        if reader.punctuations:
-            reader.pass_punctuations()
-        if self.output.wanted:
-            self.output.punctuate(reader.low_water())
-        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
-        return reader.taken - before
-
-    @property
-    def state_tuples(self) -> int:
-        return self.totals.table.count
-
-    @property
-    def state_bytes(self) -> int:
-        return self.totals.table.nbytes
-
-    def save(self) -> Any:
-        return self.totals.save()
-
-    def restore(self, data: Any) -> None:
-        self.totals.restore(data)
+        self.state = _totals(spec, self)
 
 
-class OrderedRunningAggregate(Merging):
+class OrderedRunningAggregate(OrderedStateful):
     """Running totals of tuples in order of time. The output is in order."""
 
     kind: ClassVar[str] = "aggregate"
@@ -149,27 +126,11 @@ class OrderedRunningAggregate(Merging):
         self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
     ) -> None:
         super().__init__(name, inputs, output, moment)
-        self.totals = Totals(spec, self)
+        self.state = _totals(spec, self)
 
-    def consume(self, batch: Batch) -> Batch | None:
-        self.last_us = int(batch.ts[-1])
-        return self.totals.consume(batch)
 
-    @property
-    def state_tuples(self) -> int:
-        return self.totals.table.count
-
-    @property
-    def state_bytes(self) -> int:
-        return self.totals.table.nbytes
-
-    def save(self) -> Any:
-        return [super().save(), self.totals.save()]
-
-    def restore(self, data: Any) -> None:
-        saved, totals = data
-        super().restore(saved)
-        self.totals.restore(totals)
+def _totals(spec: AggregateSpec, operator: Operator) -> State:
+    return Totals(spec, operator) if spec.replaces is None else CurrentTotals(spec, operator)
 
 
 def build_running(name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> Operator:
