@@ -31,6 +31,12 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     assert share.value > 0
 
 
+def test_from_a_socket_to_windows() -> None:
+    """`aggregate` itself compares the rows of windows with the groups that were sent; six are over."""
+    (speed,) = wire.aggregate(1_000, 31_000, 1.0, window_us=50_000)
+    assert speed.value > 0
+
+
 def test_windows_against_duckdb() -> None:
     """`tumbling` itself compares rows and counts with DuckDB's."""
     assert [figure.unit for figure in aggregate.tumbling(20_000, 1_000, repeats=1)] == ["ns/tuple", "ns/tuple", "times"]
@@ -38,6 +44,11 @@ def test_windows_against_duckdb() -> None:
 
 def test_sliding_windows_and_the_closing_of_many_groups() -> None:
     figures = aggregate.sliding(20_000, repeats=1) + aggregate.closing(20_000, 5_000)
+    assert all(figure.value > 0 for figure in figures)
+
+
+def test_windows_of_many_panes() -> None:
+    figures = aggregate.many_panes(40, 1, keys=20)
     assert all(figure.value > 0 for figure in figures)
 
 
