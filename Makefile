@@ -5,7 +5,8 @@
 #   make check               lint, types and tests: what CI runs
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
-#   make bench               benchmarks, with ratios       make figures     the papers' figures and claims
+#   make bench               benchmarks, with ratios
+#   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
 #   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks
 #   make lock                renew the lock files          make setup       .venv alone
 #   make clean               remove what was built         make distclean   and .venv too
@@ -79,8 +80,7 @@ bench: setup
 	@$(BIN)/python -m bench
 
 figures: setup
-	@if [ -e bench/papers/__main__.py ]; then $(BIN)/python -m bench.papers; \
-	else echo "figures: no figures yet"; fi
+	@$(BIN)/python -m bench.papers $(PAPERS)
 
 simulate: setup
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)

@@ -1,0 +1,184 @@
+"""What the papers say against what was measured: `docs/figures/claims.csv`.
+
+Rule: the file holds the rows of the last run of every experiment; a run replaces the rows of the figures it draws and
+keeps the others. `docs/figures/README.md` is made of it and of the experiments' descriptions, and of nothing else.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One statement of a paper (or one that must hold here), what was expected of it and what was measured."""
+
+    claim: str
+    expected: str
+    measured: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an experiment found: its claims, and how its figure is drawn."""
+
+    claims: Sequence[Claim]
+    draw: Callable[[Figure], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A paper, and the short name that its figures carry."""
+
+    short: str
+    title: str
+    authors: str
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A figure of a paper.
+
+    setting  what was run
+    says     what the paper says
+    remark   where and why we differ, or how to read it
+    """
+
+    paper: Paper
+    figure: str
+    title: str
+    setting: str
+    says: str
+    remark: str
+    run: Callable[[], Found]
+    wide: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper.short}-{self.figure}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the file."""
+
+    paper: str
+    figure: str
+    claim: str
+    expected: str
+    measured: str
+    holds: str
+
+    @property
+    def name(self) -> str:
+        """The experiment's."""
+        return f"{self.paper}-{self.figure}"
+
+
+INTRODUCTION: Final = (
+    "Made by `make figures` (`python -m bench.papers`): Millrace's engine under a virtual clock, with Poisson arrivals "
+    "from fixed seeds, so the same sources give the same numbers. The claims are also in [claims.csv](claims.csv)."
+)
+COLUMNS: Final = tuple(field.name for field in fields(Row))
+
+
+# -- the words of claims -----------------------------------------------------------------------------------------------
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.4g} %"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:,.3g} ms" if value < 100 else f"{value:,.0f} ms"
+
+
+def falling(values: Sequence[float]) -> bool:
+    return all(before > after for before, after in pairwise(values))
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(experiment: Experiment, claims: Iterable[Claim]) -> list[Row]:
+    paper, figure = experiment.paper.short, experiment.figure
+    return [
+        Row(paper, figure, made.claim, made.expected, made.measured, "yes" if made.holds else "no") for made in claims
+    ]
+
+
+def read_rows(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [Row(*(line[name] for name in COLUMNS)) for line in csv.DictReader(file)]
+
+
+def merged(kept: Iterable[Row], made: Mapping[str, Sequence[Row]], order: Sequence[Experiment]) -> list[Row]:
+    """The rows of this run, and those of the experiments that were not run, in the experiments' order."""
+    by_name: dict[str, list[Row]] = {}
+    for row in kept:
+        by_name.setdefault(row.name, []).append(row)
+    by_name.update({name: list(rows) for name, rows in made.items()})
+    return [row for experiment in order for row in by_name.get(experiment.name, [])]
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(COLUMNS)
+        lines.writerows(astuple(row) for row in rows)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def page(experiments: Sequence[Experiment], rows: Sequence[Row]) -> str:
+    """README.md: every figure that was drawn, with what was run, said and measured."""
+    parts = ["# The papers' figures", INTRODUCTION, _verdict(rows)]
+    shown: Paper | None = None
+    for experiment in experiments:
+        own = [row for row in rows if row.name == experiment.name]
+        if own and experiment.paper != shown:
+            shown = experiment.paper
+            parts.append(f"## {shown.short.upper()}: {shown.title}")
+            parts.append(f"By {shown.authors}.")
+        if own:
+            parts += _section(experiment, own)
+    return "\n\n".join(parts) + "\n"
+
+
+def _verdict(rows: Sequence[Row]) -> str:
+    """How many hold, and which do not: a reader must not have to look for them."""
+    missed = [f"- {row.paper.upper()}, figure {row.figure}: {row.claim}" for row in rows if row.holds != "yes"]
+    held = f"Of {len(rows)} claims {len(rows) - len(missed)} hold."
+    return "\n".join([f"{held} These do not; the remark below each figure says why:", "", *missed]) if missed else held
+
+
+def _section(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
+    table = ["| claim | expected | measured | holds |", "|---|---|---|---|"]
+    table += [f"| {_cell(row.claim)} | {_cell(row.expected)} | {_cell(row.measured)} | {_holds(row)} |" for row in rows]
+    parts = [
+        f"### Figure {experiment.figure}: {experiment.title}",
+        f"![{experiment.title}]({experiment.name}.png)",
+        f"**What was run.** {experiment.setting}",
+        f"**The paper says:** {experiment.says}",
+        "\n".join(table),
+    ]
+    return [*parts, f"**Remark.** {experiment.remark}"] if experiment.remark else parts
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _holds(row: Row) -> str:
+    return row.holds if row.holds == "yes" else f"**{row.holds}**"

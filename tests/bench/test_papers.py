@@ -1,0 +1,205 @@
+"""The papers' experiments at small sizes: what is robust at any size holds at these too.
+
+The full sizes are run by `make figures`; their claims lie in docs/figures/claims.csv.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from bench.papers import eqg, ets
+from bench.papers.__main__ import FIGURES, main
+from bench.papers.claims import Claim, Experiment, Found, Paper, falling, page, read_rows
+from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
+from bench.papers.experiments import EXPERIMENTS
+from millrace.engine.events import Arrived
+from millrace.offline.run import Options, Run
+from millrace.offline.script import plan_script
+
+HEARTBEATS = (1.0, 100.0)
+ON_DEMAND = ets.union_of_two("ets = 'on-demand'", "ets = 'on-demand'")
+
+
+def verdicts(found: Found) -> dict[str, bool]:
+    return {claim.claim: claim.holds for claim in found.claims}
+
+
+# -- the driver --------------------------------------------------------------------------------------------------------
+
+
+def test_arrivals_come_at_their_rate_and_from_their_seed() -> None:
+    times = poisson(100, 50, seed=3)
+    assert times == poisson(100, 50, seed=3) != poisson(100, 50, seed=4)
+    assert times == sorted(times)
+    assert 4_600 < len(times) < 5_400
+    assert times[-1] < 50_000_000
+    assert in_bursts([1, 7], 3) == [1, 1, 1, 7, 7, 7]
+
+
+@pytest.mark.parametrize("policy", ["ets = 'on-demand'", "ets = 'none'", "timestamps = 'latent'"])
+@pytest.mark.parametrize("cost", [5, 700])
+def test_a_trial_is_a_run_with_a_cost(policy: str, cost: int, tmp_path: Path) -> None:
+    """If executions that take no tuple are free, a trial measures what `millrace run --cost` reports."""
+    sql = ets.union_of_two(policy, policy)
+    arrivals = {"fast": poisson(400, 1, seed=1), "sparse": poisson(4, 1, seed=2)}
+    tried = trial(Setting(sql, cost, "dfs(1)", "arcs", Fraction(0)), arrivals, 1.0)
+
+    script = plan_script(sql)
+    schemas = {name: stream.schema for name, stream in script.streams.items()}
+    events = tmp_path / "events.jsonl"
+    with events.open("w") as file:
+        for instant in instants(arrivals, schemas, 1):
+            for event in instant.events:
+                assert isinstance(event, Arrived)
+                for (value,) in event.batch.rows():
+                    file.write(json.dumps({"at": instant.at_us, "stream": event.stream, "tuple": {"v": value}}) + "\n")
+        file.write(json.dumps({"at": 1_000_000, "tick": True}) + "\n")
+    report = tmp_path / "report.json"
+    outputs = [("merged", str(tmp_path / "rows.jsonl"))]
+    options = Options(
+        events=str(events), outputs=outputs, strategy="dfs(1)", close=False, report=str(report), cost=Fraction(cost)
+    )
+    Run(script, options, io.BytesIO()).run()
+    measured = json.loads(report.read_text())
+    assert tried.rows == measured["queries"]["merged"]["rows"] > 0
+    assert float(tried.latency_us) == pytest.approx(measured["queries"]["merged"]["latency_us"]["mean"])
+    assert tried.peak_tuples == measured["totals"]["peak_queue_tuples"]
+    assert tried.executions == sum(component["steps"] for component in measured["components"].values())
+
+
+def test_what_takes_no_tuple_has_a_price_too() -> None:
+    """A lone tuple on demand: selection, union in vain, the selection passes the punctuation, union."""
+    prices = (Fraction(0), Fraction(1, 2), Fraction(1))
+    waited = [trial(Setting(ON_DEMAND, 10, without=price), {"fast": [100]}, 1.0).latency_us for price in prices]
+    assert waited == [20, 30, 40]
+    by_arc = [trial(Setting(ON_DEMAND, 10, "dfs(1)", "arcs", price), {"fast": [100]}, 1.0) for price in prices]
+    assert [outcome.latency_us for outcome in by_arc] == [20, 25, 30]
+
+
+# -- ETS ---------------------------------------------------------------------------------------------------------------
+
+
+def test_ets_figures_at_a_small_size() -> None:
+    found = ets.policies(60, HEARTBEATS)
+    idle = found.idle()
+    assert idle[0] >= 0.95
+    assert falling(idle)
+    assert idle[-1] < 0.001
+    latencies = [
+        outcome.latency_us for outcome in (found.none, *found.periodic.values(), found.on_demand, found.latent)
+    ]
+    assert all(before > after for before, after in pairwise(latencies))
+    assert found.on_demand.peak_queue * 100 <= found.none.peak_queue
+    claims = {**verdicts(ets.latency(60, HEARTBEATS)), **verdicts(ets.queues(60, HEARTBEATS))}
+    assert len(claims) == 12
+
+
+# -- EQG ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cost_us", [1, 7])
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 21])
+def test_a_burst_takes_exactly_what_the_paper_derives(size: int, cost_us: int) -> None:
+    assert eqg.one_burst(size, "dfs(1)", cost_us) == (size + 1) * cost_us
+    assert eqg.one_burst(size, "bfs(1)", cost_us) == Fraction(3 * size + 1, 2) * cost_us
+
+
+def test_eqg_figure_14_at_a_small_size() -> None:
+    strategies = verdicts(eqg.strategies(4))
+    assert len(strategies) == 4
+    assert all(strategies.values()), strategies
+    bursts = verdicts(eqg.bursts(1, (1, 10, 30), 4))
+    assert len(bursts) == 6
+    assert all(bursts.values()), bursts
+
+
+def test_eqg_figure_15_at_a_small_size() -> None:
+    none = eqg.nested(0.3, 1_000, 2, "arcs", ets="none")
+    by_arcs = eqg.nested(0.3, 1_000, 2, "arcs")
+    through = eqg.nested(0.3, 1_000, 2, "punctuation")
+    assert by_arcs.rows == through.rows > none.rows
+    assert by_arcs.executions < through.executions
+    two = eqg.overhead(0.3, 1_000, 2)
+    assert 0 < two == pytest.approx(float(through.latency_us / by_arcs.latency_us - 1))
+    assert eqg.overhead(0.3, 1_000, 1) < two < eqg.overhead(0.3, 1_000, 3)
+    assert eqg.overhead(0.3, 1_000, 2, Fraction(1, 10)) < two
+
+
+def test_a_lone_tuple_takes_nine_executions_by_arcs_and_fifteen_by_punctuation() -> None:
+    """Two on each of its paths and the two unions are its own, three times a union looks in vain; punctuation adds two
+    on each path. The very first tuple is spared one look, and the way to it: the first union has nothing to pass on.
+    """
+    spaced = [1_000, 2_000, 3_000]
+
+    def total(way: str) -> Fraction:
+        outcome = trial(Setting(eqg.nested_unions(2, "on-demand"), 1, propagation=way), {"s1": spaced}, 1.0)
+        return outcome.latency_us * outcome.rows
+
+    assert total("arcs") == 8 + 9 + 9
+    assert total("punctuation") == 12 + 15 + 15
+
+
+def test_figures_are_drawn_of_what_was_found() -> None:
+    for found in (
+        ets.latency(60, HEARTBEATS),
+        ets.queues(60, HEARTBEATS),
+        eqg.strategies(1),
+        eqg.bursts(1, (1, 5), 2),
+        eqg.arcs(50, (1_000.0,), (1, 2), at_least=0.5),
+    ):
+        figure = Figure()
+        found.draw(figure)
+        assert figure.axes
+        assert all(axes.lines or axes.patches for axes in figure.axes)
+
+
+# -- claims and the page -----------------------------------------------------------------------------------------------
+
+
+PAPER = Paper("abc", "On Things", "A. B. and C.")
+
+
+def experiment(figure: str, measured: str, *, holds: bool = True) -> Experiment:
+    found = Found([Claim("grows | rises", "2", measured, holds)], lambda drawn: None)
+    return Experiment(PAPER, figure, f"title {figure}", "a setting", "a thing", "", lambda: found)
+
+
+def test_a_part_of_the_figures_keeps_the_others_rows(tmp_path: Path) -> None:
+    both = [experiment("1", "one"), experiment("2", "two", holds=False)]
+    assert main([], tmp_path, both) == 0
+    assert main(["abc-1"], tmp_path, [experiment("1", "another"), both[1]]) == 0
+    rows = read_rows(tmp_path / "claims.csv")
+    assert [(row.figure, row.measured, row.holds) for row in rows] == [("1", "another", "yes"), ("2", "two", "no")]
+    text = (tmp_path / "README.md").read_text()
+    assert "Of 2 claims 1 hold." in text
+    assert "- ABC, figure 2: grows | rises" in text
+    assert "grows \\| rises | 2 | another | yes" in text
+    assert "grows \\| rises | 2 | two | **no**" in text
+    assert text.count("## ABC: On Things") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "abc-1.png", "abc-2.png", "claims.csv"]
+
+
+def test_a_name_that_is_no_figure_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["ets", "nothing"], tmp_path) == 2
+    assert "nothing begins with nothing; there are: ets-7, ets-8, eqg-14a" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_committed_page_is_made_of_the_committed_claims() -> None:
+    rows = read_rows(FIGURES / "claims.csv")
+    assert {f"{row.paper}-{row.figure}" for row in rows} == {one.name for one in EXPERIMENTS}
+    assert {row.holds for row in rows} <= {"yes", "no"}
+    assert (FIGURES / "README.md").read_text() == page(EXPERIMENTS, rows)
+    assert all((FIGURES / f"{one.name}.png").is_file() for one in EXPERIMENTS)
+
+
+def test_what_does_not_hold_has_a_remark() -> None:
+    missed = {row.name for row in read_rows(FIGURES / "claims.csv") if row.holds == "no"}
+    assert all(one.remark for one in EXPERIMENTS if one.name in missed)
