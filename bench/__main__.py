@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, wire
+from bench import aggregate, engine, ets, memory, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -18,6 +18,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "aggregate-sliding": lambda: aggregate.sliding(12_000_000),
     "aggregate-panes": lambda: aggregate.many_panes(3600, 30),
     "aggregate-closing": lambda: aggregate.closing(3_000_000, 260_000),
+    "memory-keys": lambda: memory.endless_keys(600, 10_000),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
     "wire-aggregate": lambda: wire.aggregate(10_000, 20_000_000, 3e6),
