@@ -165,7 +165,18 @@ class Harness:
         need = getattr(operator, "need", lambda: None)()
         assert need is None or need > operator.inputs[0].promise
 
+    def account(self) -> None:
+        """What is said of the state is what a look at all of it finds."""
+        windows = getattr(self.operator, "windows", None)
+        if isinstance(windows, panes.Panes):
+            tables = [*windows.panes.values()]
+            if windows.closing is not None and windows.closing.merged is not None:
+                tables.append(windows.closing.merged)
+            assert windows.tuples == sum(table.count for table in tables)
+            assert windows.nbytes == sum(table.nbytes for table in tables)
+
     def collect(self) -> None:
+        self.account()
         floor = self.output.passed
         batch = self.output.take(1 << 30)
         if batch is not None:

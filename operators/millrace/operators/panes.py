@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import Any, Final
 
@@ -122,6 +122,30 @@ class Closing:
         self.part = self.place = self.given = 0
 
 
+class Account:
+    """Groups and bytes of all tables together. It is asked after every step of a run, where most of thousands of tables
+    are as they were: only those that were `changed` are looked at again."""
+
+    def __init__(self, tables: Mapping[Block, Table]) -> None:
+        self._tables = tables
+        self._known: dict[Block, tuple[int, int]] = {}
+        self._groups = self._bytes = 0
+        self.changed: dict[Block, None] = dict.fromkeys(tables)
+
+    def sums(self) -> tuple[int, int]:
+        for block in self.changed:
+            groups, nbytes = self._known.pop(block, (0, 0))
+            self._groups -= groups
+            self._bytes -= nbytes
+            table = self._tables.get(block)
+            if table is not None:
+                groups, nbytes = self._known[block] = table.count, table.nbytes
+                self._groups += groups
+                self._bytes += nbytes
+        self.changed.clear()
+        return self._groups, self._bytes
+
+
 class Panes(Windows):
     """Windows of equal size at equal distances.
 
@@ -143,6 +167,7 @@ class Panes(Windows):
         self.width = gcd(self.size, self.slide)
         self.levels = (self.size // self.width).bit_length() if self.size // self.width >= MANY else 1
         self.panes: dict[Block, Table] = {}
+        self._account = Account(self.panes)
         self.order: list[int] = []
         self.opened: int | None = None
         if since is not None and spec.partial == "skip":
@@ -183,6 +208,7 @@ class Panes(Windows):
             pane = self.panes[0, number] = self.grouping.table(self.size == self.slide)
             insort(self.order, number)
         pane.take(rows)
+        self._account.changed[0, number] = None
 
     # -- windows -------------------------------------------------------------------------------------------------------
 
@@ -304,10 +330,13 @@ class Panes(Windows):
         table = self.panes.get(block)
         if table is None:
             level, index = block
-            table = self.panes.pop((level - 1, 2 * index), None)
+            left = (level - 1, 2 * index)
+            table = self.panes.pop(left, None)
             if table is None:
                 table = self.grouping.table(False)
             self.panes[block] = table
+            self._account.changed[left] = None
+        self._account.changed[block] = None
         return table
 
     def _give(self, closing: Closing, limit: int, given: list[Batch]) -> int:
@@ -332,7 +361,8 @@ class Panes(Windows):
     def _forget(self, pane: int) -> None:
         """Drop a pane and the blocks that it is part of: no window begins before its end."""
         for level in range(self.levels):
-            self.panes.pop((level, pane >> level), None)
+            if self.panes.pop((level, pane >> level), None) is not None:
+                self._account.changed[level, pane >> level] = None
 
     def _table(self, closing: Closing) -> Table:
         if closing.alone is not None:
@@ -345,12 +375,12 @@ class Panes(Windows):
     @property
     def tuples(self) -> int:
         merged = self.closing.merged if self.closing is not None else None
-        return sum(pane.count for pane in self.panes.values()) + (merged.count if merged is not None else 0)
+        return self._account.sums()[0] + (merged.count if merged is not None else 0)
 
     @property
     def nbytes(self) -> int:
         merged = self.closing.merged if self.closing is not None else None
-        return sum(pane.nbytes for pane in self.panes.values()) + (merged.nbytes if merged is not None else 0)
+        return self._account.sums()[1] + (merged.nbytes if merged is not None else 0)
 
     def save(self) -> Any:
         closing = self.closing
@@ -365,6 +395,7 @@ class Panes(Windows):
     def restore(self, data: Any) -> None:
         self.reached, panes, self.order, self.opened, out = data
         self.panes = {(level, index): self._restored(saved, self.size == self.slide) for level, index, saved in panes}
+        self._account = Account(self.panes)
         self.closing = None
         if out is not None:
             number, merges, alone, merged, part, place, given = out
