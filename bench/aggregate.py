@@ -135,19 +135,21 @@ def sliding(tuples: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:
     return [Figure("sliding average, 60 s by 10 s, 1,000 keys / tumbling", slow / quick, "times", 2.0)]
 
 
-def many_panes(size_s: int, seconds: int, *, keys: int = 1000, k: int = 4096) -> list[Figure]:
+def many_panes(size_s: int, seconds: int, *, keys: int = 1000, k: int = 4096, repeats: int = 2) -> list[Figure]:
     """A sum over the last so many seconds every second, once windows are full, against one per second; its pauses."""
     before = Load(size_s * keys, keys, apart_us=1_000_000 // keys)
     load = Load(seconds * 100_000, keys, start_us=size_s * 1_000_000)
     calls = (("n", COUNT), ("s", SUM))
     sliding = AggregateSpec(TimeWindow(size_s * 1_000_000, 1_000_000), KEY, calls)
-    slow = Run(load, sliding, k, before)
-    quick = Run(load, AggregateSpec(TimeWindow(1_000_000, 1_000_000), KEY, calls), k, before)
+    plain = AggregateSpec(TimeWindow(1_000_000, 1_000_000), KEY, calls)
+    runs = [Run(load, sliding, k, before) for _ in range(repeats)]
+    slow = min(run.seconds for run in runs)
+    quick = min(Run(load, plain, k, before).seconds for _ in range(repeats))
     name = f"sliding sum, {size_s:,} s by 1 s, {keys:,} keys"
     return [
-        Figure(f"{name} / tumbling", slow.seconds / quick.seconds, "times", 5.0),
-        Figure(f"{name}: a second of it", slow.seconds / seconds * 1e3, "ms"),
-        Figure(f"{name}: longest step", slow.longest * 1e3, "ms", 20.0),
+        Figure(f"{name} / tumbling", slow / quick, "times", 5.0),
+        Figure(f"{name}: a second of it", slow / seconds * 1e3, "ms"),
+        Figure(f"{name}: longest step", min(run.longest for run in runs) * 1e3, "ms", 20.0),
     ]
 
 
