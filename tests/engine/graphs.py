@@ -16,6 +16,7 @@ from millrace.engine.events import (
     Deliver,
     Effects,
     Punctuated,
+    QueryFailed,
 )
 from millrace.engine.plan import Node, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
@@ -98,6 +99,8 @@ def figure_4(name: str = "u", *, ordered: bool) -> QueryPlan:
 class Bench:
     """An engine at work: commands that must succeed, arrivals, and what came of them."""
 
+    may_fail = False
+
     def __init__(self, *streams: StreamDefinition | str, **options: Any) -> None:
         self.engine = Engine(trace=True, **options)
         self.now_us = 0
@@ -118,13 +121,19 @@ class Bench:
 
     def step(self, *events: Any, at: int | None = None, **limits: int) -> Effects:
         self.now_us = self.now_us + 1 if at is None else at
-        return self.engine.step(self.now_us, events, **limits)
+        return self._checked(self.engine.step(self.now_us, events, **limits))
+
+    def _checked(self, effects: Effects) -> Effects:
+        """A query that fails is a mistake, unless the test is about that."""
+        failed = [effect for effect in effects.orders if isinstance(effect, QueryFailed)]
+        assert self.may_fail or not failed, failed[0].detail or failed[0].reason
+        return effects
 
     def run(self, *events: Any, at: int | None = None, **limits: int) -> Effects:
         """Step until nothing is left; all effects as those of one step."""
         effects = self.step(*events, at=at, **limits)
         while effects.more:
-            after = self.engine.step(self.now_us, (), **limits)
+            after = self._checked(self.engine.step(self.now_us, (), **limits))
             effects.orders += after.orders
             effects.executions += after.executions
             effects.more = after.more

@@ -36,6 +36,7 @@ from millrace.engine.events import (
     Late,
     PauseQuery,
     Punctuated,
+    QueryFailed,
     Rejected,
     ResumeQuery,
     RowsFailed,
@@ -235,6 +236,8 @@ class Play:
                     self.outcome.far.update(row[1] for row in batch.rows())
                 case RowsFailed(count=count):
                     self.outcome.impossible += count
+                case QueryFailed():
+                    raise Broken(f"query {order.query} failed: {order.reason}\n{order.detail}")
                 case Rejected(refused=refused):
                     raise Broken(f"the engine rejected an event: {refused.text}")
                 case Answer(refused=refused) if refused is not None:

@@ -32,6 +32,7 @@ class Component:
     table     the state table, by operator
     ready     where a cycle may begin: sources, and rows behind a break point or left with tuples; first come first
     current   the operator to execute next, if a step's budget ended inside a cycle
+    failed    the operator whose last execution broke off, and with what: the run ended there
     """
 
     def __init__(self, name: str, strategy: Strategy, weight: int = 1) -> None:
@@ -43,6 +44,7 @@ class Component:
         self.table: dict[Operator, Row] = {}
         self.ready: dict[Operator, None] = {}
         self.current: Operator | None = None
+        self.failed: tuple[Operator, Exception] | None = None
         self.stirred = False
         self.sources: tuple[Source, ...] = ()
         self.waiters: tuple[Prone, ...] = ()
@@ -96,13 +98,19 @@ class Component:
             row = table[operator]
             given = operator.counts.output_tuples
             errors = operator.counts.errors
-            if watch is None:
-                taken = operator.execute(row.limit)
-            else:
-                watch.start()
-                taken = operator.execute(row.limit)
-                watch.stop(operator.name, taken)
             done += 1
+            try:
+                if watch is None:
+                    taken = operator.execute(row.limit)
+                else:
+                    watch.start()
+                    taken = operator.execute(row.limit)
+                    watch.stop(operator.name, taken)
+            except Exception as error:
+                # Whatever it is, it must cost its own query alone.
+                self.failed = operator, error
+                self.current = None
+                break
             used += max(taken, operator.toil) or 1
             if taken >= row.limit or operator.toil >= row.limit:
                 self.ready[operator] = None

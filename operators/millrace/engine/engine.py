@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import saving, views
+from millrace.engine import failures, saving, views
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -80,14 +80,19 @@ class Stream:
 
 @dataclass(slots=True)
 class Query:
-    """A running query: its plan, its operators in plan order, and the readers by which it takes from outside
-    itself."""
+    """A running query: its plan, its operators in plan order, and the readers by which it takes from outside itself.
+
+    `paused` says why it takes nothing at present, `failed` that it is because it could not go on, and `lost` how many
+    tuples it held whenever that happened.
+    """
 
     plan: QueryPlan
     operators: list[Operator]
     sink: Sink
     entries: list[Reader] = field(default_factory=list)
     paused: str | None = None
+    failed: bool = False
+    lost: int = 0
 
 
 def clocking_of(definition: StreamDefinition) -> Clocking:
@@ -257,11 +262,14 @@ class Engine:
                 self.stopwatch,
                 self.trace,
             )
+            if component.failed is not None:
+                failures.broken(self, component, effects)
             component.deficit = component.deficit - used if component.busy() else 0
             if component.deficit <= 0:
                 self._turn += 1
             budget -= used
             executions -= done
+        failures.check_states(self, worked, effects)
         for component in worked:
             for waiter in component.waiters:
                 waiter.clock_idle(self.moment.now_us)
@@ -286,7 +294,8 @@ class Engine:
             if stream is None:
                 continue
             component = self.graph.component_of(stream.source)
-            if component.queued() >= self.most_queued and not self._awaited(component, stream.source):
+            ahead = stream.source in failures.withheld(self, component)
+            if (ahead or component.queued() >= self.most_queued) and not self._awaited(component, stream.source):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
@@ -412,7 +421,7 @@ class Engine:
                     reader = self._enter(self.graph.operators[name])
                     entries.append(reader)
                     inputs.append(reader)
-            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self._beginning(entries))
+            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self.beginning(entries))
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = Query(plan, list(made.values()), sink, entries)
         self.graph.add([*made.values(), sink], chosen)
@@ -424,7 +433,7 @@ class Engine:
             return producer.output.attach(producer.newest + 1)
         return producer.output.attach()
 
-    def _beginning(self, entries: Sequence[Reader]) -> int | None:
+    def beginning(self, entries: Sequence[Reader]) -> int | None:
         """From when on a query reads: above everything that the streams under it had taken in before, if anything."""
         found: list[int] = []
         todo: list[Operator] = [self.graph.producer(reader) for reader in entries]
@@ -455,6 +464,8 @@ class Engine:
 
     def _pause(self, name: str, reason: str) -> dict[str, Any]:
         query = self.query(name)
+        if query.failed:
+            raise Refuse(f"query {name} has failed already: {query.paused}", code="already_paused")
         if query.paused is not None:
             raise Refuse(f"query {name} is paused already: {query.paused}", code="already_paused")
         for reader in query.entries:
@@ -467,6 +478,8 @@ class Engine:
         query = self.query(name)
         if query.paused is None:
             raise Refuse(f"query {name} is not paused", code="not_paused")
+        if query.failed:
+            failures.begin_again(self, query)
         before = sum(reader.skipped for reader in query.entries)
         for reader in query.entries:
             reader.come_back()

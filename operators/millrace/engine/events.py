@@ -151,6 +151,8 @@ class PauseQuery:
 
 @dataclass(frozen=True, slots=True)
 class ResumeQuery:
+    """Let a paused query go on, or one that has failed begin again with nothing in its state."""
+
     name: str
 
 
@@ -318,8 +320,32 @@ class RowsFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class QueryFailed:
+    """A query could not go on and has stopped, alone: why, and how many tuples it held then, which are lost to it.
+
+    `detail` is for who has to mend it: where in the code an unexpected error came from.
+    """
+
+    query: str
+    reason: str
+    lost: int
+    detail: str = ""
+
+
 Effect = (
-    Deliver | Progressed | Late | TooFar | Grant | AskTimestamp | AskEnded | WakeAt | Answer | Rejected | RowsFailed
+    Deliver
+    | Progressed
+    | Late
+    | TooFar
+    | Grant
+    | AskTimestamp
+    | AskEnded
+    | WakeAt
+    | Answer
+    | Rejected
+    | RowsFailed
+    | QueryFailed
 )
 
 

@@ -64,6 +64,15 @@ class Graph:
             self.breaks.pop(operator.name, None)
         self.rewire()
 
+    def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
+        """Put operators in the places of others of the same names, on the same arcs."""
+        for old, new in renewed:
+            self.operators[new.name] = new
+            if old in self.forks:
+                self.forks[new] = self.forks.pop(old)
+            self._component_of[new] = self._component_of.pop(old)
+        self.rewire()
+
     def set_strategy(self, component_name: str, strategy: Strategy, operator_name: str | None) -> None:
         """Re-map the rows of a component, or one of them."""
         component = self.component(component_name)

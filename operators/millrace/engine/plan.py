@@ -110,13 +110,16 @@ class StreamDefinition:
 class QueryOptions:
     """What WITH says of a query. `order` is the architecture: out of order, or in order.
 
-    `emit` is about running totals; `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec).
+    `max_state` is how many tuples its operators may remember together, and `on_max_state` what happens above: it stops,
+    or the streams that are ahead get no more credit until the others have freed it. `emit` is about running totals;
+    `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec).
     """
 
     order: Order = "arrival"
     fuse: bool = True
     emit: Literal["latest", "every"] = "latest"
     max_state: int = 10_000_000
+    on_max_state: Literal["fail", "backpressure"] = "fail"
     flush: Literal["none", "slow", "lazy"] = "none"
     max_delay_us: int = 1_000_000
     partial: Literal["skip", "emit"] = "skip"

@@ -124,8 +124,11 @@ def save(engine: Engine) -> bytes:
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": _definitions(engine),
             "paused": [
-                [name, query.paused] for name, query in engine.queries_by_name.items() if query.paused is not None
+                [name, query.paused, query.failed]
+                for name, query in engine.queries_by_name.items()
+                if query.paused is not None
             ],
+            "lost": [[name, query.lost] for name, query in engine.queries_by_name.items() if query.lost],
             "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
             "breaks": list(graph.breaks),
             "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.forks.items()],
@@ -179,8 +182,11 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
 
 def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
     graph = engine.graph
-    for name, reason in saved["paused"]:
+    for name, reason, failed in saved["paused"]:
         engine._pause(name, reason)
+        engine.query(name).failed = failed
+    for name, lost in saved["lost"]:
+        engine.query(name).lost = lost
     graph.strategies = {name: Strategy.parse(text) for name, text in saved["strategies"]}
     graph.breaks = dict.fromkeys(saved["breaks"])
     by_name = {operator.name: fork for operator, fork in graph.forks.items()}

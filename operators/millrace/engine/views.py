@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine.failures import state_tuples
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
@@ -77,10 +78,13 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "component": engine.graph.component_of(found.operators[0]).name,
         "operators": [operator.name for operator in found.operators],
         "order": plan.options.order,
-        "state": "running" if found.paused is None else "paused",
+        "state": "failed" if found.failed else "running" if found.paused is None else "paused",
         "reason": found.paused,
         "rows": found.sink.sequence,
         "skipped": sum(reader.skipped for reader in found.entries),
+        "lost": found.lost,
+        "state_tuples": state_tuples(found),
+        "max_state": plan.options.max_state,
         "progress_us": time_or_none(found.sink.progress_us),
         "reads_streams": list(plan.reads_streams),
         "reads_queries": list(plan.reads_queries),

@@ -62,8 +62,10 @@ def _paused(engine: Engine, query: Query) -> Why | None:
     for name in (query.plan.name, *query.plan.reads_queries):
         found = engine.query(name)
         if found.paused is not None:
-            who = f"{name} is paused" if found is query else f"{query.plan.name} reads {name}, which is paused"
-            return Why(f"{who}: {found.paused}.", "paused", try_=f"millrace query resume {name}")
+            state = "failed" if found.failed else "paused"
+            told = "has failed" if found.failed else "is paused"
+            who = f"{name} {told}" if found is query else f"{query.plan.name} reads {name}, which {told}"
+            return Why(f"{who}: {found.paused}.", state, try_=f"millrace query resume {name}")
     return None
 
 

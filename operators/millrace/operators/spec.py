@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from millrace.operators.expression import Expression
+from millrace.operators.expression import TIME, Expression
 from millrace.protocol import Field, Schema, Type
 
 
@@ -171,3 +171,116 @@ class WindowSpec(Spec):
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         return Schema((*inputs[0], *(Field(name, Type.TIMESTAMP, False) for name, _ in self.bounds)))
+
+
+@dataclass(frozen=True, slots=True)
+class RetimeSpec(Spec):
+    """The same rows at the time that a column carries, as when a window reads a join by one side's time.
+
+    The planner vouches that no row's column is more than `lag_us` below its time: that is what promises lose. Rows
+    whose column is null have no time: they are counted as failed.
+    """
+
+    kind: ClassVar[str] = "map"
+    position: int
+    lag_us: int
+
+
+# -- joins and sequences -----------------------------------------------------------------------------------------------
+
+# A column of a joined row: its name, the input that it comes from, its position there (TIME is that row's own time).
+Picked = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """How far apart rows of two inputs may be: low_us <= right's time - left's time <= high_us.
+
+    None is no bound. Both ends belong to it: times are whole microseconds, so an open end is the closed one beside it.
+    """
+
+    left: int
+    right: int
+    low_us: int | None = None
+    high_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Two inputs' rows match where these expressions, each over its own input, are equal. NULL equals nothing."""
+
+    left: int
+    left_key: Expression
+    right: int
+    right_key: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSpec(Spec):
+    """Rows of several inputs put together wherever they match: one row of each input, at the latest of their times.
+
+    columns   what the rows hold; only what is named here is kept in the state
+    bands     bounds on pairs of inputs; the operator derives what follows for the other pairs
+    equal     keys; inputs that none ties to the others match by time and `where` alone
+    where     what else must hold, over `columns`
+    outer     rows of input 0 that no row of input 1 can match any more are given at their own time, with nulls (two
+              inputs only)
+    rows      per input, how many of its newest rows (in order of time, then arrival) may match; None is any number.
+              With it, rows are joined in order of time whatever `order`
+    order     `arrival`: rows are joined as they come, and given at once (OOP-Join). Otherwise the output is in order
+              of time: `sync` puts the inputs in order first, `filter` joins at once and holds the output back, and
+              `adaptive` is the one or the other, by whether c |w| l1 l2 reaches `alpha` (NILE)
+    """
+
+    kind: ClassVar[str] = "join"
+    columns: tuple[Picked, ...]
+    bands: tuple[Band, ...] = ()
+    equal: tuple[Equal, ...] = ()
+    where: Expression | None = None
+    outer: bool = False
+    rows: tuple[int | None, ...] | None = None
+    order: Literal["arrival", "sync", "filter", "adaptive"] = "arrival"
+    alpha: float = 0.3
+
+    def schema(self, inputs: Sequence[Schema]) -> Schema:
+        return picked_schema(self.columns, inputs, {1} if self.outer else set())
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec(Spec):
+    """Input 0 FOLLOWED BY input 1, in order of time: a row of 1 with a row of 0 at or before its time (EQG, section 5).
+
+    columns     what the rows hold
+    keys        pairs of expressions over input 0 and input 1 that must be equal: patterns are told apart by them.
+                NULL equals nothing
+    where       what must hold for the chosen pair, over `columns`
+    mode        `recent`: the newest row of 0 with these keys, which may be chosen again. `chronicle`: the oldest that
+                has not been used, and both are used up
+    within_us   how much later the row of 1 may be; None is any time
+    absent      instead: a row of 0 at its time + within_us, if no row of 1 matched it by then
+    outer       instead of nothing, a row of 1 without a row of 0 is given with nulls (`a LEFT JOIN LATEST b`)
+    """
+
+    kind: ClassVar[str] = "sequence"
+    columns: tuple[Picked, ...]
+    keys: tuple[tuple[Expression, Expression], ...] = ()
+    where: Expression | None = None
+    mode: Literal["recent", "chronicle"] = "recent"
+    within_us: int | None = None
+    absent: bool = False
+    outer: bool = False
+
+    def schema(self, inputs: Sequence[Schema]) -> Schema:
+        return picked_schema(self.columns, inputs, {0} if self.outer else set())
+
+
+def picked_schema(columns: Sequence[Picked], inputs: Sequence[Schema], missing: set[int]) -> Schema:
+    """The fields of a joined row; those of an input that may be missing can be null."""
+    fields = []
+    for name, at, position in columns:
+        if position == TIME:
+            fields.append(Field(name, Type.TIMESTAMP, at in missing))
+        else:
+            field = inputs[at].fields[position]
+            fields.append(Field(name, field.type, field.nullable or at in missing))
+    return Schema(tuple(fields))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.offline.run import Options, Run, tell_failures
+from millrace.offline.run import Options, Run, refuse_failures, tell_failures
 from millrace.offline.script import load
 from millrace.protocol import Refuse
 
@@ -85,6 +85,7 @@ def run(
     made = Run(script, options, sys.stdout.buffer)
     made.run()
     tell_failures(made)
+    refuse_failures(made)
 
 
 def _pairs(flag: str, given: list[str] | None, form: str) -> list[tuple[str, str]]:

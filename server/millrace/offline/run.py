@@ -29,6 +29,7 @@ from millrace.engine.events import (
     FeedOpened,
     Late,
     Progressed,
+    QueryFailed,
     RowsFailed,
     SetStrategy,
     TooFar,
@@ -70,6 +71,7 @@ class Run:
         self.script = script
         self.options = options
         self.failed_rows: dict[str, tuple[int, str]] = {}
+        self.failed_queries: dict[str, str] = {}
         self.refused_rows: dict[str, int] = {}
         self._stdout = stdout
         self._price = None if options.cost is None else Price(options.cost)
@@ -194,6 +196,8 @@ class Run:
             case RowsFailed(operator, count, reason):
                 before, _ = self.failed_rows.get(operator, (0, ""))
                 self.failed_rows[operator] = before + count, reason
+            case QueryFailed(query, reason):
+                self.failed_queries[query] = reason
             case _:
                 pass  # credit and requests: nobody here needs the one or answers the other
 
@@ -300,6 +304,13 @@ def tell_failures(run: Run) -> None:
         sys.stderr.write(f"millrace: {stream}: {_rows(count)} too far ahead of the clock (max_ahead) left out\n")
     for operator, (count, reason) in run.failed_rows.items():
         sys.stderr.write(f"millrace: {operator}: {_rows(count)} could not be computed and left out: {reason}\n")
+
+
+def refuse_failures(run: Run) -> None:
+    """Queries that could not go on: the others' rows are whole, theirs are not."""
+    if run.failed_queries:
+        told = "; ".join(f"query {query} failed: {reason}" for query, reason in run.failed_queries.items())
+        raise Refuse(f"{told}. Its rows end there", code="query_failed")
 
 
 def _rows(count: int) -> str:

@@ -40,6 +40,7 @@ from millrace.engine.events import (
     Measured,
     PauseQuery,
     Progressed,
+    QueryFailed,
     Rejected,
     ResumeQuery,
     RowsFailed,
@@ -153,6 +154,7 @@ class Runner:
             Answer: self._answer,
             Rejected: self._rejected,
             RowsFailed: self._rows_failed,
+            QueryFailed: self._query_failed,
         }
 
     def now_us(self) -> int:
@@ -420,6 +422,12 @@ class Runner:
 
     def _rows_failed(self, order: RowsFailed) -> None:
         self._complain("rows were dropped", order.count, operator=order.operator, reason=order.reason)
+
+    def _query_failed(self, order: QueryFailed) -> None:
+        self.forget_hold(order.query)
+        log.error(
+            "a query failed", query=order.query, reason=order.reason, lost=order.lost, detail=order.detail or None
+        )
 
     def _complain(self, text: str, tuples: int, **about: str) -> None:
         """Told at once, then now and then: a stream of bad rows must not become a stream of lines."""

@@ -1,0 +1,133 @@
+"""What happens when a query cannot go on: an operator raises what nobody expected, or remembers more than it may.
+
+The query stops alone, in a state that says why. Its readers leave the arcs that it shares with others, its operators
+are made anew with nothing in them, and nothing of its neighbours' is touched. Resumed, it begins like a new query, at
+the then current end of its inputs.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from millrace.engine.component import Component
+from millrace.engine.events import Effects, QueryFailed
+from millrace.operators.batch import BEGINNING
+from millrace.operators.build import build
+from millrace.operators.operator import Operator
+from millrace.operators.prone import Prone
+from millrace.operators.source import Source
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine, Query
+
+
+def broken(engine: Engine, component: Component, effects: Effects) -> None:
+    """An execution broke off: its query stops."""
+    assert component.failed is not None
+    operator, error = component.failed
+    component.failed = None
+    query = next((one for one in engine.queries_by_name.values() if operator in one.operators), None)
+    if query is None:
+        raise error  # a source broke: that is nobody's query
+    reason = f"{operator.name} broke off: {type(error).__name__}: {error}"
+    fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
+
+
+def check_states(engine: Engine, worked: Iterable[Component], effects: Effects) -> None:
+    """Stop the queries that remember more than they may, unless they are to wait until it has become less."""
+    components = set(worked)
+    for query in list(engine.queries_by_name.values()):
+        if not _remembers(query) or engine.graph.component_of(query.operators[0]) not in components:
+            continue
+        held = state_tuples(query)
+        most = query.plan.options.max_state
+        if held > most and query.plan.options.on_max_state == "fail":
+            reason = f"it remembered {held} tuples, and max_state is {most}"
+            fail(engine, query, reason, effects)
+
+
+def withheld(engine: Engine, component: Component) -> dict[Source, None]:
+    """The sources that get no credit because a query remembers too much: those ahead of the one that could free it."""
+    found: dict[Source, None] = {}
+    for query in engine.queries_by_name.values():
+        options = query.plan.options
+        if options.on_max_state != "backpressure" or not _remembers(query) or state_tuples(query) <= options.max_state:
+            continue
+        sources = [source for source in _sources(engine, query) if engine.graph.component_of(source) is component]
+        least = min((source.mark for source in sources), default=BEGINNING)
+        found |= {source: None for source in sources if source.mark > least}
+    return found
+
+
+def state_tuples(query: Query) -> int:
+    """What a query's operators remember together."""
+    return sum(operator.state_tuples for operator in query.operators)
+
+
+def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:
+    """Stop a query and forget what it held."""
+    # What still lies on the arcs that it shares with others is skipped, like in a pause, and counted there.
+    outside = sum(reader.waiting for reader in query.entries)
+    lost = state_tuples(query) - outside
+    lost += sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
+    if query.paused is None:
+        for reader in query.entries:
+            reader.leave()
+    query.paused = reason
+    query.failed = True
+    query.lost += lost
+    _renew(engine, query)
+    effects.orders.append(QueryFailed(query.plan.name, reason, lost, detail))
+
+
+def begin_again(engine: Engine, query: Query) -> None:
+    """Make a failed query ready to read like a new one."""
+    for reader in query.entries:
+        producer = engine.graph.producer(reader)
+        if isinstance(producer, Source) and producer.newest > BEGINNING:
+            reader.since_us = producer.newest + 1
+    _renew(engine, query)
+    query.failed = False
+
+
+def _renew(engine: Engine, query: Query) -> None:
+    """Put new operators in the places of the old ones: same names, same arcs, same counts, nothing remembered."""
+    inner = {reader for operator in query.operators for reader in operator.inputs} - set(query.entries)
+    since_us = engine.beginning(query.entries)
+    renewed = []
+    for node, old in zip(query.plan.nodes, query.operators, strict=True):
+        if isinstance(old, Prone):
+            old.clear()
+        for reader in old.inputs:
+            if reader in inner:
+                reader.jump()
+                reader.buffer.release()
+        output = old.output
+        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.moment, since_us)
+        new.output = output
+        new.counts = old.counts
+        if isinstance(new, Prone) and isinstance(old, Prone):
+            new.idle_us = old.idle_us
+        renewed.append((old, new))
+    query.operators = [new for _, new in renewed]
+    engine.graph.replace(renewed)
+
+
+def _remembers(query: Query) -> bool:
+    return any(type(operator).state_tuples is not Operator.state_tuples for operator in query.operators)
+
+
+def _sources(engine: Engine, query: Query) -> Iterator[Source]:
+    """The sources above a query, each once."""
+    todo: list[Operator] = list(query.operators)
+    seen: set[Operator] = set()
+    while todo:
+        operator = todo.pop()
+        if operator in seen:
+            continue
+        seen.add(operator)
+        if isinstance(operator, Source):
+            yield operator
+        todo.extend(engine.graph.producer(reader) for reader in operator.inputs)
