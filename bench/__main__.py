@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, memory, wire
+from bench import aggregate, engine, ets, memory, sequence, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -19,6 +19,10 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "aggregate-panes": lambda: aggregate.many_panes(3600, 30),
     "aggregate-closing": lambda: aggregate.closing(3_000_000, 260_000),
     "memory-keys": lambda: memory.endless_keys(600, 10_000),
+    "sequence-recent": lambda: sequence.throughput(1 << 20, "recent") + sequence.single_tuple(20_000, "recent"),
+    "sequence-chronicle": lambda: (
+        sequence.throughput(1 << 20, "chronicle") + sequence.single_tuple(20_000, "chronicle")
+    ),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
     "wire-aggregate": lambda: wire.aggregate(10_000, 20_000_000, 3e6),

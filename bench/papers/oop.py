@@ -112,8 +112,9 @@ def packets(sources: Sequence[Source], schema: Schema, seconds: float, pairs: in
 
 def between(rate: int, first_us: float, last_us: float) -> Int64s:
     """The times of evenly spaced packets in [first, last); the first packet of all is at 0."""
-    numbers: Int64s = np.arange(-(-max(first_us, 0) * rate // SECOND_US), -(-max(last_us, 0) * rate // SECOND_US))
-    return (numbers * SECOND_US / rate).astype(np.int64)
+    numbers = np.arange(-(-max(first_us, 0) * rate // SECOND_US), -(-max(last_us, 0) * rate // SECOND_US))
+    times: Int64s = (numbers * SECOND_US / rate).astype(np.int64)
+    return times
 
 
 def real_peak(run: Callable[[], object]) -> int:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from bench import aggregate, engine, ets, memory, wire
+from bench import aggregate, engine, ets, memory, sequence, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -73,6 +73,13 @@ def test_new_text_keys_for_ever_take_no_more_memory() -> None:
 
 def test_the_memory_of_text_keys_is_measured() -> None:
     figures = memory.endless_keys(80, 20)
+    assert all(figure.value > 0 for figure in figures)
+
+
+@pytest.mark.parametrize("mode", ["recent", "chronicle"])
+def test_sequences_against_a_loop_over_rows(mode: sequence.Mode) -> None:
+    """`throughput` itself compares the rows of the engine with the loop's."""
+    figures = sequence.throughput(20_000, mode, keys=50, repeats=1) + sequence.single_tuple(20, mode)
     assert all(figure.value > 0 for figure in figures)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
 from millrace.operators import groups, panes, sessions
-from millrace.operators.aggregates import AGGREGATES, Aggregates, accumulator, user_aggregate
+from millrace.operators.aggregates import AGGREGATES, accumulator, user_aggregate
 from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build

@@ -132,7 +132,7 @@ class Timekeeper:
                 # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
                 continue
             if isinstance(holder, Source):
-                helped |= self._ask(holder, need, passed, effects)
+                helped |= self._ask(holder, need, passed, waiter, effects)
             else:
                 helped |= self._ask_stamper(holder, need)
         return helped
@@ -156,7 +156,7 @@ class Timekeeper:
             if isinstance(operator, Source):
                 found[operator] = None
                 continue
-            above = [graph.producer(reader) for reader in operator.inputs if reader.promise < need_us]
+            above = [graph.producer(reader) for reader in operator.lacking(need_us)]
             if not above and isinstance(operator, Prone):
                 found[operator] = None
             todo.extend(above)
@@ -172,7 +172,7 @@ class Timekeeper:
         self._engine.graph.component_of(waiter).ready[waiter] = None
         return True
 
-    def _ask(self, source: Source, need_us: int, passed: bool, effects: Effects) -> bool:
+    def _ask(self, source: Source, need_us: int, passed: bool, waiter: Prone, effects: Effects) -> bool:
         definition = self._definition(source)
         if source.mark >= need_us:
             # An operator that came later, or was bypassed, has not been told yet.
@@ -181,10 +181,11 @@ class Timekeeper:
             return False
         now_us = self._engine.moment.now_us
         if definition.timestamps == "internal":
-            if now_us < need_us:
+            # What comes later is stamped at or above the mark: this microsecond may be declared over.
+            if now_us + waiter.past_its_tuples() < need_us:
                 self._try_again(need_us, source)
                 return False
-            return source.reach(now_us, "ets")
+            return source.reach(max(now_us, need_us), "ets")
         helped = False
         for feed in source.feeds.below(need_us):
             helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)

@@ -10,12 +10,14 @@ from millrace.operators.map import Map
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.running import build_running
 from millrace.operators.select import Select
+from millrace.operators.sequence import build_sequence
 from millrace.operators.sort import Sort
 from millrace.operators.spec import (
     AggregateSpec,
     MapSpec,
     RowWindow,
     SelectSpec,
+    SequenceSpec,
     SessionWindow,
     SortSpec,
     Spec,
@@ -60,6 +62,8 @@ def build(
             operator = RowWindowing(name, spec, inputs, output, since_us)
         case WindowSpec():
             operator = Windowing(name, spec, inputs, output, since_us)
+        case SequenceSpec():
+            operator = build_sequence(name, spec, inputs, output, moment)
         case _:
             raise AssertionError(f"{name}: no operator is made from {spec}")
     output.promise = operator.low_water()
@@ -71,7 +75,7 @@ def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
     match spec:
         case UnionSpec(ordered=ordered):
             return ordered
-        case SortSpec():
+        case SortSpec() | SequenceSpec():
             return True
         case AggregateSpec(window=TimeWindow() | SessionWindow()):
             return True

@@ -282,6 +282,14 @@ class Keys:
             return column.view(np.float64), mask
         return column.astype(DTYPES[type], copy=False), mask
 
+    def kept(self, slots: Int64s) -> Keys:
+        """A set of these rows alone, numbered in this order: of the others nothing is remembered."""
+        made = Keys(self._types, self._null_bits)
+        if len(slots):
+            rows = self.decode_at(slots)
+            made.find([values for values, _ in rows], [mask for _, mask in rows])
+        return made
+
     def save(self) -> Any:
         texts = [None if codes is None else list(codes) for codes in self._codes]
         return [self.count, self._stored[: self.count * self._width].copy(), texts]

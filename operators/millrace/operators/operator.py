@@ -107,6 +107,10 @@ class Operator(ABC):
         """What holds for every tuple it will still give."""
         return min(reader.low_water() for reader in self.inputs)
 
+    def lacking(self, need_us: int) -> list[Reader]:
+        """The inputs that must promise more before it can promise this itself."""
+        return [reader for reader in self.inputs if reader.promise < need_us]
+
     def save(self) -> Any:
         """Its state beyond buffers and readers, as plain data."""
         return None

@@ -53,6 +53,10 @@ class Prone(Operator):
         need = self.need()
         return [] if need is None else [p for p, reader in enumerate(self.inputs) if reader.promise < need]
 
+    def past_its_tuples(self) -> bool:
+        """Whether it waits for the microsecond after a tuple's own, which the clock may not have reached yet."""
+        return False
+
     def stamps(self) -> bool:
         """Whether nothing but the clock holds it back: it stamps the tuples that it waits for itself."""
         return False

@@ -34,8 +34,8 @@ class Waiting(Prone):
         self.last_us = BEGINNING
 
     @abstractmethod
-    def consume(self, batch: Batch) -> Batch | None:
-        """The rows that follow from these, which come in order of time."""
+    def advance(self, limit: int) -> tuple[int, Batch | None]:
+        """Take at most `limit` of the tuples that may be taken; how many, and the rows that follow from them."""
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -86,20 +86,19 @@ class Waiting(Prone):
     def execute(self, limit: int) -> int:
         self.counts.executions += 1
         self.absorb()
-        batch = merge_by_time(self.waiting, self.horizon(), limit)
-        taken = 0
-        given = None
-        if batch is not None:
-            taken = len(batch)
-            self.counts.input_tuples += taken
-            self.inputs[0].buffer.gauge.add(-taken, self.inputs[0].buffer.width)
-            given = self.consume(batch)
-            if given is not None:
-                self.counts.output_tuples += len(given)
-                self.output.put(given)
+        taken, given = self.advance(limit)
+        if given is not None:
+            self.counts.output_tuples += len(given)
+            self.output.put(given)
         self.seen()
         self.announce(gave=given is not None)
         return taken
+
+    def left_line(self, position: int, count: int) -> None:
+        """Tuples of an input that waited here have been taken."""
+        self.counts.input_tuples += count
+        buffer = self.inputs[position].buffer
+        buffer.gauge.add(-count, buffer.width)
 
     def held_tuples(self) -> int:
         return sum(reorder.count for reorder in self.waiting)
@@ -123,3 +122,18 @@ class Waiting(Prone):
         for reorder, reader in zip(self.waiting, self.inputs, strict=True):
             reader.buffer.gauge.add(-reorder.count, reader.buffer.width)
         self.waiting = [Reorder() for _ in self.inputs]
+
+
+class Merging(Waiting):
+    """An operator that takes the tuples of all its inputs, which have one schema, as one line in order of time."""
+
+    @abstractmethod
+    def consume(self, batch: Batch) -> Batch | None:
+        """The rows that follow from these, which come in order of time."""
+
+    def advance(self, limit: int) -> tuple[int, Batch | None]:
+        batch = merge_by_time(self.waiting, self.horizon(), limit)
+        if batch is None:
+            return 0, None
+        self.left_line(0, len(batch))
+        return len(batch), self.consume(batch)
