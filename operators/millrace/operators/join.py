@@ -156,9 +156,12 @@ class Join(Lines):
         return bool(holding) and all(self.inputs[position].promise == ANY_TIME for position in holding)
 
     def reach(self) -> bool:
-        """The clock has gone on: what waits for rows that are stamped here may be taken or given."""
-        self._left = True
-        return True
+        """The clock has gone on: what waits for rows that are stamped here may be taken or given now."""
+        lows = self._lows()
+        if self.more() or self._may_leave(lows) or self._may_give_up(lows):
+            self._left = True
+            return True
+        return self.announce(gave=False)
 
     def _wait(self) -> tuple[int, list[int], bool] | None:
         """The least promise that would let it act, the inputs that owe it, and whether only a pending row needs it."""
@@ -309,8 +312,11 @@ class Join(Lines):
 
     def _prepare(self, position: int, batch: Batch) -> None:
         rows = self.matcher.prepare(position, batch)
-        if rows is not None:
-            self.rest.append(rows)
+        if rows is None:
+            self.tempo.took(position, len(batch), int(batch.ts.min()), int(batch.ts.max()))
+            return
+        self.tempo.took(position, len(batch), rows.least, rows.greatest)
+        self.rest.append(rows)
 
     def _work(self, given: list[Batch]) -> None:
         """Let the rows look, and remember them."""
@@ -323,7 +329,6 @@ class Join(Lines):
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
                 rows = rows.part(0, done)
-            self.tempo.took(rows.position, rows.count, rows.least, rows.greatest)
             placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._lows()))
             if self._outer and not rows.position:
                 self._newest_outer = max(self._newest_outer, rows.greatest)

@@ -72,7 +72,7 @@ def identity_of(types: Sequence[Type]) -> tuple[Identify, bool]:
     def identify(columns: Sequence[Values], rows: int) -> Int64s:
         states = np.zeros(rows, np.int64)
         if plain:
-            joining.fold(states, columns)
+            joining.fold(states, list(columns))
         else:
             joining.fold(states, [bits(type, column) for type, column in zip(types, columns, strict=True)])
         return states
