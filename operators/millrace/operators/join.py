@@ -92,6 +92,10 @@ class Join(Lines):
 
     def _lows(self) -> list[int]:
         """Per input what holds for every row that has not looked yet."""
+        return self._with_rest(self._outside())
+
+    def _outside(self) -> list[int]:
+        """Per input what holds for every row that has not been taken."""
         lows = []
         for position, reader in enumerate(self.inputs):
             buffer = reader.buffer
@@ -107,6 +111,13 @@ class Join(Lines):
                 assert head is not None
                 low = min(low, head)
             lows.append(low)
+        return lows
+
+    def _with_rest(self, lows: list[int]) -> list[int]:
+        """The same with the rows that have been taken and have not looked."""
+        if not self.rest:
+            return lows
+        lows = lows.copy()
         for rows in self.rest:
             lows[rows.position] = min(lows[rows.position], rows.least)
         return lows
@@ -219,7 +230,7 @@ class Join(Lines):
         """Rows without a time get the clock's."""
         ts = batch.ts
         reader = self.inputs[position]
-        if (ts.item(0) if reader.buffer.ordered else int(ts.min())) != NO_TIME:
+        if (ts.item(0) if reader.buffer.ordered or len(ts) == 1 else int(ts.min())) != NO_TIME:
             return batch
         promise = BEGINNING if reader.promise == ANY_TIME else min(reader.promise, ANY_TIME - 1)
         stamp = self._stamps[position] = max(self.moment.now_us, self._stamps[position], promise)
@@ -233,16 +244,18 @@ class Join(Lines):
         if self.mode != "arrival":
             self.absorb()
         # What may leave leaves before anything more is taken.
-        if not self.hold.count or not self._may_leave(self._lows()):
-            if self.rest:
-                self._account(-1)
-            else:
-                taken = self._take(limit)
-            if self.rest:
-                self._work(given)
-                self._account(1)
+        works = not self.hold.count or not self._may_leave(self._lows())
+        if self.rest:
+            self._account(-1)
+        elif works:
+            taken = self._take(limit)
         self._look()
-        lows = self._lows()
+        lows = self._outside()
+        if self.rest:
+            if works:
+                self._work(lows, given)
+            self._account(1)
+            lows = self._with_rest(lows)
         if self.pending.count:
             self._give_up(lows, given)
         self._expire(lows)
@@ -318,8 +331,8 @@ class Join(Lines):
         self.tempo.took(position, len(batch), rows.least, rows.greatest)
         self.rest.append(rows)
 
-    def _work(self, given: list[Batch]) -> None:
-        """Let the rows look, and remember them."""
+    def _work(self, outside: list[int], given: list[Batch]) -> None:
+        """Let the rows look, and remember them. `outside` is what holds for those that have not been taken."""
         rest = self.rest
         matcher = self.matcher
         while rest and self.toil <= MOST_LOOKED:
@@ -329,7 +342,7 @@ class Join(Lines):
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
                 rows = rows.part(0, done)
-            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._lows()))
+            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._with_rest(outside)))
             if self._outer and not rows.position:
                 self._newest_outer = max(self._newest_outer, rows.greatest)
                 self._watch(placed)
