@@ -17,6 +17,7 @@ from millrace.engine.events import (
     FeedClosed,
     FeedOpened,
     Measured,
+    SetOrder,
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
@@ -25,7 +26,7 @@ from millrace.operators.expression import TIME, Column
 from millrace.operators.join import Join
 from millrace.operators.spec import AggregateCall, AggregateSpec, Band, Equal, JoinSpec, RetimeSpec, TimeWindow
 from millrace.protocol import Schema, Type
-from tests.engine.graphs import TV, Bench, V, arrive, external, give_tv, plan, punctuate, rows, select, times
+from tests.engine.graphs import TV, Bench, V, arrive, external, give_tv, plan, punctuate, refusal, rows, select, times
 from tests.oracles import joins as oracle
 
 LV = Schema.of(x="timestamp", letter="text")
@@ -328,3 +329,29 @@ def test_measured_costs_reach_the_join_and_move_it() -> None:
     assert modes[0] == modes[-1] == "sync"
     assert "filter" in modes
     assert the_join(bench).tempo.switches == 2
+
+
+def test_the_order_of_a_query_is_changed_by_a_command() -> None:
+    bench = two()
+    bench.query(joined(pairs(Band(0, 1, -10, 10), order="sync")))
+    bench.run(give_tv("b", 95), give_tv("a", 100, 101), at=101)
+    assert the_join(bench).held_tuples() == 2
+    bench.do(SetOrder("q", "filter"))
+    effects = bench.run(at=102)
+    assert the_join(bench).held_tuples() == 0, "what stood in line has been joined"
+    assert the_join(bench).hold.count == 2, "and waits for b"
+    bench.do(SetOrder("q", "adaptive", 0.5))
+    assert the_join(bench).numbers()["alpha"] == 0.5
+    bench.run(give_tv("a", 103), at=103)
+    assert the_join(bench).hold.count == 2
+    assert the_join(bench).held_tuples() == 1, "in line again, while the hold buffer drains"
+    effects = bench.run(give_tv("b", 103), at=104)
+    assert rows(effects, "q") == [(100, 95), (101, 95), (103, 95), (100, 103), (101, 103), (103, 103)]
+    assert "relies on its order" in refusal(bench, SetOrder("q", "arrival"))
+    assert "no query" in refusal(bench, SetOrder("r"))
+
+
+def test_a_query_without_a_join_has_no_order_to_change() -> None:
+    bench = Bench(external("a"))
+    bench.query(plan("q", ("S", select(), ["a.source"]), schema=TV))
+    assert "no join" in refusal(bench, SetOrder("q", "sync"))

@@ -466,27 +466,31 @@ class Join(Lines):
 
     # -- changing the order --------------------------------------------------------------------------------------------
 
+    def check_order(self, order: Order | None, alpha: float | None) -> None:
+        """Refuse an order that this join cannot have; `set_order` takes what is not refused."""
+        if order is not None and order not in ORDERS:
+            raise Refuse(f"{self.name}: unknown order {order!r}: expected one of {', '.join(ORDERS)}")
+        if alpha is not None and not alpha >= 0:
+            raise Refuse(f"{self.name}: alpha is a number from 0, got {alpha}")
+        if self._by_rows and order not in (None, "sync"):
+            raise Refuse(f"{self.name}: its windows count rows, so it joins in order of time and nothing else")
+        if order == "arrival" and self.output.ordered:
+            raise Refuse(
+                f"{self.name}: what reads it relies on its order; create the query anew with order = 'arrival', or "
+                "choose among sync, filter and adaptive"
+            )
+
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
         """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.
 
         A join whose readers were made for an output in order keeps its output in order.
         """
-        wanted = self.order if order is None else order
-        if wanted not in ORDERS:
-            raise Refuse(f"{self.name}: unknown order {wanted!r}: expected one of {', '.join(ORDERS)}")
-        if alpha is not None and not alpha >= 0:
-            raise Refuse(f"{self.name}: alpha is a number from 0, got {alpha}")
-        if self._by_rows and wanted != "sync":
-            raise Refuse(f"{self.name}: its windows count rows, so it joins in order of time and nothing else")
-        if wanted == "arrival" and self.output.ordered:
-            raise Refuse(
-                f"{self.name}: what reads it relies on its order; create the query anew with order = 'arrival', or "
-                "choose among sync, filter and adaptive"
-            )
-        self.order = wanted
+        self.check_order(order, alpha)
+        if order is not None:
+            self.order = order
         if alpha is not None:
             self.tempo.alpha = alpha
-        self._turn_to(self.tempo.choose() if wanted == "adaptive" else wanted)
+        self._turn_to(self.tempo.choose() if self.order == "adaptive" else self.order)
         self._left = True
 
     def _turn_to(self, mode: Mode) -> None:
