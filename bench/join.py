@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.figure import Figure, best_of, median_of
 from millrace.engine.engine import Engine
-from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, Deliver, FeedOpened
+from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, CommandBody, Deliver, FeedOpened
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch, Int64s
 from millrace.operators.expression import Column
@@ -65,7 +65,7 @@ def engine_with(joined: JoinSpec, k: int) -> Engine:
     engine = Engine()
     node = Node("q.join1", joined, ("s.source", "t.source"))
     plan = QueryPlan("q", (node,), node.name, joined.schema([SCHEMA, SCHEMA]), reads_streams=("s", "t"))
-    commands = [
+    commands: list[CommandBody] = [
         AddStream(StreamDefinition("s", SCHEMA, "external", "ts")),
         AddStream(StreamDefinition("t", SCHEMA, "external", "ts")),
         AddQuery(plan, f"dfs({k})"),
@@ -167,8 +167,7 @@ def kernel_alone(load: Load, repeats: int) -> float:
     def run() -> None:
         for keys in load.sides:
             states = np.zeros(count, np.int64)
-            for column in keys:
-                joining.fold(states, column)
+            joining.fold(states, list(keys))
         table, links = np.zeros(1 << 14, np.int32), np.empty(8192, np.int32)
         pairs = np.empty((2, 65_536), np.int64)
         for at in range(0, count, 4096):

@@ -138,6 +138,19 @@ def test_windows_of_rows_count_positions_at_the_source() -> None:
     assert rows(bench.run(arrive("s", 5)), "q") == [(3, 2)]
 
 
+def test_no_clock_closes_a_window_of_rows() -> None:
+    """A union above asks for time, and is given what the clock allows: the window waits for its third tuple."""
+    bench = Bench("s", "t")
+    spec = AggregateSpec(RowWindow(3, 3), (), (("n", COUNT),), ())
+    bench.query(
+        plan("q", ("A", spec, ["s.source"]), ("U", union(ordered=True), ["A", "t.source"]), schema=spec.schema([V]))
+    )
+    found: list[Any] = []
+    for at, stream, value in ((1_000, "s", 1), (2_000, "t", 7), (3_000, "s", 2), (4_000, "s", 3)):
+        found += rows(bench.run(arrive(stream, value), at=at), "q")
+    assert found == [(7,), (3,)]
+
+
 @pytest.mark.parametrize("strategy", ["dfs(1)", "bfs", "rr", "dfs"])
 @pytest.mark.parametrize("flush", ["none", "slow", "lazy"])
 def test_no_strategy_withholds_a_row_and_a_saved_engine_goes_on(strategy: str, flush: Any) -> None:

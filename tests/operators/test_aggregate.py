@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
-from millrace.operators import groups, sessions
+from millrace.operators import groups, panes, sessions
 from millrace.operators.aggregates import AGGREGATES, accumulator, user_aggregate
 from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Gauge
@@ -112,6 +112,12 @@ windows_strategy = st.one_of(
 )
 
 
+@pytest.fixture(params=[2, panes.MANY])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows put together from blocks of panes however few panes they have, and only those of many."""
+    monkeypatch.setattr(panes, "MANY", request.param)
+
+
 @pytest.fixture(params=["installed", "uncompiled"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of running the kernels."""
@@ -160,7 +166,18 @@ class Harness:
         need = getattr(operator, "need", lambda: None)()
         assert need is None or need > operator.inputs[0].promise
 
+    def account(self) -> None:
+        """What is said of the state is what a look at all of it finds."""
+        windows = getattr(self.operator, "windows", None)
+        if isinstance(windows, panes.Panes):
+            tables = [*windows.panes.values()]
+            if windows.closing is not None and windows.closing.merged is not None:
+                tables.append(windows.closing.merged)
+            assert windows.tuples == sum(table.count for table in tables)
+            assert windows.nbytes == sum(table.nbytes for table in tables)
+
     def collect(self) -> None:
+        self.account()
         floor = self.output.passed
         batch = self.output.take(1 << 30)
         if batch is not None:
@@ -260,6 +277,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.usefixtures("blocks")
 @SETTINGS
 @given(data=st.data())
 def test_agrees_with_recounting(kernels: str, data: st.DataObject) -> None:
@@ -306,6 +324,7 @@ def overlapping(data: st.DataObject, harness: Harness, rows: Any, limit: int) ->
             harness.again()
 
 
+@pytest.mark.usefixtures("blocks")
 @SETTINGS
 @given(data=st.data())
 def test_windows_of_rows_agree_with_recounting(kernels: str, data: st.DataObject) -> None:
@@ -438,6 +457,31 @@ def test_texts_are_forgotten_with_their_panes() -> None:
         sizes.append(harness.operator.state_bytes)
     assert max(sizes[2:]) <= 2 * sizes[1]
     assert len(harness.rows) == 200 * 29
+
+
+def test_a_window_of_many_panes_takes_few_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of 1,000 panes, one of them new each time: some 20 merges for it, and no more tables than panes."""
+    merges = 0
+    merge = groups.Table.merge
+
+    def counted(table: groups.Table, other: groups.Table, start: int, stop: int) -> None:
+        nonlocal merges
+        merges += 1
+        merge(table, other, start, stop)
+
+    monkeypatch.setattr(groups.Table, "merge", counted)
+    harness = Harness(AggregateSpec(TimeWindow(1000, 1), (("i", column("i")),), (("n", call("count")),)))
+    most = 0
+    for at in range(3000):
+        harness.put([row(at, 0)])
+        harness.input.punctuate(at)
+        before = merges
+        harness.work(1 << 30)
+        most = max(most, merges - before)
+        assert len(harness.operator.windows.panes) <= 1001  # type: ignore[attr-defined]
+    assert most <= 32
+    assert merges <= 3000 * 22
+    assert harness.rows == [(0, min(at, 1000)) for at in range(1, 3000)]
 
 
 def test_keys_without_sessions_are_forgotten() -> None:

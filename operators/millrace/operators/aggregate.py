@@ -308,6 +308,10 @@ class RowAggregate(WindowAggregate):
     def need(self) -> int | None:
         return None
 
+    def reach(self) -> bool:
+        """The clock closes no window of tuples; it only promises what it can."""
+        return self.announce(gave=False)
+
     def low_water(self) -> int:
         assert isinstance(self.windows, Panes)
         return min(self._input_low(), self.windows.newest_floor())

@@ -92,6 +92,10 @@ class Join(Lines):
 
     def _lows(self) -> list[int]:
         """Per input what holds for every row that has not looked yet."""
+        return self._with_rest(self._outside())
+
+    def _outside(self) -> list[int]:
+        """Per input what holds for every row that has not been taken."""
         lows = []
         for position, reader in enumerate(self.inputs):
             buffer = reader.buffer
@@ -107,6 +111,13 @@ class Join(Lines):
                 assert head is not None
                 low = min(low, head)
             lows.append(low)
+        return lows
+
+    def _with_rest(self, lows: list[int]) -> list[int]:
+        """The same with the rows that have been taken and have not looked."""
+        if not self.rest:
+            return lows
+        lows = lows.copy()
         for rows in self.rest:
             lows[rows.position] = min(lows[rows.position], rows.least)
         return lows
@@ -156,9 +167,12 @@ class Join(Lines):
         return bool(holding) and all(self.inputs[position].promise == ANY_TIME for position in holding)
 
     def reach(self) -> bool:
-        """The clock has gone on: what waits for rows that are stamped here may be taken or given."""
-        self._left = True
-        return True
+        """The clock has gone on: what waits for rows that are stamped here may be taken or given now."""
+        lows = self._lows()
+        if self.more() or self._may_leave(lows) or self._may_give_up(lows):
+            self._left = True
+            return True
+        return self.announce(gave=False)
 
     def _wait(self) -> tuple[int, list[int], bool] | None:
         """The least promise that would let it act, the inputs that owe it, and whether only a pending row needs it."""
@@ -216,7 +230,7 @@ class Join(Lines):
         """Rows without a time get the clock's."""
         ts = batch.ts
         reader = self.inputs[position]
-        if (ts.item(0) if reader.buffer.ordered else int(ts.min())) != NO_TIME:
+        if (ts.item(0) if reader.buffer.ordered or len(ts) == 1 else int(ts.min())) != NO_TIME:
             return batch
         promise = BEGINNING if reader.promise == ANY_TIME else min(reader.promise, ANY_TIME - 1)
         stamp = self._stamps[position] = max(self.moment.now_us, self._stamps[position], promise)
@@ -230,16 +244,18 @@ class Join(Lines):
         if self.mode != "arrival":
             self.absorb()
         # What may leave leaves before anything more is taken.
-        if not self.hold.count or not self._may_leave(self._lows()):
-            if self.rest:
-                self._account(-1)
-            else:
-                taken = self._take(limit)
-            if self.rest:
-                self._work(given)
-                self._account(1)
+        works = not self.hold.count or not self._may_leave(self._lows())
+        if self.rest:
+            self._account(-1)
+        elif works:
+            taken = self._take(limit)
         self._look()
-        lows = self._lows()
+        lows = self._outside()
+        if self.rest:
+            if works:
+                self._work(lows, given)
+            self._account(1)
+            lows = self._with_rest(lows)
         if self.pending.count:
             self._give_up(lows, given)
         self._expire(lows)
@@ -309,11 +325,14 @@ class Join(Lines):
 
     def _prepare(self, position: int, batch: Batch) -> None:
         rows = self.matcher.prepare(position, batch)
-        if rows is not None:
-            self.rest.append(rows)
+        if rows is None:
+            self.tempo.took(position, len(batch), int(batch.ts.min()), int(batch.ts.max()))
+            return
+        self.tempo.took(position, len(batch), rows.least, rows.greatest)
+        self.rest.append(rows)
 
-    def _work(self, given: list[Batch]) -> None:
-        """Let the rows look, and remember them."""
+    def _work(self, outside: list[int], given: list[Batch]) -> None:
+        """Let the rows look, and remember them. `outside` is what holds for those that have not been taken."""
         rest = self.rest
         matcher = self.matcher
         while rest and self.toil <= MOST_LOOKED:
@@ -323,8 +342,7 @@ class Join(Lines):
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
                 rows = rows.part(0, done)
-            self.tempo.took(rows.position, rows.count, rows.least, rows.greatest)
-            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._lows()))
+            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._with_rest(outside)))
             if self._outer and not rows.position:
                 self._newest_outer = max(self._newest_outer, rows.greatest)
                 self._watch(placed)
@@ -448,27 +466,31 @@ class Join(Lines):
 
     # -- changing the order --------------------------------------------------------------------------------------------
 
+    def check_order(self, order: Order | None, alpha: float | None) -> None:
+        """Refuse an order that this join cannot have; `set_order` takes what is not refused."""
+        if order is not None and order not in ORDERS:
+            raise Refuse(f"{self.name}: unknown order {order!r}: expected one of {', '.join(ORDERS)}")
+        if alpha is not None and not alpha >= 0:
+            raise Refuse(f"{self.name}: alpha is a number from 0, got {alpha}")
+        if self._by_rows and order not in (None, "sync"):
+            raise Refuse(f"{self.name}: its windows count rows, so it joins in order of time and nothing else")
+        if order == "arrival" and self.output.ordered:
+            raise Refuse(
+                f"{self.name}: what reads it relies on its order; create the query anew with order = 'arrival', or "
+                "choose among sync, filter and adaptive"
+            )
+
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
         """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.
 
         A join whose readers were made for an output in order keeps its output in order.
         """
-        wanted = self.order if order is None else order
-        if wanted not in ORDERS:
-            raise Refuse(f"{self.name}: unknown order {wanted!r}: expected one of {', '.join(ORDERS)}")
-        if alpha is not None and not alpha >= 0:
-            raise Refuse(f"{self.name}: alpha is a number from 0, got {alpha}")
-        if self._by_rows and wanted != "sync":
-            raise Refuse(f"{self.name}: its windows count rows, so it joins in order of time and nothing else")
-        if wanted == "arrival" and self.output.ordered:
-            raise Refuse(
-                f"{self.name}: what reads it relies on its order; create the query anew with order = 'arrival', or "
-                "choose among sync, filter and adaptive"
-            )
-        self.order = wanted
+        self.check_order(order, alpha)
+        if order is not None:
+            self.order = order
         if alpha is not None:
             self.tempo.alpha = alpha
-        self._turn_to(self.tempo.choose() if wanted == "adaptive" else wanted)
+        self._turn_to(self.tempo.choose() if self.order == "adaptive" else self.order)
         self._left = True
 
     def _turn_to(self, mode: Mode) -> None:

@@ -52,7 +52,8 @@ class Step:
     """Look an input up for what is bound already.
 
     target   the input, and which `index` of its store
-    checks   the equalities; `identify` makes keys of their columns, which say all of them if they are `exact`
+    checks   the equalities, `own` their columns in what is bound; `identify` makes keys of such columns, which say all
+             if they are `exact`
     around   per bound input how much earlier and later than its row the target's may be
     carry    per input, the target among them, the columns that are needed further on
     """
@@ -60,6 +61,7 @@ class Step:
     target: int
     index: int
     checks: tuple[Check, ...]
+    own: tuple[int, ...]
     identify: Identify
     exact: bool
     around: tuple[tuple[int, int, int], ...]
@@ -235,6 +237,7 @@ class Matcher:
                     target,
                     self.sides[target].index([check.column for check in checks]),
                     checks,
+                    tuple(check.bound_column for check in checks),
                     identify,
                     exact,
                     tuple((one, self.bands.reach[target][one], self.bands.reach[one][target]) for one in known),
@@ -339,21 +342,27 @@ class Matcher:
     def _match(self, rows: Incoming, most: int, given: list[Batch]) -> tuple[int, int]:
         first, *deeper = self.steps[rows.position]
         bound = {rows.position: rows.strip}
-        keys = rows.identity(tuple(check.bound_column for check in first.checks), first.identify)
+        keys = rows.identity(first.own, first.identify)
         ts = rows.strip.ts
         ((_, below, above),) = first.around
-        looked = 0
-        for pairs in self.stores[first.target].probe(first.index, keys, ts, ts, below, above, rows.count):
-            looked += len(pairs.rows)
-            if self._verify(first, bound, pairs):
-                wider = self._bind(first, bound, pairs)
-                if deeper:
-                    looked += self._deepen(deeper, wider, pairs.rows, given)
-                else:
-                    self._mark(rows, pairs, self._give(wider, pairs.rows, given))
-            if looked > most and pairs.stop < rows.count:
-                return pairs.stop, looked
-        return rows.count, looked
+        store = self.stores[first.target]
+        looked = start = 0
+        chunk = count = rows.count
+        while start < count:
+            pairs = store.probe(first.index, keys, ts, ts, below, above, start, min(count, start + chunk))
+            if len(pairs.rows):
+                looked += len(pairs.rows)
+                if self._verify(first, bound, pairs):
+                    wider = self._bind(first, bound, pairs)
+                    if deeper:
+                        looked += self._deepen(deeper, wider, pairs.rows, given)
+                    else:
+                        self._mark(rows, pairs, self._give(wider, pairs.rows, given))
+                if looked > most:
+                    return pairs.stop, looked
+            chunk = 2 * (pairs.stop - start)
+            start = pairs.stop
+        return count, looked
 
     def _deepen(self, steps: Sequence[Step], bound: dict[int, Strip], origins: Int64s, given: list[Batch]) -> int:
         """Go on from combinations of some inputs to those of all; `origins` are the new rows that they come from."""
@@ -361,15 +370,21 @@ class Matcher:
         keys = first.identify([bound[check.bound].columns[check.bound_column] for check in first.checks], len(origins))
         low = np.maximum.reduce([bound[one].ts - before for one, before, _ in first.around])
         high = np.minimum.reduce([bound[one].ts + after for one, _, after in first.around])
-        looked = 0
-        for pairs in self.stores[first.target].probe(first.index, keys, low, high, 0, 0, len(origins)):
-            looked += len(pairs.rows)
-            if self._verify(first, bound, pairs):
-                wider = self._bind(first, bound, pairs)
-                if deeper:
-                    looked += self._deepen(deeper, wider, origins[pairs.rows], given)
-                else:
-                    self._give(wider, origins[pairs.rows], given)
+        store = self.stores[first.target]
+        looked = start = 0
+        chunk = count = len(origins)
+        while start < count:
+            pairs = store.probe(first.index, keys, low, high, 0, 0, start, min(count, start + chunk))
+            if len(pairs.rows):
+                looked += len(pairs.rows)
+                if self._verify(first, bound, pairs):
+                    wider = self._bind(first, bound, pairs)
+                    if deeper:
+                        looked += self._deepen(deeper, wider, origins[pairs.rows], given)
+                    else:
+                        self._give(wider, origins[pairs.rows], given)
+            chunk = 2 * (pairs.stop - start)
+            start = pairs.stop
         return looked
 
     def _verify(self, step: Step, bound: dict[int, Strip], pairs: Found) -> bool:

@@ -12,7 +12,7 @@ A store of the n newest rows has segments by number of tuples instead.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,9 @@ SMALLEST: Final = 64
 FEW: Final = 64
 # Of tuples that come together, so many share a segment, however short the band is.
 TOGETHER: Final = 1024
+# A segment of so many is not made larger if those to come are all later: the next one takes them. Looking through one
+# more segment costs less than the pause in which this many are hashed again.
+LARGEST: Final = 262_144
 # A segment with room for fewer tuples than this is not worth clearing of what is over.
 WORTH_CLEARING: Final = 4096
 # Pairs that are looked for at a time, unless a single tuple has more.
@@ -72,7 +75,7 @@ def identity_of(types: Sequence[Type]) -> tuple[Identify, bool]:
     def identify(columns: Sequence[Values], rows: int) -> Int64s:
         states = np.zeros(rows, np.int64)
         if plain:
-            joining.fold(states, columns)
+            joining.fold(states, list(columns))
         else:
             joining.fold(states, [bits(type, column) for type, column in zip(types, columns, strict=True)])
         return states
@@ -115,7 +118,7 @@ class Shape:
     types     of the columns
     indexes   per index the columns that are its key
     span_us   how much time a segment covers at least, None for all
-    shift     buckets are 2 ** shift microseconds
+    shift     of the buckets in segments of several spans
     newest    how many of the newest rows count, None for all
     watched   whether it is to be known which rows have matched
     """
@@ -132,6 +135,7 @@ class Segment:
     """The tuples of a span of time, `start` <= time < `end`, in order of arrival.
 
     number    of the segment, and `first_row` that of its first row in its store
+    shift     its buckets are 2 ** shift microseconds
     least     the least time in it, `greatest` the greatest
     unlinked  which rows can never match (they are kept for their own sake), None while there are none
     """
@@ -150,6 +154,7 @@ class Segment:
         "number",
         "room",
         "shape",
+        "shift",
         "start",
         "tables",
         "ts",
@@ -157,12 +162,13 @@ class Segment:
         "valid",
     )
 
-    def __init__(self, shape: Shape, number: int, first_row: int, start: int, end: int, room: int) -> None:
+    def __init__(self, shape: Shape, number: int, first_row: int, start: int, end: int, room: int, shift: int) -> None:
         self.shape = shape
         self.number = number
         self.first_row = first_row
         self.start = start
         self.end = end
+        self.shift = shift
         self.count = self.room = 0
         self.least, self.greatest = FAR, -FAR
         self.ts = self.arrival = np.empty(0, np.int64)
@@ -203,7 +209,7 @@ class Segment:
             return
         unlinked = NONE_UNLINKED if self.unlinked is None else self.unlinked
         for keys, table, links in zip(self.keys, self.tables, self.links, strict=True):
-            joining.link(keys, self.ts, unlinked, self.shape.shift, start, self.count, table, links)
+            joining.link(keys, self.ts, unlinked, self.shift, start, self.count, table, links)
 
     def append(
         self, rows: Strip, least: int, greatest: int, keys: Sequence[Int64s], unlinked: Values, matched: Bools | None
@@ -265,7 +271,7 @@ class Segment:
         def rows(array: Values | None) -> Values | None:
             return None if array is None else array[: self.count].copy()
 
-        head = [self.number, self.first_row, self.start, self.end, self.room, self.least, self.greatest]
+        head = [self.number, self.first_row, self.start, self.end, self.room, self.shift, self.least, self.greatest]
         return [
             head,
             rows(self.ts),
@@ -369,7 +375,7 @@ class Store:
         if self.shape.newest is None:
             for segment in reversed(self.segments):
                 if least >= segment.start:
-                    if greatest < segment.end:
+                    if greatest < segment.end and not self._sealed(segment, least, len(rows.ts)):
                         return [self._append(segment, rows, least, greatest, keys, unlinked, matched)]
                     break
             return self._place(rows, keys, unlinked, matched)
@@ -377,6 +383,15 @@ class Store:
         if last is None or last.count >= max(TOGETHER, self.shape.newest):
             last = self._open_at(len(self.segments), -FAR, FAR, len(rows.ts))
         return [self._append(last, rows, least, greatest, keys, unlinked, matched)]
+
+    def _sealed(self, segment: Segment, least: int, count: int) -> bool:
+        """End a segment that is full and large before rows that are all later."""
+        if segment.count + count <= segment.room or segment.room < LARGEST or self.shape.span_us is None:
+            return False
+        if segment.count == 0 or least <= segment.greatest:
+            return False
+        segment.end = segment.greatest + 1
+        return True
 
     def _append(
         self,
@@ -471,7 +486,10 @@ class Store:
     def _open_at(self, at: int, start: int, end: int, count: int) -> Segment:
         # A segment will have about as many tuples as its neighbour: it need not grow to that size step by step.
         room = max(count, self.segments[at - 1].count if at else 0)
-        made = Segment(self.shape, self._numbers, self.rows, start, end, room)
+        span = self.shape.span_us
+        # Within a segment that is no longer than a few intervals, one bucket finds as much as several.
+        shift = 63 if span is None or end - start <= 2 * span else self.shape.shift
+        made = Segment(self.shape, self._numbers, self.rows, start, end, room, shift)
         self._numbers += 1
         self.segments.insert(at, made)
         return made
@@ -494,23 +512,20 @@ class Store:
     # -- looking up ----------------------------------------------------------------------------------------------------
 
     def probe(
-        self, index: int, keys: Int64s, low: Int64s, high: Int64s, below: int, above: int, count: int
-    ) -> Iterator[Found]:
-        """The pairs of `count` rows with the tuples of their key in [low - below, high + above], some rows at a time.
+        self, index: int, keys: Int64s, low: Int64s, high: Int64s, below: int, above: int, start: int, stop: int
+    ) -> Found:
+        """Pairs of the rows from `start` on with the tuples of their key in [low - below, high + above].
 
-        What is given is void once more is asked for.
+        It may stop before `stop`, where pairs become too many: the result says where. What is given is void once more
+        is asked for.
         """
-        start = 0
-        chunk = count
-        while start < count:
-            stop, spans = self._look(index, keys, low, high, below, above, start, min(count, start + chunk))
-            chunk = 2 * (stop - start)
-            start = stop
-            if spans:
-                pairs = self._pairs
-                parts = [(segment, pairs[1, first:last]) for segment, first, last in spans]
-                pieces = [pairs[0, first:last] for _, first, last in spans]
-                yield Found(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), parts, stop)
+        stop, spans = self._look(index, keys, low, high, below, above, start, stop)
+        pairs = self._pairs
+        if not spans:
+            return Found(pairs[0, :0], [], stop)
+        parts = [(segment, pairs[1, first:last]) for segment, first, last in spans]
+        pieces = [pairs[0, first:last] for _, first, last in spans]
+        return Found(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), parts, stop)
 
     def _look(
         self, index: int, keys: Int64s, low: Int64s, high: Int64s, below: int, above: int, start: int, stop: int
@@ -537,7 +552,7 @@ class Store:
                     segment.least,
                     segment.greatest,
                     least,
-                    self.shape.shift,
+                    segment.shift,
                     segment.tables[index],
                     segment.links[index],
                     self._pairs,
@@ -580,8 +595,9 @@ class Store:
         self.rows = rows
 
     def _restore_segment(self, data: Any) -> None:
-        (number, first_row, start, end, room, least, greatest), ts, arrival, columns, valid, unlinked, matched = data
-        segment = Segment(self.shape, number, first_row, start, end, room)
+        head, ts, arrival, columns, valid, unlinked, matched = data
+        number, first_row, start, end, room, shift, least, greatest = head
+        segment = Segment(self.shape, number, first_row, start, end, room, shift)
         self.segments.append(segment)
         strip = Strip(ts, arrival, columns, valid)
         marks = NONE_UNLINKED if unlinked is None else unlinked

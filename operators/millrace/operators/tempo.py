@@ -65,6 +65,7 @@ class Tempo:
         self.last: list[Switch] = []
         self.newest = BEGINNING
         self._window_us = window_us
+        self._period_us = min(LONGEST_US, max(SHORTEST_US, window_us or 0))
         self._inputs = inputs
         self._first_us = BEGINNING
         self._past: Period | None = None
@@ -92,10 +93,6 @@ class Tempo:
         self._past = self._now
         self._now = Period(self._inputs, self.newest)
         return True
-
-    @property
-    def _period_us(self) -> int:
-        return min(LONGEST_US, max(SHORTEST_US, self._window_us or 0))
 
     @property
     def window_s(self) -> float:

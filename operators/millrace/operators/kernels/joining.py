@@ -7,6 +7,8 @@ hash, or 0, and `links` leads from each tuple to the next one of its hash, from 
 key stands for the whole key; whether that is exact is the caller's business.
 """
 
+from typing import Any
+
 import cython
 
 # An odd number with its bits well mixed, as a C variable: a literal of this length would be a Python object.
@@ -25,7 +27,7 @@ def mix(state: cython.ulonglong, value: cython.longlong) -> cython.ulonglong:
     return state ^ (state >> 32)
 
 
-def fold(states: cython.longlong[:], columns: list) -> None:
+def fold(states: cython.longlong[:], columns: list[Any]) -> None:
     """Fold columns of int64 into the hashes of their rows."""
     i: cython.Py_ssize_t
     state: cython.ulonglong
