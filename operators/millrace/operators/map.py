@@ -26,7 +26,8 @@ class Map(RowWise):
     def __init__(self, name: str, spec: MapSpec, inputs: Sequence[Reader], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self._columns = compile_columns([expression for _, expression in spec.columns])
-        self._computed = [at for at, (_, column) in enumerate(spec.columns) if not isinstance(column, Column)]
+        copied = [isinstance(column, Column) and column.position >= 0 for _, column in spec.columns]
+        self._computed = [at for at, plain in enumerate(copied) if not plain]
 
     def compute(self, batch: Batch) -> Batch:
         columns, valid, errors = self._columns(batch)

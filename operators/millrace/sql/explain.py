@@ -35,7 +35,7 @@ from millrace.protocol import Type
 from millrace.protocol.timestamps import format_timestamp
 from millrace.sql.planned import LATE, Catalog
 from millrace.sql.progress import ahead
-from millrace.sql.sequences import depends_on_steps
+from millrace.sql.updates import depends_on_steps
 
 # A dot stands between a table and its column.
 _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
