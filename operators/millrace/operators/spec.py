@@ -139,7 +139,7 @@ class TopSpec(Spec):
     """
 
     kind: ClassVar[str] = "top"
-    partition: tuple[int, ...]
+    partition: tuple[Column, ...]
     order: tuple[Rank, ...]
     number: str
     most: int = 0
@@ -153,13 +153,18 @@ class TopSpec(Spec):
         fields = (*inputs[0].told, Field(self.number, Type.BIGINT, False))
         if not self.retracts(inputs[0]):
             return Schema(fields)
-        return retracting(fields, (*self.partition, len(fields) - 1))
+        return retracting(fields, (*self.partition_at, len(fields) - 1))
+
+    @property
+    def partition_at(self) -> tuple[int, ...]:
+        """The positions of the partition's columns."""
+        return tuple(column.position for column in self.partition)
 
     def retracts(self, source: Schema) -> bool:
         """Whether places are vacated: where rows go, or move from one partition to another."""
         if self.replaces is None or self.closes_at is not None:
             return False
-        return source.retracts or not set(self.partition) <= set(self.replaces)
+        return source.retracts or not set(self.partition_at) <= set(self.replaces)
 
 
 # -- windows and aggregates --------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class Places(State):
         self._arrived = BEGINNING  # of the newest row
         self._count = 0  # slots that have been used, of an append stream
         self._free: Int64s = _NONE
-        self._partitions = Numbers([schema.fields[at] for at in spec.partition])
+        self._partitions = Numbers([schema.fields[at] for at in spec.partition_at])
         self._members = Members()
         self._across = 1
         self._places = np.zeros(0, np.int64)
@@ -216,7 +216,7 @@ class Places(State):
         owners = np.full(len(rows.dead), -1, np.int64)
         alive = np.flatnonzero(~rows.dead)
         batch = rows.batch if len(alive) == len(owners) else rows.batch.take(alive)
-        at = self._spec.partition
+        at = self._spec.partition_at
         columns = [batch.columns[k] for k in at]
         owners[alive] = self._partitions.find(columns, [batch.valid[k] for k in at], len(alive))
         return owners
@@ -354,7 +354,7 @@ class Places(State):
             columns = [self._rows.column(at, slots) for at in range(self._width)]
         else:
             columns = [self._with_nulls(at, slots, there) for at in range(self._width)]
-            for at, column in zip(self._spec.partition, self._partitions.columns(partitions), strict=True):
+            for at, column in zip(self._spec.partition_at, self._partitions.columns(partitions), strict=True):
                 columns[at] = column
         columns.append((numbers, None))
         if schema.retracts:

@@ -388,6 +388,8 @@ class QueryPlanner:
                     )
                 made = [(item.alias.text if item.alias else _name_of(item.expression, position, names), bound)]
             for name, column in made:
+                if name == GONE:
+                    raise self.error(item, f"{GONE} marks rows that are gone, and goes along by itself")
                 if name in names:
                     raise self.error(item, f"two columns are called {name}: give one another name with AS")
                 names.append(name)

@@ -68,7 +68,7 @@ def ranked(planner: QueryPlanner, select: s.Select, relation: Relation, calls: S
         ordered=planner.options.order == "event",
         emit=planner.options.emit,
     )
-    closes = _closes(planner, relation, partition)
+    closes = _closes(planner, relation, spec.partition_at)
     if closes is not None:
         spec = replace(spec, closes_at=closes[0], closes_us=closes[1], emit="latest", ordered=False)
     made = planner.add(spec, [relation], spec.ordered or closes is not None or relation.ordered)
@@ -77,18 +77,20 @@ def ranked(planner: QueryPlanner, select: s.Select, relation: Relation, calls: S
         made,
         time_known=True,
         tables=relation.tables,
-        update_key=tuple(made.schema.names[at] for at in partition),
+        update_key=tuple(made.schema.names[at] for at in spec.partition_at),
         ranking=Ranking(made.node, len(names), calls[0], final),
     )
 
 
 def without_number(relation: Relation) -> Relation:
-    """The rows as expressions and * see them: the number is no column, but has its own way to be said."""
+    """The rows as expressions see them: the number is no column, but has a way of its own to be said."""
     assert relation.ranking is not None
     return replace(relation, schema=Schema(relation.schema.fields[: relation.ranking.position]))
 
 
-def _over(planner: QueryPlanner, relation: Relation, call: s.FunctionCall) -> tuple[tuple[int, ...], tuple[Rank, ...]]:
+def _over(
+    planner: QueryPlanner, relation: Relation, call: s.FunctionCall
+) -> tuple[tuple[e.Column, ...], tuple[Rank, ...]]:
     over = call.over
     assert over is not None
     if call.arguments or call.star or call.distinct or call.filter is not None:
@@ -96,15 +98,15 @@ def _over(planner: QueryPlanner, relation: Relation, call: s.FunctionCall) -> tu
     if not over.order:
         raise planner.error(call, "say in which order rows are numbered: ROW_NUMBER() OVER (... ORDER BY ...)")
     binder = planner.binder(relation, instead="rows are numbered one by one: aggregate in a query in parentheses first")
-    partition: list[int] = []
+    partition: list[e.Column] = []
     for node in over.partition:
         column = binder.bind(node)
         if not isinstance(column, e.Column) or column.position < 0:
             raise planner.error(
                 node, "PARTITION BY takes columns here: select the expression in a query in parentheses, and name it"
             )
-        if column.position not in partition:
-            partition.append(column.position)
+        if column not in partition:
+            partition.append(column)
     order = []
     for item in over.order:
         by = binder.bind(item.expression)
