@@ -340,7 +340,8 @@ NEXMARK: Mapping[str, str] = {
                FROM auction a LEFT JOIN bid b ON a.id = b.auction GROUP BY a.id, a.item_name""",
     "q18": """SELECT auction, bidder, price, channel, url, date_time, extra
               FROM (SELECT *, ts_us AS date_time,
-                           ROW_NUMBER() OVER (PARTITION BY bidder, auction ORDER BY ts_us DESC, extra) AS place FROM bid)
+                           ROW_NUMBER() OVER (PARTITION BY bidder, auction ORDER BY ts_us DESC, extra) AS place
+                    FROM bid)
               WHERE place <= 1""",
 }
 

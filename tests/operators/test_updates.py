@@ -210,7 +210,8 @@ def test_latest_says_nothing_of_a_key_that_came_and_went_in_one_execution() -> N
 
 
 def test_nothing_is_computed_of_a_tombstone() -> None:
-    spec = MapSpec((("k", column("k")), ("x", expression("coalesce(v, 0) + 1")), ("$gone", Column(Type.BOOLEAN, False, 5, "$gone"))))  # fmt: skip
+    mark = Column(Type.BOOLEAN, False, 5, "$gone")
+    spec = MapSpec((("k", column("k")), ("x", expression("coalesce(v, 0) + 1")), ("$gone", mark)))
     run = Run(spec, RETRACTING, ["k"])
     row = {"k": 1, "g": None, "v": None, "d": None, "t": None, "ts": 1, "gone": False}
     run.put([row, {**row, "ts": 2, "gone": True}])
@@ -297,7 +298,7 @@ def test_doubles_that_came_and_went_leave_no_trace() -> None:
     spec = AggregateSpec(None, (), (("s", call("sum", "d")), ("a", call("avg", "d"))), replaces=KEY)
     run = Run(spec, PLAIN, [])
     draw = random.Random(7)
-    values = {key: 0.0 for key in range(20)}
+    values = dict.fromkeys(range(20), 0.0)
     for step in range(300):
         key = draw.randrange(20)
         values[key] = draw.choice([1e300, -1e250, 1e16, 1.0, 0.1, -3e-7, 1e-200])

@@ -71,7 +71,7 @@ class GroupedSelect:
         made = self._aggregate(output, where, output.names(list(zip(names, columns, strict=True))))
         key = None if self._window.spec is not None else self._update_key(keys, names, columns)
         if having is not None:
-            made = selected(self._planner, having, made)
+            made = selected(self._planner, _under_names(having, made), made)
         if not self._planner.changes_nothing(names, columns, made):
             made = mapped(self._planner, zip(names, columns, strict=True), made)
         return replace(made, alias=None, update_key=key)
@@ -283,6 +283,16 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
 def gives_order(spec: AggregateSpec) -> bool:
     """Whether its rows are in order of time whatever it reads: windows of time close in order of their ends."""
     return spec.ordered or not (spec.window is None or isinstance(spec.window, RowWindow))
+
+
+def _under_names(having: e.Expression, made: Relation) -> e.Expression:
+    """The condition with its columns called as they are in the rows that it tests: that is how EXPLAIN shows it."""
+    names = made.schema.names
+
+    def named(part: e.Expression) -> e.Expression | None:
+        return replace(part, name=names[part.position]) if isinstance(part, e.Column) and part.position >= 0 else None
+
+    return e.rewrite(having, named)
 
 
 def _side(bound: str) -> Literal["start", "end"]:

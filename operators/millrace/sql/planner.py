@@ -138,9 +138,7 @@ def _fields(sql: str, body: s.CreateStreamStatement, time: str | None) -> list[F
     fields: list[Field] = []
     for one in body.fields:
         if one.name.text == GONE:
-            raise SqlError(
-                sql, one.name.span.start, f"{GONE} marks rows that are gone: choose another name"
-            )
+            raise SqlError(sql, one.name.span.start, f"{GONE} marks rows that are gone: choose another name")
         if one.name.text in (made.name for made in fields):
             raise SqlError(sql, one.name.span.start, f"there are two columns called {one.name.text}")
         type = binder.type_named(one.type)

@@ -218,8 +218,7 @@ class QueryPlanner:
         if relation.update_key is None and first.update_key is None:
             return
         if relation.update_key is None or first.update_key is None or relation.key_at != first.key_at:
-            kinds = ["an append stream" if one.update_key is None else f"keyed by {_listed(one.update_key)}"
-                     for one in (first, relation)]  # fmt: skip
+            kinds = [_kind(one) for one in (first, relation)]
             raise self.error(
                 place,
                 f"the first side of this UNION ALL is {kinds[0]}, this one {kinds[1]}: whose row replaces whose could "
@@ -663,6 +662,16 @@ class QueryPlanner:
         ordered = is_ordered(other, self.catalog)
         lags = self.lags[other.output] = query_lags(other, self.catalog)
         return Relation(other.output, other.schema, other.name, known, None, ordered, lags, other.update_key)
+
+
+def _kind(relation: Relation) -> str:
+    """What a side of a union is."""
+    if relation.update_key is None:
+        return "an append stream"
+    if not relation.update_key:
+        return "an update stream of one row"
+    named = zip(relation.update_key, relation.key_at, strict=True)
+    return f"keyed by {', '.join(f'{name} (column {at + 1})' for name, at in named)}"
 
 
 def _listed(names: Sequence[str]) -> str:
