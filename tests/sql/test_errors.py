@@ -210,7 +210,7 @@ CASES = [
     ),
     (
         "SELECT a, n FROM run UNION ALL «SELECT n, a FROM run",
-        "the first side of this UNION ALL is keyed by a (column 1), this one keyed by a (column 2): whose row replaces whose",
+        "is keyed by a (column 1), this one keyed by a (column 2): whose row replaces whose",
     ),
     ("SELECT «n + 1 AS m FROM (SELECT a, n FROM run WHERE n > 1)", "a row has to say which row it replaces"),
     ('SELECT a, «b AS "$gone" FROM s', "$gone marks rows that are gone"),
