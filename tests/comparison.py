@@ -68,9 +68,9 @@ def same_event_order(one: Sequence[AnyRow], other: Sequence[AnyRow], time: Calla
 def same_final(one: Iterable[AnyRow], other: Iterable[AnyRow], key: Callable[[Any], Hashable]) -> str | None:
     """None if the last row of each key is the same in both. A key whose last row says that it is gone has none."""
     left, right = ({key(row): row for row in rows} for rows in (one, other))
-    for found in (left, right):
-        for gone in [at for at, row in found.items() if isinstance(row, Mapping) and row.get("$gone")]:
-            del found[gone]
+    for state in (left, right):
+        for gone in [at for at, row in state.items() if isinstance(row, Mapping) and row.get("$gone")]:
+            del state[gone]
     if left.keys() != right.keys():
         return f"only one has the keys {sorted(map(str, left.keys() ^ right.keys()))}"
     for found, row in left.items():

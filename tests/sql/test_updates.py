@@ -256,7 +256,7 @@ def test_explain_says_the_key_and_who_takes_rows_back() -> None:
     text = explained(
         """SELECT g, count(*) AS n FROM (SELECT k, last(g) AS g FROM s GROUP BY k) GROUP BY g HAVING count(*) > 1"""
     )
-    assert "equality final, update key g" in text
+    assert "update key g, equality final" in text
     assert "q.aggregate2  aggregate the current rows by g: count(*) AS n, takes back rows <- q.aggregate1" in text
     assert "q.select1     select current rows WHERE n > 1, takes back rows <- q.aggregate2" in text
     text = explained(QUERIES["top"][0])

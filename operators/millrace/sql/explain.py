@@ -66,7 +66,7 @@ _INFIX: Final = frozenset(
 
 def explain(plan: QueryPlan, catalog: Catalog) -> str:
     """The plan, a line per operator, inputs before readers."""
-    lines = [f"query {plan.name}: order {plan.options.order}, equality {equality(plan, catalog)}{_key_words(plan)}"]
+    lines = [f"query {plan.name}: order {plan.options.order}{_key_words(plan)}, equality {equality(plan, catalog)}"]
     rows = [(f"{name}.source", _stream_words(name, catalog)) for name in plan.reads_streams]
     rows += [(catalog.queries[name].output, f"the rows of query {name}") for name in plan.reads_queries]
     schemas = _schemas(plan, catalog)
