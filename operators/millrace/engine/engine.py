@@ -83,7 +83,7 @@ class Query:
     """A running query: its plan, its operators in plan order, and the readers by which it takes from outside itself.
 
     `paused` says why it takes nothing at present, `failed` that it is because it could not go on, and `lost` how many
-    tuples it held whenever that happened.
+    tuples it held whenever that happened. `remembers` says whether any of its operators has a state that can grow.
     """
 
     plan: QueryPlan
@@ -93,6 +93,10 @@ class Query:
     paused: str | None = None
     failed: bool = False
     lost: int = 0
+    remembers: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in self.operators)
 
 
 def clocking_of(definition: StreamDefinition) -> Clocking:
@@ -125,6 +129,7 @@ class Engine:
         self._turn = 0
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
+        self._remembering = 0
 
     # -- the one door --------------------------------------------------------------------------------------------------
 
@@ -269,7 +274,8 @@ class Engine:
                 self._turn += 1
             budget -= used
             executions -= done
-        failures.check_states(self, worked, effects)
+        if self._remembering:
+            failures.check_states(self, worked, effects)
         for component in worked:
             for waiter in component.waiters:
                 waiter.clock_idle(self.moment.now_us)
@@ -423,7 +429,8 @@ class Engine:
                     inputs.append(reader)
             made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self.beginning(entries))
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
-        self.queries_by_name[plan.name] = Query(plan, list(made.values()), sink, entries)
+        self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
+        self._remembering += query.remembers
         self.graph.add([*made.values(), sink], chosen)
         return {"query": plan.name, "component": self.graph.component_of(made[plan.output]).name}
 
@@ -450,6 +457,7 @@ class Engine:
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
         del self.queries_by_name[name]
+        self._remembering -= query.remembers
         if query.paused is None:
             for reader in query.entries:
                 reader.buffer.detach(reader)
