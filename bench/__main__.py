@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, wire
+from bench import aggregate, engine, ets, punctuation, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -17,6 +17,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "aggregate-260000": lambda: aggregate.tumbling(2_000_000, 260_000),
     "aggregate-sliding": lambda: aggregate.sliding(12_000_000),
     "aggregate-closing": lambda: aggregate.closing(3_000_000, 260_000),
+    "punctuation": lambda: punctuation.thinning(50_000),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
     "wire-idle": lambda: wire.idle_connections(1_000),

@@ -31,11 +31,11 @@ SLIDING = TimeWindow(60_000_000, 10_000_000)
 
 
 class Load:
-    """Tuples at 100,000 in a second of event time, with keys and values drawn from a seed."""
+    """Tuples at 100,000 in a second of event time (or as given), with keys and values drawn from a seed."""
 
-    def __init__(self, tuples: int, groups: int) -> None:
+    def __init__(self, tuples: int, groups: int, interval_us: int = 10) -> None:
         rng = np.random.default_rng(1)
-        self.ts: Int64s = np.arange(tuples) * 10
+        self.ts: Int64s = np.arange(tuples) * interval_us
         self.k: Int64s = rng.integers(0, groups, tuples)
         self.v: Int64s = rng.integers(0, 1500, tuples)
 

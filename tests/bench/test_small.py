@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import aggregate, engine, ets, wire
+from bench import aggregate, engine, ets, punctuation, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -39,6 +39,13 @@ def test_windows_against_duckdb() -> None:
 def test_sliding_windows_and_the_closing_of_many_groups() -> None:
     figures = aggregate.sliding(20_000, repeats=1) + aggregate.closing(20_000, 5_000)
     assert all(figure.value > 0 for figure in figures)
+
+
+def test_thin_punctuation_against_all_there_is() -> None:
+    """`thinning` itself compares the rows."""
+    thin, thick, *costs = punctuation.thinning(3_000, repeats=1)
+    assert thin.value < 3 < 900 < thick.value
+    assert all(figure.value > 0 for figure in costs)
 
 
 def test_idle_connections_are_held_and_measured() -> None:

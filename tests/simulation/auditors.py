@@ -53,10 +53,11 @@ def grammar() -> Iterator[None]:
         put(self, batch, *rest)
         _rises(before, self.promise)
 
-    def checked_punctuate(self: Buffer, value_us: int) -> None:
+    def checked_punctuate(self: Buffer, value_us: int) -> bool:
         before = self.promise
-        punctuate(self, value_us)
+        told = punctuate(self, value_us)
         _rises(before, self.promise)
+        return told
 
     Buffer.put, Buffer.punctuate = checked_put, checked_punctuate  # type: ignore[method-assign]
     try:

@@ -5,7 +5,8 @@ the least promise that would let it act is carried to the sources that hold it b
 answers with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under
 way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A
 guess never makes an honest tuple late, so time in which something of a feed's may lie unread does not count as
-passed.
+passed. A stream with a lull has promised never to be further behind the clock than that, whoever feeds it and whatever
+its policy: the clock less the lull answers for it, as soon as that is enough.
 
 What cannot be answered yet is tried again at a time that is known: every wait in here has a timer, and nothing is asked
 and no timer is set while nobody waits.
@@ -177,6 +178,8 @@ class Timekeeper:
         if source.mark >= need_us:
             # An operator that came later, or was bypassed, has not been told yet.
             return source.reach(source.mark, "ets")
+        if definition.lull_us is not None and self._lulled(source, definition.lull_us, need_us):
+            return True
         if definition.ets != "on-demand" or definition.timestamps == "latent":
             return False
         now_us = self._engine.moment.now_us
@@ -189,6 +192,16 @@ class Timekeeper:
         for feed in source.feeds.below(need_us):
             helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)
         return helped
+
+    def _lulled(self, source: Source, lull_us: int, need_us: int) -> bool:
+        """By the user's promise: the clock less the lull. What the server has not read yet may be older than that."""
+        held = [feed.held_since for feed in source.feeds if feed.held_since is not None]
+        bound = min((self.heard_us, *held)) - lull_us
+        if bound >= need_us:
+            return source.reach(bound, "lull")
+        if not held:
+            self._try_again(self._engine.moment.now_us + need_us - bound, source)
+        return False
 
     def _ask_feed(
         self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, passed: bool, effects: Effects

@@ -18,6 +18,7 @@ import numpy as np
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import compile_predicate
+from millrace.operators.grain import EVERY, Grain, union_of
 from millrace.operators.groups import Grouping
 from millrace.operators.operator import Moment
 from millrace.operators.panes import Panes, Windows
@@ -90,6 +91,10 @@ class WindowAggregate(Prone):
         end = self.windows.next_end()
         known = self.windows.reached if self.stamps() else reader.promise
         return None if end is None or end <= known else end
+
+    def declares(self) -> Grain | None:
+        """The ends of its windows: between two of them it has nothing to do and nothing to promise."""
+        return self.windows.grain()
 
     def _clocked(self, promise_us: int) -> int:
         """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""
@@ -219,6 +224,10 @@ class OrderedWindowAggregate(WindowAggregate):
             reader.peak = max(reader.peak, self.waiting.count)
             reader.buffer.gauge.add(len(batch), reader.buffer.width)
 
+    def declares(self) -> Grain | None:
+        """Every time frees a tuple that waits for it."""
+        return EVERY
+
     def registers(self) -> list[int]:
         self.absorb()
         head = self.waiting.head_us()
@@ -304,6 +313,10 @@ class RowAggregate(WindowAggregate):
 
     def need(self) -> int | None:
         return None
+
+    def declares(self) -> Grain | None:
+        own = self.windows.grain()
+        return union_of((own, self.output.grain)) if self.output.wanted else own
 
     def low_water(self) -> int:
         assert isinstance(self.windows, Panes)

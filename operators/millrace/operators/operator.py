@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.grain import Grain
 
 
 class Moment:
@@ -49,12 +50,10 @@ class Operator(ABC):
     output    the arc that it fills
     waits     whether it is idle-waiting prone
     toil      how many tuples of its own state the last execution went over: they cost a step's budget as taken ones do
-    wants     whether it has a use for punctuation itself (it passes it on in any case)
     """
 
     kind: ClassVar[str]
     waits: ClassVar[bool] = False
-    wants: ClassVar[bool] = False
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         self.name = name
@@ -102,6 +101,10 @@ class Operator(ABC):
     @property
     def state_bytes(self) -> int:
         return 0
+
+    def declares(self) -> Grain | None:
+        """Which promises of its inputs are of use here, or to those that read it; None if none is."""
+        return self.output.grain if self.output.wanted else None
 
     def low_water(self) -> int:
         """What holds for every tuple it will still give."""

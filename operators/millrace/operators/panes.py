@@ -19,6 +19,7 @@ import numpy as np
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s, Values, constant_int64
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
+from millrace.operators.grain import EVERY, THE_END, Grain, union_of, windows_of
 from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.spec import AggregateSpec, RowWindow, TimeWindow
 from millrace.protocol import Schema
@@ -52,6 +53,10 @@ class Windows(ABC):
     @abstractmethod
     def low_water(self) -> int:
         """The least time that a row still to be given may have."""
+
+    def grain(self) -> Grain:
+        """At which times windows may close, or become urgent."""
+        return EVERY
 
     def due(self) -> bool:
         """Whether a window may close."""
@@ -186,6 +191,12 @@ class Panes(Windows):
     def next_end(self) -> int | None:
         window = self._next()
         return None if window is None else self._end(window)
+
+    def grain(self) -> Grain:
+        if self.by_rows:
+            return THE_END
+        lates = (0,) if self.spec.flush == "none" else (0, self.spec.max_delay_us)
+        return union_of(Grain(False, (windows_of(self.size, self.slide, self.offset + late),)) for late in lates)
 
     def low_water(self) -> int:
         pending = self.next_end()
