@@ -128,40 +128,43 @@ class Timekeeper:
         helped = False
         # Another input past the need: this one's clock is behind for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
-        for holder in self.holders(waiter, need):
+        for holder, enough in self.holders(waiter, need).items():
             if busy and (not isinstance(holder, Source) or holder.output.queued):
                 # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
                 continue
             if isinstance(holder, Source):
-                helped |= self._ask(holder, need, passed, effects)
+                helped |= self._ask(holder, enough, passed, effects)
             else:
-                helped |= self._ask_stamper(holder, need)
+                helped |= self._ask_stamper(holder, enough)
         return helped
 
     def _try_again(self, at_us: int, source: Source) -> None:
         """What cannot be answered yet can be then."""
         self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
 
-    def holders(self, waiter: Prone, need_us: int) -> list[Source | Prone]:
-        """What holds an operator back, above its inputs, each once, in order.
+    def holders(self, waiter: Prone, need_us: int) -> dict[Source | Prone, int]:
+        """What holds an operator back, above its inputs, each once, in order, and how much it would have to promise.
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
         if waiter.stamps():
-            return [waiter]
+            return {waiter: need_us}
         graph = self._engine.graph
-        found: dict[Source | Prone, None] = {}
-        todo: list[Operator] = [graph.producer(waiter.inputs[position]) for position in waiter.holding()]
+        found: dict[Source | Prone, int] = {}
+        todo: list[tuple[Operator, int]] = [
+            (graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()
+        ]
         while todo:
-            operator = todo.pop(0)
+            operator, need = todo.pop(0)
             if isinstance(operator, Source):
-                found[operator] = None
+                found[operator] = max(need, found.get(operator, need))
                 continue
-            above = [graph.producer(reader) for reader in operator.inputs if reader.promise < need_us]
+            enough = operator.need_above(need)
+            above = [(graph.producer(reader), enough) for reader in operator.inputs if reader.promise < enough]
             if not above and isinstance(operator, Prone):
-                found[operator] = None
+                found[operator] = max(need, found.get(operator, need))
             todo.extend(above)
-        return list(found)
+        return found
 
     def _ask_stamper(self, waiter: Prone, need_us: int) -> bool:
         now_us = self._engine.moment.now_us
@@ -209,7 +212,8 @@ class Timekeeper:
         if not feed.can_answer or feed.leaves_us is not None:
             return self._guess(source, definition, feed, need_us)
         if feed.request is not None:
-            return False
+            # Somebody else may have asked it for more than is needed here, though it had not answered before.
+            return feed.silent and self._guess(source, definition, feed, need_us)
         if feed.answered_us is None and feed.asked_us is not None and self._guess(source, definition, feed, need_us):
             return True
         now_us = self._engine.moment.now_us
@@ -231,6 +235,7 @@ class Timekeeper:
         now_us = self._engine.moment.now_us
         self.requests += 1
         feed.request = self.requests
+        feed.silent = feed.asked_us is not None and feed.answered_us is None
         feed.asked_us = now_us
         feed.asked_need = need_us
         feed.answered_us = None

@@ -67,6 +67,7 @@ class WindowAggregate(Prone):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
+    paced: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -112,8 +113,14 @@ class WindowAggregate(Prone):
 
     def reach(self) -> bool:
         """The clock has come to where a window of latent tuples ends."""
+        if not self.stamps():
+            return super().reach()
         self.windows.reached = max(self.windows.reached, self.moment.now_us)
         return self.windows.due()
+
+    def need_above(self, need_us: int) -> int:
+        """Less than is needed of it: as soon as one window has closed it speaks for all up to the end of the next."""
+        return self.windows.need_above(need_us)
 
     def low_water(self) -> int:
         return self.windows.low_water()
@@ -236,9 +243,10 @@ class OrderedWindowAggregate(WindowAggregate):
     def need(self) -> int | None:
         self.absorb()
         head = self.waiting.head_us()
-        if head is not None:
-            return head if head > self.inputs[0].promise else None
-        return super().need()
+        end = super().need()
+        if head is None or head <= self.inputs[0].promise:
+            return end if head is None else None
+        return head if end is None else min(head, end)
 
     def blocked(self) -> bool:
         return (self.waiting.count > 0 and self.need() is not None) or super().blocked()
@@ -252,6 +260,7 @@ class OrderedWindowAggregate(WindowAggregate):
         return self.inputs[0].unseen or self.more()
 
     def _promised(self) -> int:
+        self.absorb()  # what the arc promises holds behind what lies on it
         head = self.waiting.head_us()
         promise = self.inputs[0].promise
         return promise if head is None else min(head, promise)
@@ -317,6 +326,9 @@ class RowAggregate(WindowAggregate):
     def declares(self) -> Grain | None:
         own = self.windows.grain()
         return union_of((own, self.output.grain)) if self.output.wanted else own
+
+    def need_above(self, need_us: int) -> int:
+        return need_us
 
     def low_water(self) -> int:
         assert isinstance(self.windows, Panes)

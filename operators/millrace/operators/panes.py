@@ -58,6 +58,10 @@ class Windows(ABC):
         """At which times windows may close, or become urgent."""
         return EVERY
 
+    @abstractmethod
+    def need_above(self, low_us: int) -> int:
+        """The least that must be reached for the low water to be at this time."""
+
     def due(self) -> bool:
         """Whether a window may close."""
         end = self.next_end()
@@ -205,6 +209,9 @@ class Panes(Windows):
         if self.reached in (BEGINNING, END_OF_TIME):
             return self.reached
         return min(self._end((self.reached - self.offset - self.size) // self.slide + 1) - 1, END_OF_TIME - 1)
+
+    def need_above(self, low_us: int) -> int:
+        return self._end((low_us - self.offset - self.size) // self.slide)
 
     def newest_floor(self) -> int:
         """Windows of tuples: no row still to be given is below this, as far as tuples that have come decide."""
