@@ -134,6 +134,37 @@ def test_feed_and_tail(server, tmp_path, kind):
     assert json.loads(said) == {"query": "q", "seq": start, "row": {"k": 1, "name": "one"}}
 
 
+def test_tail_shows_progress_that_no_row_brings(server):
+    text = (
+        "CREATE STREAM clocked (k BIGINT); CREATE QUERY counted AS SELECT count(*) AS n, window_end"
+        " FROM TUMBLE(clocked, ts, INTERVAL '100 ms')"
+    )
+    assert server.millrace("sql", text).returncode == 0
+    command = [*MILLRACE, "tail", "counted", "--from", "0", "--progress"]
+    environment = clean_environment(MILLRACE_ADMIN=server.admin)
+    with (
+        subprocess.Popen([*command, "--json"], env=environment, stdout=subprocess.PIPE, text=True) as lines,
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as talk,
+    ):
+        try:
+            assert server.millrace("feed", "clocked", "-", stdin='{"k": 5}\n').returncode == 0
+            assert lines.stdout
+            assert talk.stderr
+            while "row" not in (row := json.loads(lines.stdout.readline())):
+                assert row["query"] == "counted"
+            told = json.loads(lines.stdout.readline())
+            assert row["row"]["n"] == 1
+            assert told["progress"] > row["row"]["window_end"]
+            assert "reading counted" in talk.stderr.readline()
+            while talk.stderr.readline() != f"complete up to {told['progress']}\n":
+                pass
+        finally:
+            lines.kill()
+            talk.kill()
+
+
 def test_feed_from_the_standard_input_at_a_rate(server):
     fed = server.millrace("feed", "b", "--rate", "1000", "--json", stdin='{"k": 5}\n{"k": 6}\n')
     assert (fed.returncode, json.loads(fed.stdout)["tuples"]) == (0, 2)

@@ -115,6 +115,7 @@ class Engine:
         trace: bool = False,
         credit: int = CREDIT,
         most_queued: int = MOST_QUEUED,
+        thin: bool = True,
     ) -> None:
         self.stopwatch = stopwatch
         self.trace = trace
@@ -124,7 +125,7 @@ class Engine:
         self.gauge = Gauge()
         self.streams_by_name: dict[str, Stream] = {}
         self.queries_by_name: dict[str, Query] = {}
-        self.graph = Graph()
+        self.graph = Graph(thin=thin)
         self.costs: dict[str, tuple[int, float]] = {}
         self._turn = 0
         self.time = Timekeeper(self)

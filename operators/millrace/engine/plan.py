@@ -20,7 +20,17 @@ Propagation = Literal["arcs", "punctuation"]
 Order = Literal["arrival", "event"]
 # What may be changed of a stream while it runs.
 POLICIES = frozenset(
-    {"ets", "ets_interval_us", "ets_retry_us", "max_skew_us", "grace_us", "ahead_us", "propagation", "disorder_us"}
+    {
+        "ets",
+        "ets_interval_us",
+        "ets_retry_us",
+        "max_skew_us",
+        "grace_us",
+        "ahead_us",
+        "propagation",
+        "disorder_us",
+        "lull_us",
+    }
 )
 QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
 
@@ -40,8 +50,9 @@ class StreamDefinition:
     `time` names the field that carries the time of an external stream; other streams have an implicit column `ts`.
     `disorder_us` is how far behind its newest tuple a feed may still be in time; `max_skew_us` (the papers' delta)
     bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone. `grace_us` is how
-    long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie, and
-    `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them.
+    long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie,
+    `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them, and
+    `lull_us` how far the stream's time is behind the clock at the most: its user's promise.
     """
 
     name: str
