@@ -40,6 +40,7 @@ from millrace.engine.events import (
     Rejected,
     ResumeQuery,
     SetBreak,
+    SetOrder,
     SetStrategy,
     SetWeight,
     TooFar,
@@ -54,6 +55,7 @@ from millrace.engine.why import why
 from millrace.operators.batch import BEGINNING
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
+from millrace.operators.join import Join, Order
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
@@ -169,6 +171,9 @@ class Engine:
             case Measured():
                 tuples, us = self.costs.get(event.operator, (0, 0.0))
                 self.costs[event.operator] = (tuples + event.tuples, us + event.us)
+                measured = self.graph.operators.get(event.operator)
+                if measured is not None:
+                    measured.measured(event.tuples, event.us)
             case FeedOpened():
                 self._open_feed(event, effects)
             case FeedClosed():
@@ -348,6 +353,8 @@ class Engine:
                 return {"operator": operator, "break": on}
             case SetWeight(name, weight):
                 return self._set_weight(name, weight)
+            case SetOrder(query, order, alpha):
+                return self._set_order(query, order, alpha)
 
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
         self._refuse_taken(definition.name)
@@ -499,6 +506,19 @@ class Engine:
     def _set_strategy(self, component: str, strategy: str, operator: str | None) -> dict[str, Any]:
         self.graph.set_strategy(component, Strategy.parse(strategy), operator)
         return {"component": component, "strategy": str(Strategy.parse(strategy)), "operator": operator}
+
+    def _set_order(self, name: str, order: Order | None, alpha: float | None) -> dict[str, Any]:
+        joins = [operator for operator in self.query(name).operators if isinstance(operator, Join)]
+        if not joins:
+            raise Refuse(f"query {name} has no join whose order could be changed", code="no_join")
+        for join in joins:
+            join.check_order(order, alpha)
+        for join in joins:
+            join.set_order(order, alpha)
+            component = self.graph.component_of(join)
+            component.ready[join] = None
+            component.stirred = True
+        return {"query": name, "orders": {join.name: join.order for join in joins}, "alpha": joins[0].tempo.alpha}
 
     def _set_weight(self, name: str, weight: int) -> dict[str, Any]:
         if weight < 1:

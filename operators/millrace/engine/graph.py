@@ -280,7 +280,7 @@ class Graph:
             consumer = self._consumers[reader]
             if consumer.declares() is None:
                 continue
-            if isinstance(consumer, Sink) or consumer.waits or len(consumer.inputs) > 1:
+            if isinstance(consumer, Sink) or consumer.waits or consumer.bends or len(consumer.inputs) > 1:
                 yield Arc(reader, consumer, between)
             else:
                 yield from self._arcs_from(consumer, (*between, reader))

@@ -123,7 +123,8 @@ class QueryOptions:
 
     `max_state` is how many tuples its operators may remember together, and `on_max_state` what happens above: it stops,
     or the streams that are ahead get no more credit until the others have freed it. `emit` is about running totals;
-    `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec).
+    `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec), `join` and `alpha` about joins in order of
+    time (see JoinSpec).
     """
 
     order: Order = "arrival"
@@ -134,6 +135,8 @@ class QueryOptions:
     flush: Literal["none", "slow", "lazy"] = "none"
     max_delay_us: int = 1_000_000
     partial: Literal["skip", "emit"] = "skip"
+    join: Literal["sync", "filter", "adaptive"] = "sync"
+    alpha: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,8 @@ class QueryPlan:
 
     An input that is no node of the plan is a stream's source (`packets.source`) or another query's output operator.
     `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile. `update_key` is that of
-    an update stream: a row replaces the one before it with the same values there. Other results have None.
+    an update stream: a row replaces the one before it with the same values there. Other results have None. `warnings`
+    say what its author should think about, `notes` how it was understood.
     """
 
     name: str
@@ -163,6 +167,8 @@ class QueryPlan:
     reads_queries: tuple[str, ...] = ()
     sql: str = ""
     update_key: tuple[str, ...] | None = None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def sink(self) -> str:

@@ -162,7 +162,7 @@ class Timekeeper:
             enough = operator.demand(need)
             above = [(graph.producer(reader), enough) for reader in operator.lacking(enough)]
             if not above and isinstance(operator, Prone):
-                found[operator] = max(need, found.get(operator, need))
+                found[operator] = max(need, enough, found.get(operator, need))
             todo.extend(above)
         return found
 

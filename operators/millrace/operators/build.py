@@ -6,15 +6,19 @@ from collections.abc import Sequence
 
 from millrace.operators.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
 from millrace.operators.buffer import Buffer, Gauge, Reader
+from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.operator import Moment, Operator
+from millrace.operators.retime import Retime
 from millrace.operators.running import build_running
 from millrace.operators.select import Select
 from millrace.operators.sequence import build_sequence
 from millrace.operators.sort import Sort
 from millrace.operators.spec import (
     AggregateSpec,
+    JoinSpec,
     MapSpec,
+    RetimeSpec,
     RowWindow,
     SelectSpec,
     SequenceSpec,
@@ -64,6 +68,10 @@ def build(
             operator = Windowing(name, spec, inputs, output, since_us)
         case SequenceSpec():
             operator = build_sequence(name, spec, inputs, output, moment)
+        case RetimeSpec():
+            operator = Retime(name, spec, inputs, output)
+        case JoinSpec():
+            operator = Join(name, spec, inputs, output, moment)
         case _:
             raise AssertionError(f"{name}: no operator is made from {spec}")
     output.promise = operator.low_water()
@@ -81,5 +89,9 @@ def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
             return True
         case AggregateSpec(window=None, ordered=True):
             return True
+        case JoinSpec():
+            return spec.order != "arrival" or spec.counts_rows
+        case RetimeSpec():
+            return False
         case _:
             return all(reader.buffer.ordered for reader in inputs)

@@ -51,11 +51,13 @@ class Operator(ABC):
     waits     whether it is idle-waiting prone
     paced     whether it may take or give less than it could, and go on when it is executed again
     toil      how many tuples of its own state the last execution went over: they cost a step's budget as taken ones do
+    bends     whether what it promises is not what its input promises, so that nothing may bypass it
     """
 
     kind: ClassVar[str]
     waits: ClassVar[bool] = False
     paced: ClassVar[bool] = False
+    bends: ClassVar[bool] = False
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         self.name = name
@@ -94,6 +96,9 @@ class Operator(ABC):
     def queue_tuples(self, position: int) -> int:
         """Tuples that wait before this input."""
         return self.inputs[position].waiting
+
+    def measured(self, tuples: int, us: float) -> None:
+        """Learn what executions that took so many tuples have cost, from this step on."""
 
     @property
     def state_tuples(self) -> int:
@@ -163,9 +168,16 @@ class RowWise(Operator):
         if reader.punctuations:
             reader.pass_punctuations()
         if output.wanted:
-            output.punctuate(reader.low_water())
+            output.punctuate(self.promised(reader.low_water()))
         reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
         return taken
+
+    def promised(self, low_us: int) -> int:
+        """What it promises when its input promises so much."""
+        return low_us
+
+    def low_water(self) -> int:
+        return self.promised(self.inputs[0].low_water())
 
     def failed(self, count: int, reason: str) -> None:
         """Count rows that could not be computed; they are dropped, the others go on."""

@@ -77,12 +77,13 @@ class Prone(Operator):
         """Tuples that it took from its arcs and still keeps in line."""
         return 0
 
-    def announce(self, gave: bool) -> bool:
+    def announce(self, gave: bool, low_us: int | None = None) -> bool:
         """Say what can be promised now: with the tuples just given, or by arc; whether that told anything new."""
         output = self.output
         if not output.wanted:
             return False
-        low_us = self.low_water()
+        if low_us is None:
+            low_us = self.low_water()
         if not gave and self.arcs:
             return announce(low_us, output, self.arcs)
         return output.punctuate(low_us)

@@ -116,6 +116,13 @@ class Reorder:
             found.sort()
         return found[:limit]
 
+    def first(self) -> Batch | None:
+        """The tuple with the least time, which stays."""
+        if not self.runs:
+            return None
+        run = min(self.runs, key=lambda run: run.head_us)
+        return run.batches[0].slice(run.offset, run.offset + 1)
+
     def forget(self, counts: Iterable[tuple[Run, int]]) -> None:
         """Drop tuples from the fronts of runs."""
         for run, count in counts:
@@ -181,3 +188,24 @@ def least_of_each(waiting: Sequence[Reorder], through_us: Sequence[int], limit: 
         merge_by_time((reorder,), bound, count) if count and reorder.runs else None
         for reorder, bound, count in zip(waiting, through_us, counts, strict=True)
     ]
+
+
+def shares(waiting: Sequence[Reorder], through_us: int, limit: int) -> list[int]:
+    """How many each has of the tuples with the least times, at most `limit` in all and none above `through_us`.
+
+    Equal times: in order of the inputs.
+    """
+    if sum(reorder.count for reorder in waiting) <= limit:
+        return [limit] * len(waiting)
+    found = [
+        (position, piece.ts)
+        for position, reorder in enumerate(waiting)
+        for run in reorder.runs
+        for piece in run.prefix(through_us, limit)
+    ]
+    if not found:
+        return [0] * len(waiting)
+    order = np.argsort(np.concatenate([ts for _, ts in found]), kind="stable")[:limit]
+    owners = np.repeat([position for position, _ in found], [len(ts) for _, ts in found])[order]
+    counted: list[int] = np.bincount(owners, minlength=len(waiting)).tolist()
+    return counted

@@ -128,7 +128,7 @@ class GroupedSelect:
         seen: list[e.Expression] = []
         binder = self._planner.binder(self._relation, instead="groups are made before anything is aggregated")
         for node in nodes:
-            meant = self._meant(node)
+            meant = self.meant(node)
             key = binder.bind(meant)
             self._planner.check_runs(node, key)
             if is_bound(key) or key in seen:
@@ -140,7 +140,7 @@ class GroupedSelect:
             seen.append(key)
             yield node, key
 
-    def _meant(self, node: s.Expr) -> s.Expr:
+    def meant(self, node: s.Expr) -> s.Expr:
         """What GROUP BY names: an item by its number, a column of the source, else an item by its alias."""
         items = self._select.items
         if isinstance(node, s.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):

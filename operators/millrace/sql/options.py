@@ -83,6 +83,13 @@ def count(value: Value) -> int:
     raise _Wrong(f"expected a whole number above 0, got {_shown(value)}")
 
 
+def share(value: Value) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
+    if 0.0 <= number < 1.0:
+        return number
+    raise _Wrong(f"expected a number from 0 up to, but not, 1, got {_shown(value)}")
+
+
 def text(value: Value) -> str:
     if isinstance(value, str) and value:
         return value
@@ -146,9 +153,9 @@ QUERY_OPTIONS: Sequence[OptionKind] = (
     OptionKind("fuse", "fuse", switch, "whether neighbouring operators may run as one"),
     OptionKind("emit", "emit", choice("latest", "every"), "what an update stream emits"),
     OptionKind("max_state", "max_state", count, "how many tuples the query may remember"),
-    OptionKind("on_max_state", "on_max_state", later("state limits with an action are"), "what happens at that limit"),
-    OptionKind("join", "join", later("joins are"), "the discipline of ordered joins"),
-    OptionKind("alpha", "alpha", later("joins are"), "the bound of adaptive joins"),
+    OptionKind("on_max_state", "on_max_state", choice("fail", "backpressure"), "what happens at that limit"),
+    OptionKind("join", "join", choice("sync", "filter", "adaptive"), "how a join gives its rows in order of time"),
+    OptionKind("alpha", "alpha", share, "from which gain on an adaptive join sorts its inputs first"),
     OptionKind("flush", "flush", choice("none", "slow", "lazy"), "how the results of a window are spread"),
     OptionKind("max_delay", "max_delay_us", interval(1), "how late a spread result may be"),
     OptionKind("partial", "partial", choice("skip", "emit"), "whether windows that began before the query are emitted"),

@@ -27,14 +27,16 @@ _SIDES: Final[tuple[tuple[str, Literal["start", "end"]], ...]] = (("window_start
 _INSTANT: Final = TimeWindow(1, 1)
 
 
-def windowed_rows(planner: QueryPlanner, select: s.Select, relation: Relation) -> tuple[Relation, s.Expr | None]:
+def windowed_rows(
+    planner: QueryPlanner, condition: s.Expr | None, relation: Relation
+) -> tuple[Relation, s.Expr | None]:
     """The rows with their bounds, and what of WHERE is still to be tested."""
     window = relation.window
     if window is None or window.spec is None:
-        return replace(relation, window=None), select.where
+        return replace(relation, window=None), condition
     relation = _without_bounds(planner, relation)
     if isinstance(window.spec, SessionWindow):
-        return _session_rows(planner, select.where, relation, window)
+        return _session_rows(planner, condition, relation, window)
     spec = WindowSpec(window.spec, _SIDES, planner.options.partial)
     ordered = relation.ordered
     if isinstance(window.spec, RowWindow):
@@ -43,7 +45,7 @@ def windowed_rows(planner: QueryPlanner, select: s.Select, relation: Relation) -
         if names != relation.schema.names or any(column.position != at for at, column in enumerate(_plain(columns))):
             spec = replace(spec, columns=tuple(zip(names, columns, strict=True)))
         spec = replace(spec, where=where)
-    return planner.add(spec, [relation], ordered), select.where
+    return planner.add(spec, [relation], ordered), condition
 
 
 def _plain(columns: Sequence[e.Expression]) -> Iterator[e.Column]:
@@ -139,7 +141,7 @@ def distinct_session_rows(planner: QueryPlanner, select: s.Select, relation: Rel
     """SELECT DISTINCT over sessions: each row once per session, which goes by what it is cut by and its bounds."""
     window = relation.window
     assert window is not None
-    relation, where = windowed_rows(planner, select, relation)
+    relation, where = windowed_rows(planner, select.where, relation)
     if where is not None:
         predicate = planner.binder(relation).bind_boolean(where, "WHERE")
         planner.check_runs(where, predicate)

@@ -94,6 +94,9 @@ def run(
     script = load(file, None if order is None else order.value)
     for text in script.shown:
         sys.stderr.write(text + "\n")
+    for query in script.queries.values():
+        for warning in query.warnings:
+            sys.stderr.write(f"millrace: query {query.name}: warning: {warning}\n")
     made = Run(script, options, sys.stdout.buffer)
     made.run()
     tell_failures(made)
