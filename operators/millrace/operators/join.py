@@ -127,8 +127,11 @@ class Join(Lines):
 
     def _low_water(self, lows: Sequence[int]) -> int:
         low = self._lowest(lows)
+        if not self.hold.count:
+            return low
         head = self.hold.head_us()
-        return low if head is None else min(low, head)
+        assert head is not None
+        return min(low, head)
 
     def _lowest(self, lows: Sequence[int]) -> int:
         """What holds for every row that is still to be found."""
