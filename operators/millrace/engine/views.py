@@ -110,6 +110,39 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
     }
 
 
+def decisions(engine: Engine) -> list[dict[str, Any]]:
+    """What an admin has decided of each component's scheduling, in terms that outlive the process.
+
+    Components and forks have names that depend on the order in which things were made, so each is also named by an
+    operator: `first`, the component's oldest, and `fork_of`, the one whose output a fork shares.
+    """
+    origins: dict[Operator, str] = {fork: operator.name for operator, fork in engine.graph.forks.items()}
+    return [
+        {
+            "component": found.name,
+            "first": next(operator.name for operator in found.table),
+            "strategy": str(found.strategy),
+            "weight": found.weight,
+            "operators": [
+                {
+                    "operator": row.operator.name,
+                    "fork_of": origins.get(row.operator),
+                    "strategy": str(row.strategy),
+                }
+                for row in found.table.values()
+                if row.strategy != found.strategy
+            ],
+            "breaks": [operator.name for operator in found.table if operator.name in engine.graph.breaks],
+        }
+        for found in engine.graph.components
+    ]
+
+
+def forks(engine: Engine) -> dict[str, str]:
+    """By operator whose output several share, the fork's name."""
+    return {operator.name: fork.name for operator, fork in engine.graph.forks.items()}
+
+
 def operator(engine: Engine, found: Operator) -> dict[str, Any]:
     waiting = isinstance(found, Prone)
     now_us = engine.moment.now_us

@@ -49,6 +49,7 @@ def groups() -> dict[str, typer.Typer]:
     made["stream"].command("drop")(linked(_drop("stream")))
     made["sink"].command("drop")(linked(_drop("sink")))
     made["component"].command("table")(linked(component_table))
+    made["component"].command("weight")(linked(component_weight))
     made["strategy"] = typer.Typer(help="Which operator runs next.", no_args_is_help=True)
     made["strategy"].command("show")(linked(strategy_show))
     made["strategy"].command("set")(linked(strategy_set))
@@ -145,6 +146,15 @@ def _run_sql(link: Link, text: str, dry_run: bool) -> None:
             show.tell(f"{'would ' if dry_run else ''}{words} {statement['name']}")
 
 
+def export(link: Link) -> None:
+    """Print the catalog as SQL that another server can apply; what SQL does not say stands in comments."""
+    answer = link.get("catalog")
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.out(answer["sql"].rstrip())
+
+
 def explain(link: Link, query: Name) -> None:
     """Show the plan of a running query."""
     answer = link.get(f"queries/{segment(query)}/explain")
@@ -168,9 +178,12 @@ def why(link: Link, query: Name) -> None:
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 
-def query_pause(link: Link, name: Name) -> None:
+def query_pause(
+    link: Link, name: Name, reason: Annotated[str | None, typer.Option(help="Why, for whoever looks later.")] = None
+) -> None:
     """Pause a query: it takes nothing, and counts what it skips, until it is resumed."""
-    _done(link, link.post(f"queries/{segment(name)}/pause"), f"paused query {name}")
+    body = None if reason is None else {"reason": reason}
+    _done(link, link.post(f"queries/{segment(name)}/pause", body), f"paused query {name}")
 
 
 def query_resume(link: Link, name: Name) -> None:
@@ -201,6 +214,12 @@ def _row_lines(row: Mapping[str, Any]) -> Iterator[list[str]]:
     for pred, succ in zip_longest(row["pred"] or ["-"], row["succ"] or ["-"], fillvalue=""):
         yield [state, pred, succ, transition]
         state = transition = ""
+
+
+def component_weight(link: Link, name: Name, weight: Annotated[int, typer.Argument(min=1)]) -> None:
+    """Set a component's share of the processor against the others'."""
+    answer = link.put(f"components/{segment(name)}/weight", {"weight": weight})
+    _done(link, answer, f"{name} now weighs {weight}")
 
 
 def strategy_show(link: Link, component: Name) -> None:

@@ -54,6 +54,7 @@ app = typer.Typer(
 app.command("serve")(serving.serve)
 app.command("apply")(linked(admin.apply))
 app.command("sql")(linked(admin.sql))
+app.command("export")(linked(admin.export))
 app.command("feed")(linked(feed))
 app.command("tail")(linked(tail))
 app.command("explain")(linked(admin.explain))

@@ -39,6 +39,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_strategy": 400,
     "unauthorised": 401,
     "shutting_down": 503,
+    "catalog": 500,
     "unknown_stream": 404,
     "unknown_query": 404,
     "unknown_sink": 404,
@@ -68,6 +69,13 @@ class WeightRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     weight: int = Field(ge=1, le=1_000_000)
+
+
+class PauseRequest(BaseModel):
+    """Why a query is paused, for whoever looks at it later."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
 
 
 Name = Annotated[str, Path(max_length=1_000)]
@@ -206,6 +214,10 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
         statements = await daemon.catalog.execute(request.sql, dry_run=request.dry_run)
         return {"dry_run": request.dry_run, "statements": statements}
 
+    @app.get("/api/v1/catalog", summary="Everything that was created and decided, as SQL and as data")
+    async def catalog() -> dict[str, Any]:
+        return daemon.catalog.export()
+
 
 def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/api/v1/streams", summary="All streams")
@@ -244,8 +256,8 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
         return daemon.engine.why(name)
 
     @app.post("/api/v1/queries/{name}/pause", summary="Pause a query; it skips what arrives meanwhile")
-    async def pause(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.pause(name)
+    async def pause(name: Name, request: PauseRequest | None = None) -> dict[str, Any]:
+        return await daemon.catalog.pause(name, None if request is None else request.reason)
 
     @app.post("/api/v1/queries/{name}/resume", summary="Resume a query at the then current end")
     async def resume(name: Name) -> dict[str, Any]:

@@ -8,13 +8,16 @@ that cannot be written must refuse the whole.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from pydantic import ValidationError
 
+from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
@@ -30,12 +33,13 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.protocol import Refuse
+from millrace.server.decisions import Decisions, PausedQuery, decided
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
-from millrace.server.store import Store
+from millrace.server.store import Store, StoreError
 from millrace.server.writers import StdoutWriter, Writer, open_file
 from millrace.sql import (
     AlterStatement,
@@ -94,10 +98,11 @@ class _Made:
 
 
 class Catalog:
-    """Streams, queries and sinks of one server."""
+    """Streams, queries and sinks of one server, and what was decided of their scheduling."""
 
     def __init__(
         self,
+        engine: Engine,
         runner: Runner,
         feeds: Feeds,
         metrics: Metrics,
@@ -108,6 +113,7 @@ class Catalog:
         folder: Path | None,
     ) -> None:
         self.known = Known()
+        self._engine = engine
         self._runner = runner
         self._feeds = feeds
         self._metrics = metrics
@@ -117,6 +123,7 @@ class Catalog:
         self._sinks: dict[str, _Made] = {}
         self._one_at_a_time = asyncio.Lock()
         self._store = None if folder is None else Store(folder / "catalog.sqlite")
+        self._loaded = False  # before that, what holds is not yet what is to be kept
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -133,7 +140,7 @@ class Catalog:
             if not dry_run:
                 await self._apply(steps)
                 self.known = after
-                self._keep()
+                self.keep()
             return [_describe(step) for step in steps]
 
     def _plan(self, sql: str) -> tuple[list[Planned], Known]:
@@ -318,10 +325,12 @@ class Catalog:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
         return {"query": name, "text": explain(query, self.known), "sql": query.sql}
 
-    async def pause(self, name: str) -> dict[str, Any]:
+    async def pause(self, name: str, reason: str | None = None) -> dict[str, Any]:
         if self._runner.forget_hold(name):
+            self.keep()
             return {"query": name, "paused": "paused by an admin, and a slow consumer before"}
-        return await self._change("pause", lambda: self._runner.command(PauseQuery(name)))
+        command = PauseQuery(name) if reason is None else PauseQuery(name, reason)
+        return await self._change("pause", lambda: self._runner.command(command))
 
     async def resume(self, name: str) -> dict[str, Any]:
         return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)))
@@ -344,38 +353,104 @@ class Catalog:
                 self._metrics.reconfigured(kind, "refused")
                 raise
             self._metrics.reconfigured(kind, "done")
+            self.keep()
             return answer
 
     # -- life --------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Apply the statements that an earlier run left."""
-        if self._store is None:
-            return
-        statements = self._store.read()
-        for statement in statements:
-            try:
-                steps, after = self._plan(statement)
-                await self._apply(steps)
-            except Refuse as error:
-                raise Refuse(
-                    f"{self._store.path} has a statement that cannot be carried out now: {error.text}\n"
-                    f"(the statement: {statement})",
-                    code="start",
-                ) from None
-            self.known = after
-        if statements:
-            log.info("restored from the catalog", statements=len(statements))
-
-    def _keep(self) -> None:
+        """Apply the statements that an earlier run left, and decide what was decided then."""
         if self._store is not None:
-            self._store.write(
-                [
-                    *(stream.sql for stream in self.known.streams.values()),
-                    *(query.sql for query in _readers_last(self.known.queries)),
-                    *(sink.sql for sink in self.known.sinks.values()),
-                ]
-            )
+            statements, document = self._store.read()
+            decisions = self._read_decisions(document)
+            for statement in statements:
+                await self._load_statement(self._store, statement)
+            await self._decide(decisions)
+            if statements:
+                log.info("restored from the catalog", statements=len(statements))
+        self._loaded = True
+
+    async def _load_statement(self, store: Store, statement: str) -> None:
+        try:
+            steps, after = self._plan(statement)
+            await self._apply(steps)
+        except Refuse as error:
+            raise Refuse(
+                f"{store.path} has a statement that cannot be carried out now: {error.text}\n"
+                f"(the statement: {statement})",
+                code="start",
+            ) from None
+        self.known = after
+
+    def _read_decisions(self, document: str | None) -> Decisions:
+        if document is None:
+            return Decisions()
+        try:
+            return Decisions.model_validate_json(document)
+        except ValidationError as error:
+            assert self._store is not None
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise StoreError(
+                f"cannot read the decisions in the catalog {self._store.path}: {where}: {first['msg']}"
+            ) from None
+
+    async def _decide(self, decisions: Decisions) -> None:
+        """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
+        futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
+        for outcome in await asyncio.gather(*futures, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.warning("a decision of the catalog does not fit any more", reason=str(outcome))
+
+    def decisions(self) -> Decisions:
+        """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
+        return Decisions(
+            components=decided(self._engine),
+            paused=tuple(
+                PausedQuery(query=query["name"], reason=_reason(query))
+                for query in self._engine.queries()
+                if query["state"] != "running" and not self._runner.holds(query["name"])
+            ),
+        )
+
+    def statements(self) -> list[str]:
+        """What makes everything again, in an order in which it can be applied."""
+        return [
+            *(stream.sql for stream in self.known.streams.values()),
+            *(query.sql for query in _readers_last(self.known.queries)),
+            *(sink.sql for sink in self.known.sinks.values()),
+        ]
+
+    def export(self) -> dict[str, Any]:
+        """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
+        statements, decisions = self.statements(), self.decisions()
+        commands = decisions.shell()
+        parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
+                 for statement in statements]  # fmt: skip
+        if commands:
+            parts.append("\n".join(["-- What SQL does not say:", *(f"-- {command}" for command in commands)]))
+        return {
+            "sql": "".join(f"{part}\n\n" for part in parts)[:-1],
+            "statements": statements,
+            "decisions": decisions.model_dump(mode="json"),
+            "commands": commands,
+        }
+
+    def keep(self) -> None:
+        """Write down what holds now."""
+        if self._store is None or not self._loaded:
+            return
+        try:
+            self._store.write(self.statements(), self.decisions().model_dump_json())
+        except StoreError as error:
+            text = f"the change holds now but will be forgotten when the server ends: {error.text}"
+            log.error("the catalog cannot be written", reason=error.text)
+            raise StoreError(text) from None
+
+    def query_failed(self) -> None:
+        """A query has stopped by itself: it shall not begin again because the server does."""
+        with contextlib.suppress(StoreError):  # it is in the log, and nobody asked
+            self.keep()
 
     async def close(self) -> None:
         """Finish every file."""
@@ -390,6 +465,12 @@ def _writer(definition: SinkDefinition, schema: Any) -> Writer:
         return StdoutWriter()
     assert definition.path is not None, "the SQL room refuses a file sink without a path"
     return open_file(Path(definition.path), schema, definition.format)
+
+
+def _reason(query: Mapping[str, Any]) -> str:
+    """Why a query stands still. One that failed begins again when somebody says so, not because the server did."""
+    reason: str = query["reason"]
+    return reason if query["state"] == "paused" else f"failed before the server was started again: {reason}"
 
 
 def _readers_last(queries: Mapping[str, QueryPlan]) -> Iterator[QueryPlan]:

@@ -93,6 +93,7 @@ class Daemon:
         self.runner.on_ask_ended = self.metrics.ask_ended
         slow = Slow(limits.on_slow, limits.slow_limit)
         self.catalog = Catalog(
+            self.engine,
             self.runner,
             self.feeds,
             self.metrics,
@@ -101,6 +102,7 @@ class Daemon:
             defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
             folder=settings.server.data_dir,
         )
+        self.runner.on_failure = self.catalog.query_failed
         self.admin_token = _token(admin_security(settings.server))
         self.hall = Hall(
             runner=self.runner,
