@@ -153,6 +153,7 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
         "queries": queries_of(engine, found),
         "component": engine.graph.component_of(found).name,
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
+        "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import FastAPI, Path, Request, Response
+from fastapi import FastAPI, Header, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,7 +18,9 @@ from starlette.exceptions import HTTPException
 
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
+from millrace.server.catalog import Check
 from millrace.server.console import page
+from millrace.server.etags import Changed, etag, matches
 from millrace.server.metrics import version
 from millrace.server.names import nearest
 from millrace.sql.errors import SqlError
@@ -39,6 +41,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_strategy": 400,
     "unauthorised": 401,
     "shutting_down": 503,
+    "changed": 412,
     "catalog": 500,
     "unknown_stream": 404,
     "unknown_query": 404,
@@ -79,6 +82,10 @@ class PauseRequest(BaseModel):
 
 
 Name = Annotated[str, Path(max_length=1_000)]
+IfMatch = Annotated[
+    str | None,
+    Header(description="Make the change only if the thing still has this ETag; else 412 says what it is now."),
+]
 
 
 def build(daemon: Daemon) -> FastAPI:
@@ -112,9 +119,22 @@ def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSO
 
 def _refused(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, MillraceError)
-    more = {"line": error.line, "column": error.column} if isinstance(error, SqlError) else {}
     status = STATUSES.get(error.code, 409 if isinstance(error, Refuse) else 400)
-    return problem(status, error.code, _title(status), error.text, **more)
+    answer = problem(status, error.code, _title(status), error.text, **_more(error))
+    if isinstance(error, Changed):
+        answer.headers["etag"] = error.etag
+    return answer
+
+
+def _more(error: MillraceError) -> dict[str, Any]:
+    """What a program can use of an error beside its code."""
+    match error:
+        case SqlError():
+            return {"line": error.line, "column": error.column}
+        case Changed():
+            return {"etag": error.etag, "now": error.now}
+        case _:
+            return {}
 
 
 def _invalid(_: Request, error: Exception) -> JSONResponse:
@@ -142,6 +162,7 @@ def _title(status: int) -> str:
         404: "There is no such thing",
         405: "This cannot be done here",
         409: "This cannot be done now",
+        412: "It has changed meanwhile",
         422: "The request is not well formed",
         500: "The server failed",
         503: "The server is ending",
@@ -209,42 +230,50 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 
 
 def _add_sql(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.post("/api/v1/sql", summary="Plan statements and apply them as a whole")
-    async def sql(request: SqlRequest) -> dict[str, Any]:
-        statements = await daemon.catalog.execute(request.sql, dry_run=request.dry_run)
+    async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        check = look.unless_changed("catalog", "", if_match)
+        statements = await daemon.catalog.execute(request.sql, dry_run=request.dry_run, check=check)
+        look.tagged(response, "catalog", "")
         return {"dry_run": request.dry_run, "statements": statements}
 
     @app.get("/api/v1/catalog", summary="Everything that was created and decided, as SQL and as data")
-    async def catalog() -> dict[str, Any]:
-        return daemon.catalog.export()
+    async def catalog(response: Response) -> dict[str, Any]:
+        return look.tagged(response, "catalog", "")
 
 
 def _add_streams(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.get("/api/v1/streams", summary="All streams")
     async def streams() -> list[dict[str, Any]]:
         return daemon.streams()
 
     @app.get("/api/v1/streams/{name}", summary="One stream")
-    async def stream(name: Name) -> dict[str, Any]:
-        return find(daemon.streams(), name, "stream")
+    async def stream(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "stream", name)
 
     @app.delete("/api/v1/streams/{name}", summary="Drop a stream that no query reads")
-    async def drop_stream(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.drop("stream", name)
+    async def drop_stream(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("stream", name, look.unless_changed("stream", name, if_match))
 
 
 def _add_queries(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.get("/api/v1/queries", summary="All queries")
     async def queries() -> list[dict[str, Any]]:
         return daemon.queries()
 
     @app.get("/api/v1/queries/{name}", summary="One query")
-    async def query(name: Name) -> dict[str, Any]:
-        return find(daemon.queries(), name, "query")
+    async def query(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "query", name)
 
     @app.delete("/api/v1/queries/{name}", summary="Drop a query that nothing reads")
-    async def drop_query(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.drop("query", name)
+    async def drop_query(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("query", name, look.unless_changed("query", name, if_match))
 
     @app.get("/api/v1/queries/{name}/explain", summary="The plan of a query")
     async def explain(name: Name) -> dict[str, Any]:
@@ -252,83 +281,144 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/queries/{name}/why", summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:
-        find(daemon.queries(), name, "query")
+        look.at("query", name)
         return daemon.engine.why(name)
 
     @app.post("/api/v1/queries/{name}/pause", summary="Pause a query; it skips what arrives meanwhile")
-    async def pause(name: Name, request: PauseRequest | None = None) -> dict[str, Any]:
-        return await daemon.catalog.pause(name, None if request is None else request.reason)
+    async def pause(
+        name: Name, response: Response, request: PauseRequest | None = None, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        reason = None if request is None else request.reason
+        answer = await daemon.catalog.pause(name, reason, look.unless_changed("query", name, if_match))
+        look.tagged(response, "query", name)
+        return answer
 
     @app.post("/api/v1/queries/{name}/resume", summary="Resume a query at the then current end")
-    async def resume(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.resume(name)
+    async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
+        look.tagged(response, "query", name)
+        return answer
 
 
 def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.get("/api/v1/sinks", summary="All sinks")
     async def sinks() -> list[dict[str, Any]]:
         return daemon.catalog.sinks()
 
     @app.get("/api/v1/sinks/{name}", summary="One sink")
-    async def sink(name: Name) -> dict[str, Any]:
-        return find(daemon.catalog.sinks(), name, "sink")
+    async def sink(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "sink", name)
 
     @app.delete("/api/v1/sinks/{name}", summary="Finish a sink's file and drop it")
-    async def drop_sink(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.drop("sink", name)
+    async def drop_sink(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("sink", name, look.unless_changed("sink", name, if_match))
 
 
 def _add_components(app: FastAPI, daemon: Daemon) -> None:
-    def component_named(name: str) -> dict[str, Any]:
-        return find(daemon.components(), name, "component")
+    look = Look(daemon)
 
     @app.get("/api/v1/components", summary="All components")
     async def components() -> list[dict[str, Any]]:
         return daemon.components()
 
     @app.get("/api/v1/components/{name}", summary="One component")
-    async def component(name: Name) -> dict[str, Any]:
-        return component_named(name)
+    async def component(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "component", name)
 
     @app.get("/api/v1/components/{name}/table", summary="The state table of a component's scheduler")
     async def table(name: Name) -> dict[str, Any]:
-        component_named(name)
+        look.at("component", name)
         return daemon.engine.table(name)
 
     @app.get("/api/v1/components/{name}/strategy", summary="The strategy of a component and of its operators")
-    async def strategy(name: Name) -> dict[str, Any]:
-        found = component_named(name)
+    async def strategy(name: Name, response: Response) -> dict[str, Any]:
+        found = look.tagged(response, "component", name)
         return {"component": name, "strategy": found["strategy"], "operators": found["strategies"]}
 
     @app.put("/api/v1/components/{name}/strategy", summary="Set the strategy of a component or of one operator")
-    async def set_strategy(name: Name, request: StrategyRequest) -> dict[str, Any]:
-        component_named(name)
-        return await daemon.catalog.set_strategy(name, request.strategy, request.operator)
+    async def set_strategy(
+        name: Name, request: StrategyRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        look.at("component", name)
+        check = look.unless_changed("component", name, if_match)
+        answer = await daemon.catalog.set_strategy(name, request.strategy, request.operator, check)
+        look.tagged(response, "component", name)
+        return answer
 
     @app.put("/api/v1/components/{name}/weight", summary="Set a component's share of the processor")
-    async def set_weight(name: Name, request: WeightRequest) -> dict[str, Any]:
-        component_named(name)
-        return await daemon.catalog.set_weight(name, request.weight)
+    async def set_weight(
+        name: Name, request: WeightRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        look.at("component", name)
+        check = look.unless_changed("component", name, if_match)
+        answer = await daemon.catalog.set_weight(name, request.weight, check)
+        look.tagged(response, "component", name)
+        return answer
 
 
 def _add_operators(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.get("/api/v1/operators", summary="All operators with their counters")
     async def operators() -> list[dict[str, Any]]:
         return daemon.engine.operators()
 
     @app.get("/api/v1/operators/{name}", summary="One operator")
-    async def operator(name: Name) -> dict[str, Any]:
-        return find(daemon.engine.operators(), name, "operator")
+    async def operator(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "operator", name)
+
+    async def change(name: str, on: bool, response: Response, if_match: str | None) -> dict[str, Any]:
+        look.at("operator", name)
+        answer = await daemon.catalog.set_break(name, on, look.unless_changed("operator", name, if_match))
+        look.tagged(response, "operator", name)
+        return answer
 
     @app.put("/api/v1/operators/{name}/break", summary="Set a break point at an operator's output")
-    async def set_break(name: Name) -> dict[str, Any]:
-        find(daemon.engine.operators(), name, "operator")
-        return await daemon.catalog.set_break(name, True)
+    async def set_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        return await change(name, True, response, if_match)
 
     @app.delete("/api/v1/operators/{name}/break", summary="Unset a break point")
-    async def unset_break(name: Name) -> dict[str, Any]:
-        find(daemon.engine.operators(), name, "operator")
-        return await daemon.catalog.set_break(name, False)
+    async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        return await change(name, False, response, if_match)
+
+
+class Look:
+    """Finds what a path names, with its tag."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._kinds: Mapping[str, Callable[[], list[dict[str, Any]]]] = {
+            "stream": daemon.streams,
+            "query": daemon.queries,
+            "sink": daemon.catalog.sinks,
+            "component": daemon.components,
+            "operator": daemon.engine.operators,
+        }
+        self._catalog = daemon.catalog
+
+    def at(self, kind: str, name: str) -> dict[str, Any]:
+        """The thing as it is now, or a refusal with the nearest name."""
+        return self._catalog.export() if kind == "catalog" else find(self._kinds[kind](), name, kind)
+
+    def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:
+        """The thing, and its tag in the answer."""
+        found = self.at(kind, name)
+        response.headers["etag"] = etag(kind, found)
+        return found
+
+    def unless_changed(self, kind: str, name: str, if_match: str | None) -> Check:
+        """Refuses a change whose header `If-Match` does not name the thing as it is when the change has its turn."""
+
+        def check() -> None:
+            if if_match is None:
+                return
+            now = self.at(kind, name)
+            tag = etag(kind, now)
+            if not matches(if_match, tag):
+                raise Changed(kind, name, if_match, tag, now)
+
+        return check
 
 
 def find(items: Sequence[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from millrace.engine.events import (
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.protocol import Refuse
+from millrace.protocol import MillraceError, Refuse
 from millrace.server.decisions import Decisions, PausedQuery, decided
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
@@ -62,6 +62,14 @@ log = structlog.get_logger()
 
 # The codes that a refused name has, by kind.
 UNKNOWN: Final = {"stream": "unknown_stream", "query": "unknown_query", "sink": "unknown_sink"}
+
+
+# Called when it is a change's turn; raises if the change shall not be made.
+Check = Callable[[], None]
+
+
+def _nothing() -> None:
+    """The check of whoever does not mind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +135,17 @@ class Catalog:
 
     # -- statements --------------------------------------------------------------------------------
 
-    async def execute(self, sql: str, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    async def execute(self, sql: str, *, dry_run: bool = False, check: Check = _nothing) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
 
         Goes on if whoever asked goes away: a change that is half known would be worse than one nobody waits for.
+        `check`, here and below, is called when it is this change's turn, and may refuse it.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, dry_run)))
+        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, dry_run, check)))
 
-    async def _execute(self, sql: str, dry_run: bool) -> list[dict[str, Any]]:
+    async def _execute(self, sql: str, dry_run: bool, check: Check) -> list[dict[str, Any]]:
         async with self._one_at_a_time:
+            check()
             steps, after = self._plan(sql)
             if not dry_run:
                 await self._apply(steps)
@@ -311,12 +321,12 @@ class Catalog:
 
     # -- single changes ----------------------------------------------------------------------------
 
-    async def drop(self, kind: str, name: str) -> dict[str, Any]:
+    async def drop(self, kind: str, name: str, check: Check = _nothing) -> dict[str, Any]:
         """What DROP says, by the API."""
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
             raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
-        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"')
+        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"', check=check)
         return {kind: name, "dropped": True}
 
     def explain(self, name: str) -> dict[str, Any]:
@@ -325,31 +335,37 @@ class Catalog:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
         return {"query": name, "text": explain(query, self.known), "sql": query.sql}
 
-    async def pause(self, name: str, reason: str | None = None) -> dict[str, Any]:
+    async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("pause", lambda: self._pause(name, reason), check)
+
+    async def _pause(self, name: str, reason: str | None) -> dict[str, Any]:
         if self._runner.forget_hold(name):
-            self.keep()
             return {"query": name, "paused": "paused by an admin, and a slow consumer before"}
         command = PauseQuery(name) if reason is None else PauseQuery(name, reason)
-        return await self._change("pause", lambda: self._runner.command(command))
+        paused: dict[str, Any] = await self._runner.command(command)
+        return paused
 
-    async def resume(self, name: str) -> dict[str, Any]:
-        return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)))
+    async def resume(self, name: str, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)), check)
 
-    async def set_strategy(self, component: str, strategy: str, operator: str | None) -> dict[str, Any]:
+    async def set_strategy(
+        self, component: str, strategy: str, operator: str | None, check: Check = _nothing
+    ) -> dict[str, Any]:
         command = SetStrategy(component, strategy, operator)
-        return await self._change("strategy", lambda: self._runner.command(command))
+        return await self._change("strategy", lambda: self._runner.command(command), check)
 
-    async def set_break(self, operator: str, on: bool) -> dict[str, Any]:
-        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)))
+    async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
 
-    async def set_weight(self, component: str, weight: int) -> dict[str, Any]:
-        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)))
+    async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
 
-    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
             try:
+                check()
                 answer: dict[str, Any] = await ask()
-            except Refuse:
+            except MillraceError:
                 self._metrics.reconfigured(kind, "refused")
                 raise
             self._metrics.reconfigured(kind, "done")
