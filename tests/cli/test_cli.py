@@ -79,6 +79,47 @@ def test_explain(server):
     assert "WHERE k > 5" in server.millrace("sql", "EXPLAIN SELECT k FROM a WHERE k > 5").stdout
 
 
+def test_explain_analyze(server):
+    shown = server.millrace("explain", "q", "--analyze").stdout
+    assert "q.union1" in shown
+    assert "selectivity" in shown
+    assert server.millrace("sql", "EXPLAIN ANALYZE q").stdout.splitlines()[0] == shown.splitlines()[0]
+    assert server.json("explain", "q", "--analyze")["state"] == "running"
+
+
+def test_the_graph_as_a_drawing(server):
+    heads = {
+        "mermaid": "flowchart LR",
+        "dot": 'digraph "a" {',
+        "table": "operator",
+        "text": "component a: dfs, weight 1",
+    }
+    for form, head in heads.items():
+        assert server.millrace("component", "show", "a", "--format", form).stdout.startswith(head)
+    assert server.json("component", "show", "a", "--format", "dot")["arcs"][0]["from"] == "a.source"
+    assert server.millrace("component", "show", "a", "--format", "png").returncode == 2
+
+
+def test_export(server, tmp_path):
+    exported = server.millrace("export").stdout
+    assert "CREATE STREAM a (k BIGINT, name TEXT);\n" in exported
+    assert "-- millrace strategy set a dfs\n" in exported
+    file = tmp_path / "again.sql"
+    file.write_text(exported)
+    assert "there is already a stream" in server.millrace("apply", str(file)).stderr
+    assert server.json("export")["statements"][0] == "CREATE STREAM a (k BIGINT, name TEXT)"
+
+
+def test_weight_and_the_reason_of_a_pause(server):
+    assert server.millrace("component", "weight", "b", "3").returncode == 1
+    assert server.millrace("component", "weight", "a", "3").stderr == "a now weighs 3\n"
+    assert server.json("component", "show", "a")["weight"] == 3
+    assert server.millrace("component", "weight", "a", "0").returncode == 2
+    assert server.millrace("query", "pause", "q", "--reason", "for lunch").returncode == 0
+    assert server.json("query", "show", "q")["reason"] == "for lunch"
+    assert server.millrace("query", "resume", "q").returncode == 0
+
+
 def test_why(server):
     said = server.millrace("why", "q")
     assert said.returncode == 0

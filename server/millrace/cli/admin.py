@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -62,7 +63,9 @@ def groups() -> dict[str, typer.Typer]:
 def _group(kind: str) -> typer.Typer:
     group = typer.Typer(help=HELP[kind], no_args_is_help=True)
     group.command("list", help=f"List all {PLURALS[kind]}.")(linked(_lister(kind)))
-    group.command("show", help=f"Show one {kind}, whole.")(linked(_shower(kind)))
+    group.command("show", help=f"Show one {kind}, whole.")(
+        linked(component_show if kind == "component" else _shower(kind))
+    )
     return group
 
 
@@ -155,9 +158,15 @@ def export(link: Link) -> None:
         show.out(answer["sql"].rstrip())
 
 
-def explain(link: Link, query: Name) -> None:
-    """Show the plan of a running query."""
-    answer = link.get(f"queries/{segment(query)}/explain")
+def explain(
+    link: Link,
+    query: Name,
+    analyze: Annotated[
+        bool, typer.Option("--analyze", help="Per operator: rates, selectivity, cost, queue, idle-waiting, state.")
+    ] = False,
+) -> None:
+    """Show the plan of a running query, and what its operators really do."""
+    answer = link.get(f"queries/{segment(query)}/explain" + ("?analyze=true" if analyze else ""))
     if link.as_json:
         show.as_json(answer)
     else:
@@ -193,6 +202,30 @@ def query_resume(link: Link, name: Name) -> None:
 
 
 # -- scheduling --------------------------------------------------------------------------------------------------------
+
+
+class Form(StrEnum):
+    MERMAID = "mermaid"
+    DOT = "dot"
+    TABLE = "table"
+    TEXT = "text"
+
+
+def component_show(
+    link: Link,
+    name: Name,
+    form: Annotated[
+        Form | None,
+        typer.Option("--format", help="Draw its graph: operators, arcs, queues, rates, strategies, breaks."),
+    ] = None,
+) -> None:
+    """Show one component, whole, or its graph as a drawing."""
+    if form is None:
+        _print(link, link.get(f"components/{segment(name)}"))
+    elif link.as_json:
+        show.as_json(link.get(f"components/{segment(name)}/graph"))
+    else:
+        show.out(link.get(f"components/{segment(name)}/graph?format={form.value}")["text"])
 
 
 def component_table(link: Link, name: Name) -> None:

@@ -8,9 +8,9 @@ No route waits for anything but the engine's next steps.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fastapi import FastAPI, Header, Path, Request, Response
+from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,9 +18,12 @@ from starlette.exceptions import HTTPException
 
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
+from millrace.server.analysis import analyze as analyzed
+from millrace.server.analysis import asked_for
 from millrace.server.catalog import Check
 from millrace.server.console import page
 from millrace.server.etags import Changed, etag, matches
+from millrace.server.graph import draw, render
 from millrace.server.metrics import version
 from millrace.server.names import nearest
 from millrace.sql.errors import SqlError
@@ -82,6 +85,11 @@ class PauseRequest(BaseModel):
 
 
 Name = Annotated[str, Path(max_length=1_000)]
+Analyze = Annotated[bool, Query(description="Measured rates, selectivity and cost per operator as well.")]
+Form = Annotated[
+    Literal["json", "mermaid", "dot", "table", "text"],
+    Query(alias="format", description="Data, or a drawing: for any but json the answer has a `text`."),
+]
 IfMatch = Annotated[
     str | None,
     Header(description="Make the change only if the thing still has this ETag; else 412 says what it is now."),
@@ -234,6 +242,10 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
 
     @app.post("/api/v1/sql", summary="Plan statements and apply them as a whole")
     async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        name = asked_for(request.sql)
+        if name is not None:
+            told = {"kind": "explain", "name": name, **analyzed(daemon, name)}
+            return {"dry_run": request.dry_run, "statements": [told]}
         check = look.unless_changed("catalog", "", if_match)
         statements = await daemon.catalog.execute(request.sql, dry_run=request.dry_run, check=check)
         look.tagged(response, "catalog", "")
@@ -275,9 +287,9 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def drop_query(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
         return await daemon.catalog.drop("query", name, look.unless_changed("query", name, if_match))
 
-    @app.get("/api/v1/queries/{name}/explain", summary="The plan of a query")
-    async def explain(name: Name) -> dict[str, Any]:
-        return daemon.catalog.explain(name)
+    @app.get("/api/v1/queries/{name}/explain", summary="The plan of a query, and what its operators really do")
+    async def explain(name: Name, analyze: Analyze = False) -> dict[str, Any]:
+        return analyzed(daemon, name) if analyze else daemon.catalog.explain(name)
 
     @app.get("/api/v1/queries/{name}/why", summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:
@@ -331,6 +343,11 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
     async def table(name: Name) -> dict[str, Any]:
         look.at("component", name)
         return daemon.engine.table(name)
+
+    @app.get("/api/v1/components/{name}/graph", summary="Operators, arcs, queues, rates, strategies and break points")
+    async def graph(name: Name, form: Form = "json") -> dict[str, Any]:
+        drawn = draw(daemon.engine, look.at("component", name), daemon.rates.now())
+        return drawn if form == "json" else {"component": name, "format": form, "text": render(drawn, form)}
 
     @app.get("/api/v1/components/{name}/strategy", summary="The strategy of a component and of its operators")
     async def strategy(name: Name, response: Response) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.lines import LineDialect
 from millrace.server.metrics import Metrics, version
+from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
 
@@ -103,6 +104,7 @@ class Daemon:
             folder=settings.server.data_dir,
         )
         self.runner.on_failure = self.catalog.query_failed
+        self.rates = Rates(self.engine, self.runner.now_us)
         self.admin_token = _token(admin_security(settings.server))
         self.hall = Hall(
             runner=self.runner,
@@ -236,6 +238,7 @@ class Daemon:
         self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
         if self.settings.limits.idle_seconds:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
+        self._watch(asyncio.create_task(self._measure(), name="rates"))
         self._write_addresses()
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
@@ -314,6 +317,11 @@ class Daemon:
             for connection in tuple(self.hall.connections):
                 if connection.idle_since(loop.time()) > idle_seconds:
                     connection.farewell(f"nothing was said for {idle_seconds} seconds")
+
+    async def _measure(self) -> None:
+        while True:
+            self.rates.look()
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _write_addresses(self) -> None:
         """Tell programs on this machine where the server listens, for as long as it does."""
