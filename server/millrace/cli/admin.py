@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli import show
+from millrace.cli import show, trial
 from millrace.cli.link import Link, segment
 from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
@@ -54,6 +54,8 @@ def groups() -> dict[str, typer.Typer]:
     made["strategy"] = typer.Typer(help="Which operator runs next.", no_args_is_help=True)
     made["strategy"].command("show")(linked(strategy_show))
     made["strategy"].command("set")(linked(strategy_set))
+    made["strategy"].command("try")(linked(trial.strategy_try))
+    made["strategy"].command("trial")(linked(trial.strategy_trial))
     made["break"] = typer.Typer(help="Virtual break points in the query graph.", no_args_is_help=True)
     made["break"].command("set")(linked(break_set))
     made["break"].command("unset")(linked(break_unset))

@@ -16,16 +16,19 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
 from millrace.server.analysis import analyze as analyzed
 from millrace.server.analysis import asked_for
 from millrace.server.catalog import Check
+from millrace.server.conditions import FORMS
 from millrace.server.console import page
 from millrace.server.etags import Changed, etag, matches
 from millrace.server.graph import draw, render
 from millrace.server.metrics import version
 from millrace.server.names import nearest
+from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
 
 if TYPE_CHECKING:
@@ -51,6 +54,9 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_sink": 404,
     "unknown_component": 404,
     "unknown_operator": 404,
+    "unknown_trial": 404,
+    "bad_condition": 400,
+    "bad_span": 400,
 }
 
 
@@ -85,6 +91,34 @@ class PauseRequest(BaseModel):
 
 
 Name = Annotated[str, Path(max_length=1_000)]
+
+
+class TrialRequest(BaseModel):
+    """A strategy to try, for how long, and when not to keep it."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    operator: str | None = Field(default=None, description="Try it for this operator's row alone.", max_length=1_000)
+    for_: str = Field(alias="for", description="How long to try it, such as 30s.", max_length=100)
+    before: str | None = Field(
+        default=None, description="How long to measure before; as long as `for` if not given.", max_length=100
+    )
+    revert_if: str | None = Field(default=None, description=f"When to go back: {FORMS}.", max_length=1_000)
+    revert: bool = Field(default=False, description="Go back in any case.")
+
+    def wish(self, component: str) -> Wish:
+        for_us = _span_us("for", self.for_)
+        before_us = for_us if self.before is None else _span_us("before", self.before)
+        return Wish(component, self.strategy, self.operator, for_us, before_us, self.revert_if, self.revert)
+
+
+def _span_us(name: str, text: str) -> int:
+    try:
+        return parse_interval(text)
+    except Refuse as error:
+        raise Refuse(f"{name}: {error.text}", code="bad_span") from None
+
+
 Analyze = Annotated[bool, Query(description="Measured rates, selectivity and cost per operator as well.")]
 Form = Annotated[
     Literal["json", "mermaid", "dot", "table", "text"],
@@ -363,6 +397,21 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
         answer = await daemon.catalog.set_strategy(name, request.strategy, request.operator, check)
         look.tagged(response, "component", name)
         return answer
+
+    @app.post(
+        "/api/v1/components/{name}/trial", status_code=202, summary="Try a strategy, measured; then keep it or not"
+    )
+    async def try_strategy(name: Name, request: TrialRequest, if_match: IfMatch = None) -> dict[str, Any]:
+        look.at("component", name)
+        return await daemon.trials.begin(request.wish(name), look.unless_changed("component", name, if_match))
+
+    @app.get("/api/v1/components/{name}/trial", summary="The trial that runs, or the last one")
+    async def trial(name: Name) -> dict[str, Any]:
+        return daemon.trials.look(name)
+
+    @app.delete("/api/v1/components/{name}/trial", summary="End the trial that runs, and go back")
+    async def end_trial(name: Name) -> dict[str, Any]:
+        return await daemon.trials.cancel(name)
 
     @app.put("/api/v1/components/{name}/weight", summary="Set a component's share of the processor")
     async def set_weight(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +33,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.decisions import Decisions, PausedQuery, decided
+from millrace.server.decisions import ComponentDecisions, Decisions, PausedQuery, decided
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
@@ -129,6 +129,7 @@ class Catalog:
         self._strategy = strategy
         self._defaults = defaults
         self._sinks: dict[str, _Made] = {}
+        self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
         self._store = None if folder is None else Store(folder / "catalog.sqlite")
         self._loaded = False  # before that, what holds is not yet what is to be kept
@@ -352,7 +353,65 @@ class Catalog:
         self, component: str, strategy: str, operator: str | None, check: Check = _nothing
     ) -> dict[str, Any]:
         command = SetStrategy(component, strategy, operator)
-        return await self._change("strategy", lambda: self._runner.command(command), check)
+
+        def check_all() -> None:
+            check()
+            self._refuse_in_trial(component)
+
+        return await self._change("strategy", lambda: self._runner.command(command), check_all)
+
+    # -- trials ------------------------------------------------------------------------------------
+
+    async def hold_strategy(self, component: str, check: Check = _nothing) -> ComponentDecisions:
+        """A trial of the component begins: until it is decided, what holds now is what is kept and exported."""
+        async with self._one_at_a_time:
+            check()
+            found = self._refuse_in_trial(component)
+            self._held[found.first] = found
+            return found
+
+    def release_strategy(self, component: ComponentDecisions) -> None:
+        """The trial is decided."""
+        del self._held[component.first]
+        self.keep()
+
+    async def try_strategy(self, command: SetStrategy) -> None:
+        """Set a strategy that is not decided yet."""
+        await self.carry_out("strategy", [command])
+
+    async def carry_out(self, kind: str, commands: Sequence[CommandBody]) -> None:
+        """Several commands as one change; the first refusal is raised, after all of them."""
+
+        async def ask() -> dict[str, Any]:
+            outcomes = await asyncio.gather(*map(self._runner.command, commands), return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            return {}
+
+        await self._change(kind, ask, _nothing)
+
+    def _refuse_in_trial(self, name: str) -> ComponentDecisions:
+        """What is decided of the component, if no trial of it runs."""
+        found = next((one for one in decided(self._engine) if one.component == name), None)
+        if found is None:
+            raise Refuse(f"there is no component {name}", code="unknown_component")
+        if found.first in self._held:
+            raise Refuse(
+                f"a trial of component {name} runs: wait for it, or end it with "
+                f"`millrace strategy trial {name} --cancel`",
+                code="trial_running",
+            )
+        return found
+
+    def _settled(self, component: ComponentDecisions) -> ComponentDecisions:
+        """What is decided of a component, without what is only tried."""
+        held = self._held.get(component.first)
+        if held is None:
+            return component
+        return component.model_copy(update={"strategy": held.strategy, "operators": held.operators})
+
+    # -- single changes, further -------------------------------------------------------------------
 
     async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
@@ -421,7 +480,7 @@ class Catalog:
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
-            components=decided(self._engine),
+            components=tuple(self._settled(component) for component in decided(self._engine)),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
                 for query in self._engine.queries()

@@ -24,6 +24,7 @@ import structlog
 import uvicorn
 
 from millrace.engine.engine import Engine
+from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError
 from millrace.server.api import build
@@ -45,6 +46,7 @@ from millrace.server.metrics import Metrics, version
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
+from millrace.server.trial import Trials
 
 log = structlog.get_logger()
 
@@ -60,6 +62,8 @@ SWEEP_SHARE: Final = 4
 FEEDS_SHOWN: Final = 1_000
 # How long the end waits for files to be finished, after the rows have been written.
 SINK_SECONDS: Final = 5.0
+# How long the end waits for trials to be taken back: a step or two of the engine.
+TRIAL_SECONDS: Final = 2.0
 
 
 class StartError(MillraceError):
@@ -89,7 +93,6 @@ class Daemon:
         )
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
-        self.runner.on_delivery = self.metrics.delivered
         self.runner.on_reconfiguration = self.metrics.paused
         self.runner.on_ask_ended = self.metrics.ask_ended
         slow = Slow(limits.on_slow, limits.slow_limit)
@@ -104,6 +107,8 @@ class Daemon:
             folder=settings.server.data_dir,
         )
         self.runner.on_failure = self.catalog.query_failed
+        self.trials = Trials(self.engine, self.runner, self.catalog)
+        self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
         self.admin_token = _token(admin_security(settings.server))
         self.hall = Hall(
@@ -256,12 +261,24 @@ class Daemon:
         """Begin the orderly end."""
         self._stopping.set()
 
+    def _delivered(self, query: str, now_us: int, batch: Batch) -> None:
+        self.metrics.delivered(query, now_us, batch)
+        self.trials.delivered(query, now_us, batch)
+
+    async def _end_trials(self) -> None:
+        """Nothing that is only tried outlives the server."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TRIAL_SECONDS):
+                await self.trials.close()
+
     async def _end(self) -> None:
         """Stop accepting, finish what is queued within the bound, flush the sinks, say goodbye."""
         self.state = "draining"
         self._remove_addresses()
         seconds = self.settings.server.drain_seconds
         log.info("draining", at_most_seconds=seconds)
+        if self._failure is None:
+            await self._end_trials()
         if self._server is not None:
             self._server.close()
         for connection in tuple(self.hall.connections):

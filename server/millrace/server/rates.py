@@ -68,13 +68,13 @@ class Rates:
         for name, counters in views.counters(self._engine, now_us).items():
             for then_us, look in self._looks:
                 before = look.get(name)
-                if before is not None and then_us < now_us and _goes_on(before, counters):
+                if before is not None and then_us < now_us and goes_on(before, counters):
                     found[name] = between(before, counters, now_us - then_us)
                     break
         return found
 
 
-def _goes_on(before: Counters, after: Counters) -> bool:
+def goes_on(before: Counters, after: Counters) -> bool:
     """Whether both were counted by one operator: another one of the same name began at zero."""
     return before[0] <= after[0] and before[2] <= after[2] and len(before[4]) == len(after[4])
 

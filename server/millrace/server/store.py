@@ -76,6 +76,7 @@ class Store:
             database.execute("DELETE FROM statements")
             database.executemany("INSERT INTO statements (sql) VALUES (?)", [(sql,) for sql in statements])
             database.execute("INSERT OR REPLACE INTO decisions VALUES (1, ?)", (decisions,))
+            self._tables = {"statements", "decisions"}
 
     def close(self) -> None:
         self._database.close()
