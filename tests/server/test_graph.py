@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from millrace.engine import views
 from millrace.server.analysis import asked_for
 from millrace.server.graph import FORMS, draw, render
 from millrace.server.rates import LOOKS, Rates, between
@@ -20,7 +21,8 @@ CREATE QUERY top AS SELECT k FROM q WHERE k > 7
 
 
 def graph_of(daemon):
-    return draw(daemon.engine, daemon.components()[0], daemon.rates.now())
+    forks = views.forks(daemon.engine)
+    return draw(forks, daemon.operators(), daemon.components()[0], daemon.rates.now())
 
 
 def wanted_arcs(graph):

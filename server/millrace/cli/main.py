@@ -22,7 +22,7 @@ EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 78  # sysexits' EX_CONFIG
 
 # Commands whose modules are imported only when they are asked for: (module, function).
-LAZY: Final = {"run": ("millrace.cli.run", "run")}
+LAZY: Final = {"run": ("millrace.cli.run", "run"), "top": ("millrace.cli.top", "top")}
 
 
 class Commands(TyperGroup):

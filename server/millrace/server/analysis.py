@@ -32,7 +32,7 @@ def analyze(daemon: Daemon, name: str) -> dict[str, Any]:
     rates = daemon.rates.now()
     measured = [
         _measured(operator, rates.get(operator["name"]))
-        for operator in daemon.engine.operators()
+        for operator in daemon.operators()
         if operator["name"] in members
     ]
     seconds = max((found["seconds"] or 0.0 for found in measured), default=0.0)

@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from millrace.engine import views
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
@@ -380,7 +381,7 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/components/{name}/graph", summary="Operators, arcs, queues, rates, strategies and break points")
     async def graph(name: Name, form: Form = "json") -> dict[str, Any]:
-        drawn = draw(daemon.engine, look.at("component", name), daemon.rates.now())
+        drawn = draw(views.forks(daemon.engine), daemon.operators(), look.at("component", name), daemon.rates.now())
         return drawn if form == "json" else {"component": name, "format": form, "text": render(drawn, form)}
 
     @app.get("/api/v1/components/{name}/strategy", summary="The strategy of a component and of its operators")
@@ -429,7 +430,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/operators", summary="All operators with their counters")
     async def operators() -> list[dict[str, Any]]:
-        return daemon.engine.operators()
+        return daemon.operators()
 
     @app.get("/api/v1/operators/{name}", summary="One operator")
     async def operator(name: Name, response: Response) -> dict[str, Any]:
@@ -459,7 +460,7 @@ class Look:
             "query": daemon.queries,
             "sink": daemon.catalog.sinks,
             "component": daemon.components,
-            "operator": daemon.engine.operators,
+            "operator": daemon.operators,
         }
         self._catalog = daemon.catalog
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 import structlog
 import uvicorn
 
+from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
@@ -171,9 +172,19 @@ class Daemon:
         }
         return {**shown, "tuples": origin["late"], "connections": 0, "bytes": 0, "rejected": 0}
 
+    def operators(self) -> list[dict[str, Any]]:
+        """The engine's operators. Waiting goes on by the clock while the engine has nothing to do."""
+        counters = views.counters(self.engine, self.runner.now_us())
+        operators = self.engine.operators()
+        for operator in operators:
+            if operator["waits"]:
+                for given, idle_us in zip(operator["inputs"], counters[operator["name"]][4], strict=True):
+                    given["idle_wait_us"] = idle_us
+        return operators
+
     def components(self) -> list[dict[str, Any]]:
         """The engine's components, with the inputs of their operators: what waits, and for how long it has."""
-        operators = {operator["name"]: operator for operator in self.engine.operators()}
+        operators = {operator["name"]: operator for operator in self.operators()}
         return [
             {
                 **component,

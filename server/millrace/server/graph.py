@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from millrace.engine import views
-from millrace.engine.engine import Engine
 from millrace.server.rates import Rate
 
 Graph = Mapping[str, Any]
 
 
-def draw(engine: Engine, component: Mapping[str, Any], rates: Mapping[str, Rate]) -> dict[str, Any]:
-    """The graph as data."""
+def draw(
+    forks: Mapping[str, str],
+    operators: Sequence[Mapping[str, Any]],
+    component: Mapping[str, Any],
+    rates: Mapping[str, Rate],
+) -> dict[str, Any]:
+    """The graph as data. `forks` has the name of the fork of each operator whose output is shared."""
     members = set(component["operators"])
-    operators = [operator for operator in engine.operators() if operator["name"] in members]
-    forks = views.forks(engine)
+    operators = [operator for operator in operators if operator["name"] in members]
     return {
         "component": component["name"],
         "strategy": component["strategy"],
