@@ -29,16 +29,16 @@ from millrace.server.etags import Changed, etag, matches
 from millrace.server.graph import draw, render
 from millrace.server.metrics import version
 from millrace.server.names import nearest
+from millrace.server.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
 from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
 
 if TYPE_CHECKING:
     from millrace.server.daemon import Daemon
 
-PROBLEM: Final = "application/problem+json"
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
-# A million characters of SQL, each at its longest in JSON.
-BODY_BYTES: Final = 8 * 2**20
+# A million characters of SQL, each at its longest in JSON: twelve bytes, an escaped pair of surrogates.
+BODY_BYTES: Final = 16 * 2**20
 # What a load balancer may ask without a token.
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 
@@ -64,7 +64,7 @@ STATUSES: Final[Mapping[str, int]] = {
 class SqlRequest(BaseModel):
     """Statements to plan, and to apply unless it is a dry run."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     sql: str = Field(description="One or more statements, separated by semicolons.", max_length=1_000_000)
     dry_run: bool = Field(default=False, description="Plan and check everything, apply nothing.")
 
@@ -72,7 +72,7 @@ class SqlRequest(BaseModel):
 class StrategyRequest(BaseModel):
     """A strategy for a component, or for one of its operators."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Re-map this operator's row alone.", max_length=1_000)
 
@@ -80,14 +80,14 @@ class StrategyRequest(BaseModel):
 class WeightRequest(BaseModel):
     """A component's share of the processor."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     weight: int = Field(ge=1, le=1_000_000)
 
 
 class PauseRequest(BaseModel):
     """Why a query is paused, for whoever looks at it later."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
 
 
@@ -97,7 +97,7 @@ Name = Annotated[str, Path(max_length=1_000)]
 class TrialRequest(BaseModel):
     """A strategy to try, for how long, and when not to keep it."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
     strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Try it for this operator's row alone.", max_length=1_000)
     for_: str = Field(alias="for", description="How long to try it, such as 30s.", max_length=100)
@@ -139,6 +139,7 @@ def build(daemon: Daemon) -> FastAPI:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
+        responses=refusals(*ALWAYS),
     )
     _add_guards(app, daemon)
     _add_pages(app, daemon)
@@ -148,6 +149,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_sinks(app, daemon)
     _add_components(app, daemon)
     _add_operators(app, daemon)
+    vars(app)["openapi"] = document(app)
     return app
 
 
@@ -193,23 +195,13 @@ def _mistake(_: Request, error: Exception) -> JSONResponse:
 
 def _no_route(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, "http", _title(error.status_code), str(error.detail))
+    answer = problem(error.status_code, "http", _title(error.status_code), str(error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def _title(status: int) -> str:
-    return {
-        400: "The statement cannot be used",
-        401: "A token is required",
-        403: "This is not allowed",
-        413: "The request is too large",
-        404: "There is no such thing",
-        405: "This cannot be done here",
-        409: "This cannot be done now",
-        412: "It has changed meanwhile",
-        422: "The request is not well formed",
-        500: "The server failed",
-        503: "The server is ending",
-    }.get(status, "The request failed")
+    return TITLES.get(status, "The request failed")
 
 
 def _add_guards(app: FastAPI, daemon: Daemon) -> None:
@@ -255,11 +247,16 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     async def healthy() -> str:
         return "healthy\n"
 
-    @app.get("/-/ready", response_class=PlainTextResponse, summary="Whether feeds and queries are served")
+    @app.get(
+        "/-/ready",
+        responses={503: {"description": "The server starts or ends"}},
+        response_class=PlainTextResponse,
+        summary="Whether feeds and queries are served",
+    )
     async def ready() -> Response:
         return PlainTextResponse(f"{daemon.state}\n", 200 if daemon.state == "ready" else 503)
 
-    @app.get("/metrics", summary="Metrics for Prometheus")
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
     async def metrics() -> Response:
         return Response(daemon.metrics.text(), media_type=METRICS)
 
@@ -275,7 +272,7 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 def _add_sql(app: FastAPI, daemon: Daemon) -> None:
     look = Look(daemon)
 
-    @app.post("/api/v1/sql", summary="Plan statements and apply them as a whole")
+    @app.post("/api/v1/sql", responses=tagged(400, 404, 409, 412), summary="Plan statements and apply them as a whole")
     async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         name = asked_for(request.sql)
         if name is not None:
@@ -286,7 +283,9 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
         look.tagged(response, "catalog", "")
         return {"dry_run": request.dry_run, "statements": statements}
 
-    @app.get("/api/v1/catalog", summary="Everything that was created and decided, as SQL and as data")
+    @app.get(
+        "/api/v1/catalog", responses=tagged(), summary="Everything that was created and decided, as SQL and as data"
+    )
     async def catalog(response: Response) -> dict[str, Any]:
         return look.tagged(response, "catalog", "")
 
@@ -298,11 +297,13 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     async def streams() -> list[dict[str, Any]]:
         return daemon.streams()
 
-    @app.get("/api/v1/streams/{name}", summary="One stream")
+    @app.get("/api/v1/streams/{name}", responses=tagged(404), summary="One stream")
     async def stream(name: Name, response: Response) -> dict[str, Any]:
         return look.tagged(response, "stream", name)
 
-    @app.delete("/api/v1/streams/{name}", summary="Drop a stream that no query reads")
+    @app.delete(
+        "/api/v1/streams/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a stream that no query reads"
+    )
     async def drop_stream(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
         return await daemon.catalog.drop("stream", name, look.unless_changed("stream", name, if_match))
 
@@ -314,24 +315,34 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def queries() -> list[dict[str, Any]]:
         return daemon.queries()
 
-    @app.get("/api/v1/queries/{name}", summary="One query")
+    @app.get("/api/v1/queries/{name}", responses=tagged(404), summary="One query")
     async def query(name: Name, response: Response) -> dict[str, Any]:
         return look.tagged(response, "query", name)
 
-    @app.delete("/api/v1/queries/{name}", summary="Drop a query that nothing reads")
+    @app.delete(
+        "/api/v1/queries/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a query that nothing reads"
+    )
     async def drop_query(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
         return await daemon.catalog.drop("query", name, look.unless_changed("query", name, if_match))
 
-    @app.get("/api/v1/queries/{name}/explain", summary="The plan of a query, and what its operators really do")
+    @app.get(
+        "/api/v1/queries/{name}/explain",
+        responses=refusals(404),
+        summary="The plan of a query, and what its operators really do",
+    )
     async def explain(name: Name, analyze: Analyze = False) -> dict[str, Any]:
         return analyzed(daemon, name) if analyze else daemon.catalog.explain(name)
 
-    @app.get("/api/v1/queries/{name}/why", summary="What a query waits for, if it waits")
+    @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:
         look.at("query", name)
         return daemon.engine.why(name)
 
-    @app.post("/api/v1/queries/{name}/pause", summary="Pause a query; it skips what arrives meanwhile")
+    @app.post(
+        "/api/v1/queries/{name}/pause",
+        responses=tagged(400, 404, 409, 412),
+        summary="Pause a query; it skips what arrives meanwhile",
+    )
     async def pause(
         name: Name, response: Response, request: PauseRequest | None = None, if_match: IfMatch = None
     ) -> dict[str, Any]:
@@ -340,7 +351,11 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
         look.tagged(response, "query", name)
         return answer
 
-    @app.post("/api/v1/queries/{name}/resume", summary="Resume a query at the then current end")
+    @app.post(
+        "/api/v1/queries/{name}/resume",
+        responses=tagged(404, 409, 412),
+        summary="Resume a query at the then current end",
+    )
     async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
         look.tagged(response, "query", name)
@@ -354,11 +369,13 @@ def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
     async def sinks() -> list[dict[str, Any]]:
         return daemon.catalog.sinks()
 
-    @app.get("/api/v1/sinks/{name}", summary="One sink")
+    @app.get("/api/v1/sinks/{name}", responses=tagged(404), summary="One sink")
     async def sink(name: Name, response: Response) -> dict[str, Any]:
         return look.tagged(response, "sink", name)
 
-    @app.delete("/api/v1/sinks/{name}", summary="Finish a sink's file and drop it")
+    @app.delete(
+        "/api/v1/sinks/{name}", responses=refusals(400, 404, 409, 412), summary="Finish a sink's file and drop it"
+    )
     async def drop_sink(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
         return await daemon.catalog.drop("sink", name, look.unless_changed("sink", name, if_match))
 
@@ -370,26 +387,40 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
     async def components() -> list[dict[str, Any]]:
         return daemon.components()
 
-    @app.get("/api/v1/components/{name}", summary="One component")
+    @app.get("/api/v1/components/{name}", responses=tagged(404), summary="One component")
     async def component(name: Name, response: Response) -> dict[str, Any]:
         return look.tagged(response, "component", name)
 
-    @app.get("/api/v1/components/{name}/table", summary="The state table of a component's scheduler")
+    @app.get(
+        "/api/v1/components/{name}/table", responses=refusals(404), summary="The state table of a component's scheduler"
+    )
     async def table(name: Name) -> dict[str, Any]:
         look.at("component", name)
         return daemon.engine.table(name)
 
-    @app.get("/api/v1/components/{name}/graph", summary="Operators, arcs, queues, rates, strategies and break points")
+    @app.get(
+        "/api/v1/components/{name}/graph",
+        responses=refusals(404),
+        summary="Operators, arcs, queues, rates, strategies and break points",
+    )
     async def graph(name: Name, form: Form = "json") -> dict[str, Any]:
         drawn = draw(views.forks(daemon.engine), daemon.operators(), look.at("component", name), daemon.rates.now())
         return drawn if form == "json" else {"component": name, "format": form, "text": render(drawn, form)}
 
-    @app.get("/api/v1/components/{name}/strategy", summary="The strategy of a component and of its operators")
+    @app.get(
+        "/api/v1/components/{name}/strategy",
+        responses=tagged(404),
+        summary="The strategy of a component and of its operators",
+    )
     async def strategy(name: Name, response: Response) -> dict[str, Any]:
         found = look.tagged(response, "component", name)
         return {"component": name, "strategy": found["strategy"], "operators": found["strategies"]}
 
-    @app.put("/api/v1/components/{name}/strategy", summary="Set the strategy of a component or of one operator")
+    @app.put(
+        "/api/v1/components/{name}/strategy",
+        responses=tagged(400, 404, 409, 412),
+        summary="Set the strategy of a component or of one operator",
+    )
     async def set_strategy(
         name: Name, request: StrategyRequest, response: Response, if_match: IfMatch = None
     ) -> dict[str, Any]:
@@ -400,21 +431,30 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
         return answer
 
     @app.post(
-        "/api/v1/components/{name}/trial", status_code=202, summary="Try a strategy, measured; then keep it or not"
+        "/api/v1/components/{name}/trial",
+        responses=refusals(400, 404, 409, 412),
+        status_code=202,
+        summary="Try a strategy, measured; then keep it or not",
     )
     async def try_strategy(name: Name, request: TrialRequest, if_match: IfMatch = None) -> dict[str, Any]:
         look.at("component", name)
         return await daemon.trials.begin(request.wish(name), look.unless_changed("component", name, if_match))
 
-    @app.get("/api/v1/components/{name}/trial", summary="The trial that runs, or the last one")
+    @app.get("/api/v1/components/{name}/trial", responses=refusals(404), summary="The trial that runs, or the last one")
     async def trial(name: Name) -> dict[str, Any]:
         return daemon.trials.look(name)
 
-    @app.delete("/api/v1/components/{name}/trial", summary="End the trial that runs, and go back")
+    @app.delete(
+        "/api/v1/components/{name}/trial", responses=refusals(404), summary="End the trial that runs, and go back"
+    )
     async def end_trial(name: Name) -> dict[str, Any]:
         return await daemon.trials.cancel(name)
 
-    @app.put("/api/v1/components/{name}/weight", summary="Set a component's share of the processor")
+    @app.put(
+        "/api/v1/components/{name}/weight",
+        responses=tagged(400, 404, 409, 412),
+        summary="Set a component's share of the processor",
+    )
     async def set_weight(
         name: Name, request: WeightRequest, response: Response, if_match: IfMatch = None
     ) -> dict[str, Any]:
@@ -432,7 +472,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     async def operators() -> list[dict[str, Any]]:
         return daemon.operators()
 
-    @app.get("/api/v1/operators/{name}", summary="One operator")
+    @app.get("/api/v1/operators/{name}", responses=tagged(404), summary="One operator")
     async def operator(name: Name, response: Response) -> dict[str, Any]:
         return look.tagged(response, "operator", name)
 
@@ -442,11 +482,15 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
         look.tagged(response, "operator", name)
         return answer
 
-    @app.put("/api/v1/operators/{name}/break", summary="Set a break point at an operator's output")
+    @app.put(
+        "/api/v1/operators/{name}/break",
+        responses=tagged(404, 409, 412),
+        summary="Set a break point at an operator's output",
+    )
     async def set_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         return await change(name, True, response, if_match)
 
-    @app.delete("/api/v1/operators/{name}/break", summary="Unset a break point")
+    @app.delete("/api/v1/operators/{name}/break", responses=tagged(404, 409, 412), summary="Unset a break point")
     async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         return await change(name, False, response, if_match)
 

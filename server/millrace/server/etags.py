@@ -34,7 +34,8 @@ class Changed(MillraceError):  # noqa: N818 - not an error: an answer
 
     def __init__(self, kind: str, name: str, wanted: str, etag: str, now: Mapping[str, Any]) -> None:
         super().__init__(
-            f"{kind} {name} is not what you have seen: If-Match wants {wanted[:200]}, and it is {etag} now. "
+            f"{f'{kind} {name}'.strip()} is not what you have seen: "
+            f"If-Match wants {wanted[:200]}, and it is {etag} now. "
             "Look at it again, and repeat the change if it is still right"
         )
         self.etag = etag
