@@ -11,7 +11,6 @@ from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
-from millrace.operators.source import Source
 
 if TYPE_CHECKING:
     from millrace.engine.component import Component
@@ -143,14 +142,20 @@ def forks(engine: Engine) -> dict[str, str]:
     return {operator.name: fork.name for operator, fork in engine.graph.forks.items()}
 
 
-def operator(engine: Engine, found: Operator) -> dict[str, Any]:
+def operators(engine: Engine) -> list[dict[str, Any]]:
+    """All operators. Whom each works for is looked up once for all of them."""
+    queries = _queries_by_operator(engine)
+    return [operator(engine, found, queries.get(found, [])) for found in engine.graph.all_operators()]
+
+
+def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
     waiting = isinstance(found, Prone)
     now_us = engine.moment.now_us
     busy = engine.costs.get(found.name, (0, 0.0))
     return {
         "name": found.name,
         "kind": found.kind,
-        "queries": queries_of(engine, found),
+        "queries": queries,
         "component": engine.graph.component_of(found).name,
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
         "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
@@ -197,15 +202,15 @@ def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, floa
     }
 
 
-def queries_of(engine: Engine, found: Operator) -> list[str]:
-    """The queries that an operator works for."""
-    if isinstance(found, Source):
-        return [
-            query.plan.name for query in engine.queries_by_name.values() if found.stream in query.plan.reads_streams
-        ]
-    return [
-        query.plan.name for query in engine.queries_by_name.values() if found is query.sink or found in query.operators
-    ]
+def _queries_by_operator(engine: Engine) -> dict[Operator, list[str]]:
+    """The queries that each operator works for, in the order of their making."""
+    found: dict[Operator, list[str]] = {}
+    for query in engine.queries_by_name.values():
+        members: list[Operator] = [*query.operators, query.sink]
+        members += [engine.source(stream) for stream in query.plan.reads_streams if stream in engine.streams_by_name]
+        for member in members:
+            found.setdefault(member, []).append(query.plan.name)
+    return found
 
 
 def idle_us(found: Operator, position: int, now_us: int) -> int:

@@ -1,8 +1,8 @@
-"""What exists, by statements: planned as a whole, applied as a whole or not at all, kept if there is a folder.
+"""What exists, by statements: planned as a whole, applied as a whole or not at all; and what was decided beside them.
 
 Rule: one change at a time. Statements are planned on top of each other first; then all their commands go to the engine
 in one step; if it refuses one, those that it had obeyed are taken back. Sinks are made before the step, because a file
-that cannot be written must refuse the whole.
+that cannot be written must refuse the whole. After each change everything is written down, if there is a folder.
 """
 
 from __future__ import annotations
@@ -360,6 +360,24 @@ class Catalog:
 
         return await self._change("strategy", lambda: self._runner.command(command), check_all)
 
+    async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
+
+    async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
+
+    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
+        async with self._one_at_a_time:
+            try:
+                check()
+                answer: dict[str, Any] = await ask()
+            except MillraceError:
+                self._metrics.reconfigured(kind, "refused")
+                raise
+            self._metrics.reconfigured(kind, "done")
+            self.keep()
+            return answer
+
     # -- trials ------------------------------------------------------------------------------------
 
     async def hold_strategy(self, component: str, check: Check = _nothing) -> ComponentDecisions:
@@ -411,26 +429,6 @@ class Catalog:
             return component
         return component.model_copy(update={"strategy": held.strategy, "operators": held.operators})
 
-    # -- single changes, further -------------------------------------------------------------------
-
-    async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
-
-    async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
-
-    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
-        async with self._one_at_a_time:
-            try:
-                check()
-                answer: dict[str, Any] = await ask()
-            except MillraceError:
-                self._metrics.reconfigured(kind, "refused")
-                raise
-            self._metrics.reconfigured(kind, "done")
-            self.keep()
-            return answer
-
     # -- life --------------------------------------------------------------------------------------
 
     async def load(self) -> None:
@@ -480,13 +478,19 @@ class Catalog:
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
-            components=tuple(self._settled(component) for component in decided(self._engine)),
+            components=tuple(self._settled(found) for found in decided(self._engine) if self._outlasts(found)),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
                 for query in self._engine.queries()
                 if query["state"] != "running" and not self._runner.holds(query["name"])
             ),
         )
+
+    def _outlasts(self, component: ComponentDecisions) -> bool:
+        """A stream's side stream is made when it is first read; one that nobody reads any more is not made again."""
+        stream = component.first.removesuffix(".source")
+        read = {name for query in self.known.queries.values() for name in query.reads_streams}
+        return stream in self.known.streams or stream in read
 
     def statements(self) -> list[str]:
         """What makes everything again, in an order in which it can be applied."""
