@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, wire
+from bench import aggregate, engine, ets, join, memory, punctuation, sequence, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -16,9 +16,21 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "aggregate-65536": lambda: aggregate.tumbling(2_000_000, 65_536),
     "aggregate-260000": lambda: aggregate.tumbling(2_000_000, 260_000),
     "aggregate-sliding": lambda: aggregate.sliding(12_000_000),
+    "aggregate-panes": lambda: aggregate.many_panes(3600, 30),
     "aggregate-closing": lambda: aggregate.closing(3_000_000, 260_000),
+    "memory-keys": lambda: memory.endless_keys(600, 10_000),
+    "sequence-recent": lambda: sequence.throughput(1 << 20, "recent") + sequence.single_tuple(20_000, "recent"),
+    "sequence-chronicle": lambda: (
+        sequence.throughput(1 << 20, "chronicle") + sequence.single_tuple(20_000, "chronicle")
+    ),
+    "punctuation": lambda: punctuation.thinning(50_000),
+    "join-band": lambda: join.band(1 << 18),
+    "join-single": lambda: join.single(20_000),
+    "join-skew": lambda: join.skew(1 << 16),
+    "join-size": lambda: join.size((4_000, 65_536, 1_000_000)),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
+    "wire-aggregate": lambda: wire.aggregate(10_000, 20_000_000, 3e6),
     "wire-idle": lambda: wire.idle_connections(1_000),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),

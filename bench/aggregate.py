@@ -31,11 +31,11 @@ SLIDING = TimeWindow(60_000_000, 10_000_000)
 
 
 class Load:
-    """Tuples at 100,000 in a second of event time, with keys and values drawn from a seed."""
+    """Tuples at 100,000 in a second of event time (or another rate), with keys and values drawn from a seed."""
 
-    def __init__(self, tuples: int, groups: int) -> None:
+    def __init__(self, tuples: int, groups: int, *, start_us: int = 0, apart_us: int = 10) -> None:
         rng = np.random.default_rng(1)
-        self.ts: Int64s = np.arange(tuples) * 10
+        self.ts: Int64s = start_us + np.arange(tuples) * apart_us
         self.k: Int64s = rng.integers(0, groups, tuples)
         self.v: Int64s = rng.integers(0, 1500, tuples)
 
@@ -63,16 +63,27 @@ def engine_with(spec: AggregateSpec, k: int) -> Engine:
 
 
 class Run:
-    """All tuples of a load through one aggregate: rows given, the sum of their second column, the longest step."""
+    """All tuples of a load through one aggregate: rows given, the sum of their second column, the longest step.
 
-    def __init__(self, load: Load, spec: AggregateSpec, k: int) -> None:
+    What comes `before` counts in no measure.
+    """
+
+    def __init__(self, load: Load, spec: AggregateSpec, k: int, before: Load | None = None) -> None:
         self.rows = self.total = 0
         self.longest = 0.0
         self._engine = engine_with(spec, k)
+        if before is not None:
+            self._feed(before, k)
+        self.longest = 0.0
+        began = time.perf_counter()
+        self._feed(load, k)
+        self.seconds = time.perf_counter() - began
+        self._step([FeedClosed("s", "bench", ended=True)])
+
+    def _feed(self, load: Load, k: int) -> None:
         batches = load.batches(k)
         for at in range(0, len(batches), 4):
             self._step([Arrived("s", "bench", batch) for batch in batches[at : at + 4]])
-        self._step([FeedClosed("s", "bench", ended=True)])
 
     def _step(self, events: Sequence[Any]) -> None:
         while True:
@@ -122,6 +133,24 @@ def sliding(tuples: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:
     slow = best_of(repeats, lambda: Run(load, panes, k))
     quick = best_of(repeats, lambda: Run(load, plain, k))
     return [Figure("sliding average, 60 s by 10 s, 1,000 keys / tumbling", slow / quick, "times", 2.0)]
+
+
+def many_panes(size_s: int, seconds: int, *, keys: int = 1000, k: int = 4096, repeats: int = 2) -> list[Figure]:
+    """A sum over the last so many seconds every second, once windows are full, against one per second; its pauses."""
+    before = Load(size_s * keys, keys, apart_us=1_000_000 // keys)
+    load = Load(seconds * 100_000, keys, start_us=size_s * 1_000_000)
+    calls = (("n", COUNT), ("s", SUM))
+    sliding = AggregateSpec(TimeWindow(size_s * 1_000_000, 1_000_000), KEY, calls)
+    plain = AggregateSpec(TimeWindow(1_000_000, 1_000_000), KEY, calls)
+    runs = [Run(load, sliding, k, before) for _ in range(repeats)]
+    slow = min(run.seconds for run in runs)
+    quick = min(Run(load, plain, k, before).seconds for _ in range(repeats))
+    name = f"sliding sum, {size_s:,} s by 1 s, {keys:,} keys"
+    return [
+        Figure(f"{name} / tumbling", slow / quick, "times", 5.0),
+        Figure(f"{name}: a second of it", slow / seconds * 1e3, "ms"),
+        Figure(f"{name}: longest step", min(run.longest for run in runs) * 1e3, "ms", 20.0),
+    ]
 
 
 def closing(tuples: int, groups: int) -> list[Figure]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import cast
+from typing import Final, Protocol, cast
 
 import msgpack
 import numpy as np
@@ -19,20 +19,85 @@ from millrace.client.arrow import to_stream
 from millrace.protocol import FrameReader, decode, encode, frame
 from millrace.protocol.messages import PROTOCOL, Ack, Credit, Data, DataArrow, Error, Hello, Message, Open, Opened
 
+# Of the frames of groups: how many keys there are, how far apart the tuples lie, and how many different frames there
+# are. They come again and again, with new times.
+GROUPS: Final = 65_536
+APART_US: Final = 10
+DIFFERENT: Final = 64
 
-def tail(kind: str, rows: int) -> tuple[bytes, bytes]:
-    """A frame's body around its sequence number. A row is three integers and a double."""
-    numbers = np.arange(rows)
-    columns = [numbers, numbers % 7, numbers * 3, numbers * 0.5]
-    message: Data | DataArrow
-    if kind == "rows":
-        message = Data(0, 0, [tuple(row) for row in zip(*(column.tolist() for column in columns), strict=True)])
-    else:
-        batch = pa.record_batch([pa.array(column) for column in columns], names=["src", "dst", "len", "rate"])
-        message = DataArrow(0, 0, rows, to_stream(batch))
+
+class Frames(Protocol):
+    """Bodies of frames, each in two parts: its sequence number stands between them."""
+
+    head: bytes
+
+    def tail(self, number: int) -> bytes:
+        """What follows the sequence number in the frame of this number."""
+
+
+class Repeated:
+    """The same rows in every frame: three integers and a double."""
+
+    def __init__(self, kind: str, rows: int) -> None:
+        numbers = np.arange(rows)
+        columns = [numbers, numbers % 7, numbers * 3, numbers * 0.5]
+        message: Data | DataArrow
+        if kind == "rows":
+            message = Data(0, 0, [tuple(row) for row in zip(*(column.tolist() for column in columns), strict=True)])
+        else:
+            batch = pa.record_batch([pa.array(column) for column in columns], names=["src", "dst", "len", "rate"])
+            message = DataArrow(0, 0, rows, to_stream(batch))
+        self.head, self._tail = parts(message)
+
+    def tail(self, number: int) -> bytes:
+        return self._tail
+
+
+class Grouped:
+    """Arrow frames of a time, a key and a value, in order of time: 100,000 tuples in a second of it."""
+
+    def __init__(self, rows: int) -> None:
+        rng = np.random.default_rng(1)
+        self._times = np.arange(rows) * APART_US
+        self._tails: list[bytearray] = []
+        self.keys = [rng.integers(0, GROUPS, rows) for _ in range(DIFFERENT)]
+        for keys in self.keys:
+            columns = {
+                "ts": pa.array(self._times, pa.timestamp("us", "UTC")),
+                "k": pa.array(keys),
+                "v": pa.array(rng.integers(0, 1500, rows)),
+            }
+            self.head, tail = parts(DataArrow(0, 0, rows, to_stream(pa.record_batch(columns))))
+            self._tails.append(bytearray(tail))
+        self._at = self._tails[0].index(self._times.tobytes())
+
+    def tail(self, number: int) -> bytes:
+        tail = self._tails[number % DIFFERENT]
+        times = self._times + number * len(self._times) * APART_US
+        tail[self._at : self._at + times.nbytes] = times.tobytes()
+        return bytes(tail)
+
+    def groups(self, frames: int, window_us: int) -> int:
+        """How many groups all windows together have that are over when the last tuple comes."""
+        rows = len(self._times)
+        each = window_us // APART_US
+        found = 0
+        for start in range(0, rows * frames - each, each):
+            first, last = start // rows, (start + each - 1) // rows
+            keys = np.concatenate([self.keys[number % DIFFERENT] for number in range(first, last + 1)])
+            found += int(np.count_nonzero(np.bincount(keys[start - first * rows :][:each])))
+        return found
+
+
+def parts(message: Message) -> tuple[bytes, bytes]:
+    """A frame's body around its sequence number."""
     body = encode(message)
     # An array of small head, kind, channel and sequence: one byte each.
     return body[:3], body[4:]
+
+
+def frames_of(kind: str, rows: int) -> Frames:
+    return Grouped(rows) if kind == "groups" else Repeated(kind, rows)
 
 
 class Sender(asyncio.Protocol):
@@ -40,7 +105,7 @@ class Sender(asyncio.Protocol):
 
     def __init__(self, stream: str, kind: str, rows: int, frames: int) -> None:
         self.stream, self.rows, self.total = stream, rows, rows * frames
-        self.head, self.tail = tail(kind, rows)
+        self.frames = frames_of(kind, rows)
         self.reader = FrameReader()
         self.credit = 0
         self.sent = 0
@@ -82,8 +147,9 @@ class Sender(asyncio.Protocol):
     def pump(self) -> None:
         while self.writable and self.credit >= self.rows and self.sent < self.total:
             number = msgpack.packb(self.sent)
-            size = len(self.head) + len(number) + len(self.tail)
-            self.transport.write(size.to_bytes(4, "big") + self.head + number + self.tail)
+            head, tail = self.frames.head, self.frames.tail(self.sent // self.rows)
+            size = len(head) + len(number) + len(tail)
+            self.transport.write(size.to_bytes(4, "big") + head + number + tail)
             self.sent += self.rows
             self.credit -= self.rows
 

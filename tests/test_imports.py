@@ -1,6 +1,7 @@
 """Imports run one way, and what decides is kept apart from what waits: read from the sources, so that nobody forgets.
 
     protocol <- operators <- engine <- sql <- server, offline, backfill <- cli         protocol <- client
+                operators <- functions <- sql
 
 The three drivers stand side by side: one may use another as long as no circle comes of it. A new room needs a row in
 `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
@@ -19,13 +20,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 ROOTS = ("server", "operators", "protocol")
 
 DRIVERS = {"server", "offline", "backfill"}
-CORE = {"protocol", "operators", "engine", "sql"}
+CORE = {"protocol", "operators", "engine", "functions", "sql"}
 MAY_IMPORT = {
     "protocol": set(),
     "client": {"protocol"},
     "operators": {"protocol"},
     "engine": {"protocol", "operators"},
-    "sql": {"protocol", "operators", "engine"},
+    "functions": {"protocol", "operators"},
+    "sql": {"protocol", "operators", "engine", "functions"},
     "server": CORE | DRIVERS,
     "offline": CORE | DRIVERS,
     "backfill": CORE | DRIVERS,

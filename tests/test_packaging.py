@@ -21,6 +21,7 @@ PACKAGES = [
     "server/millrace/offline",
     "server/millrace/server",
     "operators/millrace/engine",
+    "operators/millrace/functions",
     "operators/millrace/operators",
     "operators/millrace/sql",
     "protocol/millrace/client",

@@ -85,7 +85,8 @@ class Row:
 
 INTRODUCTION: Final = (
     "Made by `make figures` (`python -m bench.papers`): Millrace's engine under a virtual clock, with Poisson arrivals "
-    "from fixed seeds, so the same sources give the same numbers. The claims are also in [claims.csv](claims.csv)."
+    "from fixed seeds, so the same sources give the same numbers (where a figure measures the machine instead, its "
+    "text says so). The claims are also in [claims.csv](claims.csv)."
 )
 COLUMNS: Final = tuple(field.name for field in fields(Row))
 

@@ -88,6 +88,7 @@ class Outcome:
     peak_tuples  most tuples queued on all arcs together
     peak_queue   most tuples and punctuations queued together, each punctuation counted as one
     executions   executions of all operators
+    deliveries   when rows were delivered, in microseconds, and how many at once
     """
 
     rows: int
@@ -96,6 +97,7 @@ class Outcome:
     peak_tuples: int
     peak_queue: int
     executions: int
+    deliveries: Sequence[tuple[Fraction | int, int]]
 
     @property
     def latency_ms(self) -> float:
@@ -112,10 +114,12 @@ class Tally:
         self.rows = 0
         self.waited_us = Fraction(0)
         self.peak_queue = 0
+        self.deliveries: list[tuple[Fraction | int, int]] = []
 
     def ordered(self, at_us: Fraction | int, order: Effect) -> None:
         if isinstance(order, Deliver):
             self.rows += len(order.batch)
+            self.deliveries.append((at_us, len(order.batch)))
             self.waited_us += at_us * len(order.batch) - int(order.batch.arrival.sum())
 
     def executed(self, step: int, at_us: Fraction | int, execution: Execution) -> None:
@@ -172,6 +176,7 @@ def _outcome(driver: Driver, tally: Tally) -> Outcome:
         peak_tuples=engine.gauge.peak_tuples,
         peak_queue=max(tally.peak_queue, engine.gauge.peak_tuples),
         executions=sum(component["steps"] for component in engine.components()),
+        deliveries=tally.deliveries,
     )
 
 

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets
+from bench.papers import eqg, ets, oop, slides
 from bench.papers.claims import Experiment
 
-EXPERIMENTS: Final[tuple[Experiment, ...]] = (*ets.EXPERIMENTS, *eqg.EXPERIMENTS)
+EXPERIMENTS: Final[tuple[Experiment, ...]] = (
+    *ets.EXPERIMENTS,
+    *eqg.EXPERIMENTS,
+    *slides.EXPERIMENTS,
+    *oop.EXPERIMENTS,
+)

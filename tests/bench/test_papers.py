@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from bench.papers import eqg, ets
+from bench.aggregate import Load
+from bench.papers import eqg, ets, oop, slides
 from bench.papers.__main__ import FIGURES, main
 from bench.papers.claims import Claim, Experiment, Found, Paper, falling, page, read_rows
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
@@ -146,8 +147,55 @@ def test_a_lone_tuple_takes_nine_executions_by_arcs_and_fifteen_by_punctuation()
     assert total("punctuation") == 12 + 15 + 15
 
 
+def test_eqg_figure_16_at_a_small_size() -> None:
+    found = verdicts(slides.slides(5, (1, 5)))
+    assert len(found) == 4
+    assert found["SLIDE by time: on-demand ETS eliminates the burstiness"]
+
+
+def test_burstiness_is_the_spread_of_counts_over_their_mean() -> None:
+    deliveries = [(0.0, 5), (10_000.0, 1), (19_999.0, 1), (25_000.0, 4), (60_000.0, 9)]
+    assert slides.burstiness(deliveries, 10_000, 70_000) == (9 - 0) / 5
+
+
+# -- OOP ---------------------------------------------------------------------------------------------------------------
+
+
+def test_oop_figure_1_at_a_small_size() -> None:
+    """All but what the process allocates: at this size that is the engine itself."""
+    found = verdicts(oop.skew(2_000, 100, {1: (0, 1, 4)}))
+    assert len(found) == 6
+    assert found.pop("so it does in the memory that the process allocates") in (True, False)
+    assert all(found.values()), found
+
+
+def test_oop_figure_9_at_a_small_size() -> None:
+    """Rates are the machine's: what is tested is that they are found."""
+    found = oop.throughput(20_000, (100, 1_000), 1, 5_000)
+    assert len(found.claims) == 4
+    load = Load(60_000, 100)
+    assert oop.keeps_up(load, oop.counted("IOP", 20_000), 1_000.0)
+    assert not oop.keeps_up(Load(600_000, 100), oop.counted("IOP", 20_000), 1e12)
+
+
+def test_oop_figure_13_at_a_small_size() -> None:
+    found = verdicts(oop.late(2_000, (0, 5, 60), 2))
+    assert len(found) == 4
+    assert all(found.values()), found
+
+
+def test_packets_are_evenly_spaced_and_each_arrives_once() -> None:
+    ticks = [oop.between(30, at, at + 70_000).tolist() for at in range(-140_000, 1_050_000, 70_000)]
+    assert [at for tick in ticks for at in tick][:31] == [number * 1_000_000 // 30 for number in range(31)]
+    assert ticks[0] == ticks[1] == []
+
+
 def test_figures_are_drawn_of_what_was_found() -> None:
     for found in (
+        slides.slides(3, (1, 5)),
+        oop.skew(500, 20, {1: (0, 1)}),
+        oop.throughput(20_000, (50, 100), 1, 5_000),
+        oop.late(500, (0, 5), 1),
         ets.latency(60, HEARTBEATS),
         ets.queues(60, HEARTBEATS),
         eqg.strategies(1),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
-from bench import aggregate, engine, ets, wire
+from bench import aggregate, engine, ets, memory, punctuation, sequence, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -31,6 +34,12 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     assert share.value > 0
 
 
+def test_from_a_socket_to_windows() -> None:
+    """`aggregate` itself compares the rows of windows with the groups that were sent; six are over."""
+    (speed,) = wire.aggregate(1_000, 31_000, 1.0, window_us=50_000)
+    assert speed.value > 0
+
+
 def test_windows_against_duckdb() -> None:
     """`tumbling` itself compares rows and counts with DuckDB's."""
     assert [figure.unit for figure in aggregate.tumbling(20_000, 1_000, repeats=1)] == ["ns/tuple", "ns/tuple", "times"]
@@ -39,6 +48,46 @@ def test_windows_against_duckdb() -> None:
 def test_sliding_windows_and_the_closing_of_many_groups() -> None:
     figures = aggregate.sliding(20_000, repeats=1) + aggregate.closing(20_000, 5_000)
     assert all(figure.value > 0 for figure in figures)
+
+
+def test_windows_of_many_panes() -> None:
+    figures = aggregate.many_panes(40, 1, keys=20)
+    assert all(figure.value > 0 for figure in figures)
+
+
+def test_new_text_keys_for_ever_take_no_more_memory() -> None:
+    """By the operator's own account, and by all that Python and numpy have allocated."""
+    states, allocated = [], []
+    tracemalloc.start()
+    try:
+        for aggregate in memory.windows(300, 100):
+            states.append(aggregate.state_bytes)
+            gc.collect()
+            allocated.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(states[6:]) <= max(states[:6])
+    # A window's texts alone take 60 kB: 24 windows of them would be five times what there is.
+    assert max(allocated[6:]) <= 1.1 * max(allocated[:6])
+
+
+def test_the_memory_of_text_keys_is_measured() -> None:
+    figures = memory.endless_keys(80, 20)
+    assert all(figure.value > 0 for figure in figures)
+
+
+@pytest.mark.parametrize("mode", ["recent", "chronicle"])
+def test_sequences_against_a_loop_over_rows(mode: sequence.Mode) -> None:
+    """`throughput` itself compares the rows of the engine with the loop's."""
+    figures = sequence.throughput(20_000, mode, keys=50, repeats=1) + sequence.single_tuple(20, mode)
+    assert all(figure.value > 0 for figure in figures)
+
+
+def test_thin_punctuation_against_all_there_is() -> None:
+    """`thinning` itself compares the rows."""
+    thin, thick, *costs = punctuation.thinning(3_000, repeats=1)
+    assert thin.value < 3 < 900 < thick.value
+    assert all(figure.value > 0 for figure in costs)
 
 
 def test_idle_connections_are_held_and_measured() -> None:

@@ -180,6 +180,16 @@ def test_weight_and_the_reason_of_a_pause(server):
     assert server.millrace("query", "resume", "q").returncode == 0
 
 
+def test_what_is_kept_for_ever_is_warned_of(server, tmp_path):
+    file = tmp_path / "join.sql"
+    file.write_text("CREATE QUERY pairs AS SELECT a.k FROM a JOIN b ON a.k = b.k;", "utf-8")
+    planned = server.millrace("apply", str(file), "--plan")
+    assert planned.stderr.startswith("warning: the rows of a and of b are kept for ever")
+    file.write_text("CREATE STREAM a (k BIGINT); SELECT x.k FROM a x JOIN a y ON x.k = y.k;", "utf-8")
+    ran = millrace("run", str(file))
+    assert ran.stderr.startswith("millrace: query q: warning: the rows of x and of y are kept for ever")
+
+
 def test_why(server):
     said = server.millrace("why", "q")
     assert said.returncode == 0
@@ -233,6 +243,37 @@ def test_feed_and_tail(server, tmp_path, kind):
     assert f"from row {start}" in tailed.stderr
     said = server.millrace("tail", "q", "--from", str(start), "--limit", "1", "--json").stdout
     assert json.loads(said) == {"query": "q", "seq": start, "row": {"k": 1, "name": "one"}}
+
+
+def test_tail_shows_progress_that_no_row_brings(server):
+    text = (
+        "CREATE STREAM clocked (k BIGINT); CREATE QUERY counted AS SELECT count(*) AS n, window_end"
+        " FROM TUMBLE(clocked, ts, INTERVAL '100 ms')"
+    )
+    assert server.millrace("sql", text).returncode == 0
+    command = [*MILLRACE, "tail", "counted", "--from", "0", "--progress"]
+    environment = clean_environment(MILLRACE_ADMIN=server.admin)
+    with (
+        subprocess.Popen([*command, "--json"], env=environment, stdout=subprocess.PIPE, text=True) as lines,
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as talk,
+    ):
+        try:
+            assert server.millrace("feed", "clocked", "-", stdin='{"k": 5}\n').returncode == 0
+            assert lines.stdout
+            assert talk.stderr
+            while "row" not in (row := json.loads(lines.stdout.readline())):
+                assert row["query"] == "counted"
+            told = json.loads(lines.stdout.readline())
+            assert row["row"]["n"] == 1
+            assert told["progress"] > row["row"]["window_end"]
+            assert "reading counted" in talk.stderr.readline()
+            while talk.stderr.readline() != f"complete up to {told['progress']}\n":
+                pass
+        finally:
+            lines.kill()
+            talk.kill()
 
 
 def test_feed_from_the_standard_input_at_a_rate(server):

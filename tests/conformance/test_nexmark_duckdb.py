@@ -1,7 +1,7 @@
-"""Nexmark's queries over windows, sessions and groups for which no expected rows are kept: DuckDB says what comes out.
+"""Nexmark's queries over windows, sessions, groups and joins: DuckDB says what comes out.
 
-The benchmark's bids are few, so they stand beside many drawn ones over the same minutes. Where a query of the benchmark
-goes by the processing time (q12), it goes by the event time here, because results depend on tuples alone.
+The benchmark's events are few, so they stand beside many drawn ones over the same minutes. Where a query of it goes by
+the processing time (q12), it goes by the event time here, because results depend on tuples alone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import duckdb
 import pytest
 
 from tests.comparison import same_final, same_rows
-from tests.conformance.rows import BID, HERE
+from tests.conformance.rows import BID, HERE, NEXMARK, STREAMS
 from tests.running import lines, run_script
 
 SECOND = 1_000_000
+TEN = 10 * SECOND
 BEGIN = 1_436_918_400 * SECOND
 NAMES = ("ts_us", "auction", "bidder", "price", "channel", "url", "extra")
 RANKS = """count(*) FILTER (WHERE price < 10000) AS rank1,
@@ -48,6 +49,45 @@ QUERIES = {
               SELECT auction, w, count(*) AS num
               FROM generate_series({BEGIN} - 10 * {SECOND}, {BEGIN} + 200 * {SECOND}, 2 * {SECOND}) g(w)
               JOIN bid ON ts_us >= w AND ts_us < w + 10 * {SECOND} GROUP BY auction, w) GROUP BY w""",
+    ),
+    "q3": Compared(
+        NEXMARK["q3"],
+        """SELECT p.name, p.city, p.state, a.id FROM auction a JOIN person p ON a.seller = p.id
+           WHERE a.category = 10 AND p.state IN ('or', 'id', 'ca')""",
+    ),
+    "q7": Compared(
+        NEXMARK["q7"],
+        f"""SELECT b.auction, b.price, b.bidder, b.ts_us
+            FROM bid b JOIN (SELECT max(price) AS most, ts_us // {TEN} * {TEN} AS w FROM bid GROUP BY w) m
+              ON b.price = m.most AND b.ts_us BETWEEN w AND w + {TEN}""",
+    ),
+    "q8": Compared(
+        """SELECT p.id, p.name, p.window_start
+           FROM (SELECT id, name, window_start, window_end FROM TUMBLE(person, ts_us, INTERVAL '10 s')
+                 GROUP BY id, name, window_start, window_end) p
+           JOIN (SELECT seller, window_start, window_end FROM TUMBLE(auction, ts_us, INTERVAL '10 s')
+                 GROUP BY seller, window_start, window_end) a
+             ON p.id = a.seller AND p.window_start = a.window_start AND p.window_end = a.window_end""",
+        f"""SELECT DISTINCT p.id, p.name, p.ts_us // {TEN} * {TEN} FROM person p JOIN auction a
+              ON p.id = a.seller AND a.ts_us // {TEN} = p.ts_us // {TEN}""",
+    ),
+    "q9": Compared(
+        """SELECT a.id, a.item_name, b.bidder, b.price, b.ts_us FROM auction a JOIN bid b ON a.id = b.auction
+             AND b.ts_us BETWEEN a.ts_us AND a.ts_us + INTERVAL '20 s' AND b.ts_us <= a.expires_us""",
+        f"""SELECT a.id, a.item_name, b.bidder, b.price, b.ts_us FROM auction a JOIN bid b
+              ON a.id = b.auction AND b.ts_us BETWEEN a.ts_us AND least(a.ts_us + 20 * {SECOND}, a.expires_us)""",
+    ),
+    "q20": Compared(
+        """SELECT b.auction, bidder, price, channel, item_name, initial_bid, reserve, seller, expires_us
+           FROM bid b INNER JOIN auction a ON b.auction = a.id WHERE a.category = 10""",
+        """SELECT b.auction, bidder, price, channel, item_name, initial_bid, reserve, seller, expires_us
+           FROM bid b INNER JOIN auction a ON b.auction = a.id WHERE a.category = 10""",
+    ),
+    "q101": Compared(
+        NEXMARK["q101"],
+        """SELECT a.id AS auction_id, a.item_name, max(b.price) FROM auction a LEFT JOIN bid b ON a.id = b.auction
+           GROUP BY a.id, a.item_name""",
+        ("auction_id",),
     ),
     "q11": Compared(
         """SELECT bidder, count(*) AS bids, window_start, window_end FROM SESSION(bid, ts_us, INTERVAL '10 s')
@@ -93,6 +133,26 @@ QUERIES = {
 }
 
 
+def people() -> list[dict[str, Any]]:
+    names = ("ts_us", "id", "name", "city", "state")
+    return [{name: row[name] for name in names} for row in lines(HERE / "nexmark" / "data" / "person.jsonl")]
+
+
+def auctions() -> list[dict[str, Any]]:
+    names = ("ts_us", "expires_us", "id", "item_name", "initial_bid", "reserve", "seller", "category")
+    kept = [{name: row[name] for name in names} for row in lines(HERE / "nexmark" / "data" / "auction.jsonl")]
+    chance = random.Random(6)
+    for _ in range(60):
+        began = BEGIN + chance.randrange(40) * SECOND // 4
+        sold = {"item_name": chance.choice(["ring", "cup"]), "initial_bid": 100, "reserve": 200}
+        who = {"seller": 1000 + chance.randrange(20), "category": chance.choice([10, 11])}
+        kept.append({"ts_us": began, "expires_us": began + 9 * SECOND, "id": 1000 + len(kept), **sold, **who})
+    return sorted(kept, key=itemgetter("ts_us"))
+
+
+EVENTS = {"person": people, "auction": auctions}
+
+
 def bids() -> list[dict[str, Any]]:
     kept = [{name: row[name] for name in NAMES} for row in lines(HERE / "nexmark" / "data" / "bid.jsonl")]
     chance = random.Random(5)
@@ -118,6 +178,11 @@ def database() -> duckdb.DuckDBPyConnection:
         "CREATE TABLE bid (ts_us BIGINT, auction BIGINT, bidder BIGINT, price BIGINT, channel VARCHAR, url VARCHAR, "
         "extra VARCHAR, moment TIMESTAMP GENERATED ALWAYS AS (make_timestamp(ts_us)))"
     )
+    for table, rows in EVENTS.items():
+        kinds = ((name, "BIGINT" if isinstance(value, int) else "VARCHAR") for name, value in rows()[0].items())
+        made.execute(f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in kinds)})")
+        places = ", ".join("?" for _ in rows()[0])
+        made.executemany(f"INSERT INTO {table} VALUES ({places})", [tuple(row.values()) for row in rows()])
     made.executemany("INSERT INTO bid VALUES (?, ?, ?, ?, ?, ?, ?)", [tuple(row.values()) for row in bids()])
     return made
 
@@ -126,9 +191,12 @@ def database() -> duckdb.DuckDBPyConnection:
 @pytest.mark.parametrize("name", QUERIES)
 def test_rows_are_those_of_duckdb(name: str, order: str, database: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     query = QUERIES[name]
-    path = tmp_path / "bids.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in bids()), "utf-8")
-    got = run_script(BID + query.ours, tmp_path, inputs=[("bid", str(path))], order=order).rows["q"]
+    inputs = []
+    for stream, rows in (*EVENTS.items(), ("bid", bids)):
+        path = tmp_path / f"{stream}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows()), "utf-8")
+        inputs.append((stream, str(path)))
+    got = run_script(STREAMS + BID + query.ours, tmp_path, inputs=inputs, order=order).rows["q"]
     expected = database.execute(query.theirs).fetchall()
     assert expected
     if not query.key:

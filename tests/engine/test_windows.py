@@ -7,17 +7,27 @@ from typing import Any
 import pytest
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import AskTimestamp, FeedClosed, FeedOpened, Late, WakeAt
+from millrace.engine.events import (
+    AskTimestamp,
+    FeedClosed,
+    FeedOpened,
+    Late,
+    Progressed,
+    SetStrategy,
+    WakeAt,
+    WatchProgress,
+)
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.expression import Column
-from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
-from millrace.protocol import Type
+from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow, WindowSpec
+from millrace.protocol import Schema, Type
 from tests.engine.graphs import (
     Bench,
     V,
     arrive,
     external,
     give_tv,
+    identity,
     plan,
     punctuate,
     rows,
@@ -27,10 +37,15 @@ from tests.engine.graphs import (
 )
 
 COUNT = AggregateCall(Type.BIGINT, False, "count()")
+COUNTED = Schema.of(n="bigint")
 
 
 def counted(window: Any, **options: Any) -> AggregateSpec:
     return AggregateSpec(window, (), (("n", COUNT),), (("window_start", "start"),), **options)
+
+
+def counting(window: Any, **options: Any) -> AggregateSpec:
+    return AggregateSpec(window, (), (("n", COUNT),), **options)
 
 
 def over(spec: AggregateSpec, *nodes: Any, last: str = "s.source") -> Any:
@@ -59,6 +74,30 @@ def test_a_session_of_an_internal_stream_closes_by_a_timer() -> None:
     assert WakeAt(2_800) in effects.orders or WakeAt(3_200) in effects.orders
     bench.run(at=2_800)
     assert rows(bench.run(at=3_200), "q") == [(2, 2_300)]
+
+
+def test_the_rows_of_a_session_of_an_internal_stream_are_given_by_a_timer() -> None:
+    bench = Bench("s")
+    spec = AggregateSpec(SessionWindow(500), bounds=(("window_start", "start"),), rows=True)
+    bench.query(over(spec))
+    bench.run(arrive("s", 1), at=2_300)
+    bench.engine = Engine.restore(bench.engine.save(), trace=True)
+    bench.run(arrive("s", 2), at=2_700)
+    assert rows(bench.run(at=3_199), "q") == []
+    effects = bench.run(at=3_200)
+    assert rows(effects, "q") == [(1, 2_300), (2, 2_300)]
+    assert times(effects, "q") == [3_199, 3_199]
+
+
+@pytest.mark.parametrize("partial", ["skip", "emit"])
+def test_rows_are_not_in_windows_that_began_before_the_query(partial: Any) -> None:
+    bench = Bench(external("s", disorder_us=10_000))
+    bench.run(give_tv("s", 1_200))
+    bounds: Any = (("window_start", "start"),)
+    spec = WindowSpec(TimeWindow(1000, 1000), bounds, partial)
+    bench.query(plan("q", ("W", spec, ["s.source"]), schema=spec.schema([V])))
+    found = rows(bench.run(give_tv("s", 1_300, 2_100, 1_100)), "q")
+    assert [start for *_, start in found] == ([1_000] if partial == "emit" else []) + [2_000]
 
 
 def test_a_silent_stream_is_asked_for_the_end_of_the_window() -> None:
@@ -114,6 +153,19 @@ def test_windows_of_rows_count_positions_at_the_source() -> None:
     assert rows(bench.run(arrive("s", 5)), "q") == [(3, 2)]
 
 
+def test_no_clock_closes_a_window_of_rows() -> None:
+    """A union above asks for time, and is given what the clock allows: the window waits for its third tuple."""
+    bench = Bench("s", "t")
+    spec = AggregateSpec(RowWindow(3, 3), (), (("n", COUNT),), ())
+    bench.query(
+        plan("q", ("A", spec, ["s.source"]), ("U", union(ordered=True), ["A", "t.source"]), schema=spec.schema([V]))
+    )
+    found: list[Any] = []
+    for at, stream, value in ((1_000, "s", 1), (2_000, "t", 7), (3_000, "s", 2), (4_000, "s", 3)):
+        found += rows(bench.run(arrive(stream, value), at=at), "q")
+    assert found == [(7,), (3,)]
+
+
 @pytest.mark.parametrize("strategy", ["dfs(1)", "bfs", "rr", "dfs"])
 @pytest.mark.parametrize("flush", ["none", "slow", "lazy"])
 def test_no_strategy_withholds_a_row_and_a_saved_engine_goes_on(strategy: str, flush: Any) -> None:
@@ -150,3 +202,64 @@ def test_latent_tuples_are_stamped_by_the_window_and_close_by_the_clock(ordered:
     effects = bench.run(arrive("s", 3), at=3_000)
     assert rows(effects, "q") == [(2, 2_000)]
     assert rows(bench.run(at=4_000), "q") == [(1, 3_000)]
+
+
+# -- found by the simulator --------------------------------------------------------------------------------------------
+
+
+def test_a_window_in_order_is_not_held_up_by_a_tuple_far_ahead() -> None:
+    """The open window's end is less than the time of the tuple that waits: that is what the clock is asked for."""
+    bench = Bench(external("s", max_skew_us=0))
+    bench.query(plan("q", ("agg", counting(TimeWindow(100, 100), ordered=True), ["s.source"]), schema=COUNTED))
+    bench.run(FeedOpened("s", "x"), FeedOpened("s", "y"), at=50)
+    bench.run(give_tv("s", 10, feed="x"), give_tv("s", 10, feed="y"), at=50)
+    bench.run(give_tv("s", 10**9, feed="y"), at=60)
+    (agg,) = (o for o in bench.engine.operators() if o["kind"] == "aggregate")
+    assert agg["inputs"][0]["queue_tuples"] == 1
+    assert rows(bench.run(at=140), "q") == [(2,)]
+
+
+def test_a_slow_window_in_order_promises_no_more_than_what_lies_on_the_arc() -> None:
+    """Rows are urgent, so nothing is taken; the promise on the arc holds behind the tuple that lies there."""
+    bench = Bench(external("s"))
+    spec = counting(TimeWindow(4, 1), ordered=True, flush="slow", max_delay_us=1)
+    bench.query(plan("q", ("agg", spec, ["s.source"]), schema=COUNTED), "dfs(1)")
+    bench.do(WatchProgress("q"))
+    given: list[int] = []
+    progress = 0
+    for at in range(0, 120, 4):
+        effects = bench.step(give_tv("s", at), punctuate("s", at + 4), executions=1)
+        given += times(effects, "q")
+        assert all(time >= progress for time in times(effects, "q"))
+        progress = max([progress, *(e.value_us for e in effects.orders if isinstance(e, Progressed))])
+    given += times(bench.run(FeedClosed("s", "main", ended=True)), "q")
+    assert given == sorted(given)
+    assert len(given) == 4 * 30
+
+
+@pytest.mark.parametrize("below", ["rr", "dfs"])
+def test_slow_rows_come_behind_a_break_point_too(below: str) -> None:
+    """A cycle that goes forward into a fragment that exits does not come back to rows still to be given."""
+    bench = Bench(external("s"))
+    spec = counting(TimeWindow(1, 1), flush="slow", max_delay_us=1_000)
+    bench.query(plan("q", ("agg", spec, ["s.source"]), ("id", identity(COUNTED), ["agg"]), schema=COUNTED), "dfs")
+    bench.do(SetStrategy("s", below, "q.id"))
+    bench.run()
+    effects = bench.run(give_tv("s", *range(50)))
+    assert rows(effects, "q") == [(1,)] * 49
+
+
+def test_what_a_window_is_needed_for_is_less_than_the_need_itself() -> None:
+    """A row waits for a window of another stream: it needs the window before that one to close, and no more."""
+    bench = Bench(external("a"), StreamDefinition("b", V))
+    bench.query(
+        plan(
+            "q",
+            ("left", counting(TimeWindow(10, 10)), ["a.source"]),
+            ("right", counting(TimeWindow(1_000, 1_000)), ["b.source"]),
+            ("both", union(ordered=True), ["left", "right"]),
+            schema=COUNTED,
+            ordered=True,
+        )
+    )
+    assert rows(bench.run(give_tv("a", 1_501, 1_600), at=1_200), "q") == [(1,)]

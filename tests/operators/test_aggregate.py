@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
-from millrace.operators import groups, sessions
-from millrace.operators.aggregates import AGGREGATES, Aggregates, accumulator, user_aggregate
+from millrace.operators import groups, panes, sessions
+from millrace.operators.aggregates import AGGREGATES, accumulator, user_aggregate
 from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
@@ -20,6 +20,7 @@ from millrace.operators.expression import Column, Constant
 from millrace.operators.operator import Moment
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.sql.functions import install, uninstall
 from tests.kernels import installed, uncompiled
 from tests.oracles import windows as oracle
 
@@ -111,6 +112,12 @@ windows_strategy = st.one_of(
 )
 
 
+@pytest.fixture(params=[2, panes.MANY])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows put together from blocks of panes however few panes they have, and only those of many."""
+    monkeypatch.setattr(panes, "MANY", request.param)
+
+
 @pytest.fixture(params=["installed", "uncompiled"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of running the kernels."""
@@ -159,7 +166,18 @@ class Harness:
         need = getattr(operator, "need", lambda: None)()
         assert need is None or need > operator.inputs[0].promise
 
+    def account(self) -> None:
+        """What is said of the state is what a look at all of it finds."""
+        windows = getattr(self.operator, "windows", None)
+        if isinstance(windows, panes.Panes):
+            tables = [*windows.panes.values()]
+            if windows.closing is not None and windows.closing.merged is not None:
+                tables.append(windows.closing.merged)
+            assert windows.tuples == sum(table.count for table in tables)
+            assert windows.nbytes == sum(table.nbytes for table in tables)
+
     def collect(self) -> None:
+        self.account()
         floor = self.output.passed
         batch = self.output.take(1 << 30)
         if batch is not None:
@@ -259,6 +277,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.usefixtures("blocks")
 @SETTINGS
 @given(data=st.data())
 def test_agrees_with_recounting(kernels: str, data: st.DataObject) -> None:
@@ -305,6 +324,7 @@ def overlapping(data: st.DataObject, harness: Harness, rows: Any, limit: int) ->
             harness.again()
 
 
+@pytest.mark.usefixtures("blocks")
 @SETTINGS
 @given(data=st.data())
 def test_windows_of_rows_agree_with_recounting(kernels: str, data: st.DataObject) -> None:
@@ -439,6 +459,31 @@ def test_texts_are_forgotten_with_their_panes() -> None:
     assert len(harness.rows) == 200 * 29
 
 
+def test_a_window_of_many_panes_takes_few_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of 1,000 panes, one of them new each time: some 20 merges for it, and no more tables than panes."""
+    merges = 0
+    merge = groups.Table.merge
+
+    def counted(table: groups.Table, other: groups.Table, start: int, stop: int) -> None:
+        nonlocal merges
+        merges += 1
+        merge(table, other, start, stop)
+
+    monkeypatch.setattr(groups.Table, "merge", counted)
+    harness = Harness(AggregateSpec(TimeWindow(1000, 1), (("i", column("i")),), (("n", call("count")),)))
+    most = 0
+    for at in range(3000):
+        harness.put([row(at, 0)])
+        harness.input.punctuate(at)
+        before = merges
+        harness.work(1 << 30)
+        most = max(most, merges - before)
+        assert len(harness.operator.windows.panes) <= 1001  # type: ignore[attr-defined]
+    assert most <= 32
+    assert merges <= 3000 * 22
+    assert harness.rows == [(0, min(at, 1000)) for at in range(1, 3000)]
+
+
 def test_keys_without_sessions_are_forgotten() -> None:
     harness = Harness(AggregateSpec(SessionWindow(5), (("t", column("t")),), (("n", call("count")),)))
     for at in range(40):
@@ -492,9 +537,10 @@ JOINED = user_aggregate(
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Aggregates([*AGGREGATES, LISTED, JOINED])
-    monkeypatch.setattr(groups.Grouping.__init__, "__defaults__", (own,))
+def registered() -> Iterator[None]:
+    install([LISTED, JOINED])
+    yield
+    uninstall([LISTED, JOINED])
 
 
 @pytest.mark.usefixtures("registered")
@@ -515,6 +561,7 @@ def test_a_user_aggregate_that_raises_loses_its_own_row(name: str, window: Any) 
     assert str(inside([5, 4])) in texts
     assert all(key == "a" for key, _, _ in harness.rows)
     assert harness.operator.counts.errors >= 1
+    assert harness.operator.counts.last_error == f"{name}() failed: ValueError: unlucky"
 
 
 def test_slow_flush_spreads_a_window_over_the_next_ones_tuples() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.operators.batch import END_OF_TIME, Batch
-from millrace.operators.reorder import Reorder, merge_by_time
+from millrace.operators.reorder import Reorder, least_of_each, merge_by_time
 from millrace.protocol import Schema
 
 V = Schema.of(v="bigint")
@@ -86,3 +86,36 @@ def test_what_waits_is_saved_and_restored(log: Log) -> None:
     other.restore(reorder.save())
     assert other.count == reorder.count
     assert taken(merge_by_time([other], END_OF_TIME, 10**6)) == taken(merge_by_time([reorder], END_OF_TIME, 10**6))
+
+
+@given(st.lists(logs, min_size=1, max_size=3), st.integers(0, 20), st.integers(1, 12))
+def test_each_input_s_share_of_the_least_is_what_merging_takes(inputs: list[Log], through: int, limit: int) -> None:
+    apart, together = [], []
+    number = 0
+    for log in inputs:
+        apart.append(Reorder())
+        together.append(Reorder())
+        for times in log:
+            put(apart[-1], times, number)
+            put(together[-1], times, number)
+            number += len(times)
+    merged = taken(merge_by_time(together, through, limit))
+    shares = [taken(share) for share in least_of_each(apart, [through] * len(inputs), limit)]
+    assert sorted((pair for share in shares for pair in share), key=lambda pair: pair[0]) == merged
+    assert [reorder.count for reorder in apart] == [reorder.count for reorder in together]
+
+
+@given(logs, logs, st.integers(0, 20), st.integers(0, 20), st.integers(1, 12))
+def test_each_input_is_taken_up_to_its_own_bound(one: Log, other: Log, first: int, second: int, limit: int) -> None:
+    reorders = [Reorder(), Reorder()]
+    waiting: list[list[int]] = [[], []]
+    for at, log in enumerate((one, other)):
+        for times in log:
+            put(reorders[at], times, 0)
+            waiting[at] += times
+    ready = sorted(
+        [(time, 0) for time in waiting[0] if time <= first] + [(time, 1) for time in waiting[1] if time <= second]
+    )[:limit]
+    shares = least_of_each(reorders, [first, second], limit)
+    for at, share in enumerate(shares):
+        assert [time for time, _ in taken(share)] == [time for time, origin in ready if origin == at]

@@ -121,24 +121,26 @@ def time_windows(
     axis: str = "ts",
 ) -> list[Result]:
     """Every window that any row is in, tried one by one."""
-    if not rows:
-        return []
-    places = [row[axis] for row in rows]
-    start = offset + ((min(places) - size - offset) // slide) * slide
+    starts = {
+        offset + number * slide
+        for place in {row[axis] for row in rows}
+        for number in range((place - size - offset) // slide + 1, (place - offset) // slide + 1)
+    }
     found = []
-    while start <= max(places):
+    for start in sorted(starts):
         inside = [row for row in rows if start <= row[axis] < start + size]
         if since is None or start >= since:
             time = start + size - 1 if axis == "ts" else max((row["ts"] for row in inside), default=0)
             for key, members in groups(inside, keys).items():
                 found += result(key, members, aggregates, start, start + size, time)
-        start += slide
     return found
 
 
-def sessions(
-    rows: Sequence[Row], keys: Sequence[str], aggregates: Sequence[Aggregate], gap: int, since: int | None = None
-) -> list[Result]:
+Part = tuple[tuple[Any, ...], list[Row]]
+
+
+def cut_into_sessions(rows: Sequence[Row], keys: Sequence[str], gap: int, since: int | None = None) -> list[Part]:
+    """The rows of each session, in order of time, with its key."""
     found = []
     for key, members in groups(rows, keys).items():
         current: list[Row] = []
@@ -149,8 +151,50 @@ def sessions(
                 current = []
             current.append(row)
         parts.append(current)
-        for part in parts:
-            start, end = part[0]["ts"], part[-1]["ts"] + gap
-            if since is None or start >= since - 1 + gap:
-                found += result(key, part, aggregates, start, end, end - 1)
+        found += [(key, part) for part in parts if since is None or part[0]["ts"] >= since - 1 + gap]
+    return found
+
+
+def sessions(
+    rows: Sequence[Row], keys: Sequence[str], aggregates: Sequence[Aggregate], gap: int, since: int | None = None
+) -> list[Result]:
+    found = []
+    for key, part in cut_into_sessions(rows, keys, gap, since):
+        start, end = part[0]["ts"], part[-1]["ts"] + gap
+        found += result(key, part, aggregates, start, end, end - 1)
+    return found
+
+
+# -- rows without aggregates: the row as it is, the bounds, its time ---------------------------------------------------
+
+
+def rows_of_sessions(
+    rows: Sequence[Row], keys: Sequence[str], columns: Sequence[str], gap: int, since: int | None = None
+) -> list[Result]:
+    """In the order in which they go: by the end of the session, by their own time, as they came."""
+    found = []
+    for _, part in cut_into_sessions(rows, keys, gap, since):
+        start, end = part[0]["ts"], part[-1]["ts"] + gap
+        found += [(end, row["ts"], row["place"], start, row) for row in part]
+    found.sort(key=lambda item: item[:3])
+    return [((*(row[name] for name in columns), start, end), end - 1) for end, _, _, start, row in found]
+
+
+def rows_of_windows(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    size: int,
+    slide: int,
+    offset: int = 0,
+    since: int | None = None,
+    axis: str = "ts",
+) -> list[Result]:
+    """Row by row as they came, the earliest window first."""
+    found = []
+    for row in rows:
+        start = offset + ((row[axis] - size - offset) // slide) * slide
+        while start <= row[axis]:
+            if start <= row[axis] < start + size and (since is None or start >= since):
+                found.append(((*(row[name] for name in columns), start, start + size), row["ts"]))
+            start += slide
     return found

@@ -59,6 +59,23 @@ SHAPES = {
         "q.map1(s.source) q.select1(q.map1) q.map2(q.select1)"
     ),
     "SELECT DISTINCT a FROM TUMBLE(s, ts, '1 s')": "q.aggregate1(s.source)",
+    "SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a)": "q.aggregate1(s.source)",
+    "SELECT a FROM SESSION(s, ts, '1 s') WHERE b > 1 AND window_start > '2026-01-01'": (
+        "q.select1(s.source) q.aggregate1(q.select1) q.select2(q.aggregate1) q.map1(q.select2)"
+    ),
+    "SELECT DISTINCT t FROM SESSION(s, ts, '1 s' PARTITION BY a)": (
+        "q.aggregate1(s.source) q.aggregate2(q.aggregate1) q.map1(q.aggregate2)"
+    ),
+    "SELECT count(*) FROM TUMBLE((SELECT a, window_end FROM SESSION(s, ts, '1 s')), ts, '1 min')": (
+        "q.aggregate1(s.source) q.map1(q.aggregate1) q.aggregate2(q.map1)"
+    ),
+    "SELECT * FROM s [ROWS 5 SLIDE 1]": "q.map1(s.source)",
+    "SELECT c FROM (SELECT a + b AS c FROM s WHERE a > 1) [ROWS 5 SLIDE 1] WHERE c > 3": (
+        "q.map1(s.source) q.select1(q.map1) q.map2(q.select1)"
+    ),
+    "SELECT at FROM TUMBLE((SELECT * FROM (SELECT a, ts AS at FROM s) [ROWS 5 SLIDE 1]), at, '1 s')": (
+        "q.map1(s.source) q.map2(q.map1) q.map3(q.map2) q.map4(q.map3)"
+    ),
     "SELECT count(*) FROM s": "q.aggregate1(s.source)",
     "SELECT a FROM s GROUP BY a": "q.aggregate1(s.source)",
     "SELECT count(*) FROM TUMBLE(s, ts, '1 s') UNION ALL SELECT sum(a) FROM HOP(s, ts, '1 s', '2 s')": (
@@ -203,6 +220,27 @@ def test_rows_without_aggregates_have_their_bounds() -> None:
     assert node.spec == WindowSpec(TimeWindow(2 * SECOND, SECOND), (("window_start", "start"), ("window_end", "end")))
 
 
+def test_rows_of_sessions_are_given_when_they_close() -> None:
+    made = planned("SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a, t, a)")
+    assert made.schema.names == ("ts", "a", "b", "t", "window_start", "window_end")
+    spec = aggregate("SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a, t, a)")
+    assert (spec.rows, spec.calls, [show(key) for _, key in spec.keys]) == (True, (), ["a", "t"])
+    options = "order = 'event', flush = 'slow', max_delay = '3 s', partial = 'emit'"
+    told = aggregate(f"CREATE QUERY q WITH ({options}) AS SELECT * FROM SESSION(s, ts, '1 s')")
+    assert (told.ordered, told.flush, told.max_delay_us, told.partial) == (True, "slow", 3 * SECOND, "emit")
+
+
+def test_rows_of_windows_of_rows_read_the_source() -> None:
+    (node,) = planned("SELECT * FROM (SELECT a + b AS c, ts FROM s WHERE a > 1) [ROWS 5 SLIDE 2]").nodes
+    assert isinstance(node.spec, WindowSpec)
+    assert node.spec.columns is not None
+    assert [(name, show(column)) for name, column in node.spec.columns] == [("c", "a + b"), ("ts", "ts")]
+    assert node.spec.where is not None
+    assert show(node.spec.where) == "a > 1"
+    plain = planned("SELECT a, window_start FROM s [ROWS 5 SLIDE 2]").nodes[0]
+    assert plain.spec == WindowSpec(RowWindow(5, 2), (("window_start", "start"), ("window_end", "end")))
+
+
 def test_a_windows_bounds_hide_columns_of_their_names() -> None:
     nested = "TUMBLE((SELECT a, window_end FROM HOP(s, ts, '1 s', '2 s') GROUP BY a), ts, '8 s')"
     starred = planned(f"SELECT * FROM {nested}")
@@ -289,6 +327,14 @@ def test_options_of_running_totals() -> None:
         (
             "SELECT * FROM HOP(s, ts, '1 s', '2 s')",
             "map to windows of 00:00:02 every 00:00:01, each row once per window",
+        ),
+        (
+            "SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a)",
+            "aggregate sessions with gaps of 00:00:01 by a, each row when its session closes: window_start, window_end",
+        ),
+        (
+            "SELECT * FROM (SELECT a + 1 AS c FROM s WHERE b > 1) [ROWS 3 SLIDE 1]",
+            "map to windows of 3 rows every 1, each row once per window: a + 1 AS c WHERE b > 1",
         ),
     ],
 )

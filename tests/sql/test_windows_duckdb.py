@@ -137,3 +137,37 @@ def test_rows_of_windows_agree_with_duckdb(rows: list[Any], size: int, slide: in
         result = run_events(sql, events, Path(folder), order=order)
     assert same_rows(result.rows["q"], all_rows) is None, same_rows(result.rows["q"], all_rows)
     assert same_rows(result.rows["q2"], distinct) is None, same_rows(result.rows["q2"], distinct)
+
+
+@given(tuples, st.integers(1, 12), st.sampled_from([[], ["k"], ["t", "v % 2"]]), st.sampled_from(["arrival", "event"]))
+@settings(max_examples=60)
+def test_rows_of_sessions_agree_with_duckdb(rows: list[Any], gap: int, keys: list[str], order: str) -> None:
+    database = duckdb.connect()
+    database.execute("CREATE TABLE s (ts BIGINT, k BIGINT, t VARCHAR, v BIGINT, x DOUBLE)")
+    if rows:
+        database.executemany("INSERT INTO s VALUES (?, ?, ?, ?, ?)", rows)
+    by = ", ".join(keys) or "1"
+    database.execute(f"""CREATE TABLE cut AS
+        SELECT *, min(ts) OVER w AS window_start, max(ts) OVER w + {gap} AS window_end FROM (
+          SELECT *, sum(fresh) OVER (PARTITION BY {by} ORDER BY ts RANGE UNBOUNDED PRECEDING) AS number FROM (
+            SELECT *, CASE WHEN ts - lag(ts) OVER (PARTITION BY {by} ORDER BY ts) < {gap} THEN 0 ELSE 1 END AS fresh
+            FROM s WHERE v IS NULL OR v > -3))
+        WINDOW w AS (PARTITION BY {by}, number)""")
+    kept = "window_end % 2 = 0"
+    all_rows = database.execute(f"SELECT ts, v, t, window_start, window_end FROM cut WHERE {kept}").fetchall()
+    distinct = database.execute(
+        f"SELECT t, z FROM (SELECT DISTINCT t, v > 0 AS z, {by}, window_start, window_end FROM cut)"
+    ).fetchall()
+    table = f"SESSION(s, ts, '{gap} us'{' PARTITION BY ' + by if keys else ''})"
+    sql = f"""{STREAM}
+              SELECT ts, v, t, window_start, window_end FROM {table}
+                WHERE (v IS NULL OR v > -3) AND extract(microseconds FROM window_end) % 2 = 0;
+              SELECT DISTINCT t, v > 0 FROM {table} WHERE v IS NULL OR v > -3;"""
+    names = ["ts", "k", "t", "v", "x"]
+    events = [{"stream": "s", "tuple": dict(zip(names, row, strict=True))} for row in rows]
+    with TemporaryDirectory() as folder:
+        result = run_events(sql, events, Path(folder), order=order)
+    assert same_rows(result.rows["q"], all_rows) is None, same_rows(result.rows["q"], all_rows)
+    assert same_rows(result.rows["q2"], distinct) is None, same_rows(result.rows["q2"], distinct)
+    ends = [row["window_end"] for row in result.rows["q"]]
+    assert ends == sorted(ends)

@@ -112,7 +112,8 @@ class Component:
                 self.current = None
                 break
             used += max(taken, operator.toil) or 1
-            if taken >= row.limit or operator.toil >= row.limit:
+            if taken >= row.limit or (operator.paced and operator.more()):
+                # It may have stopped short; a cycle that goes forward into a fragment that exits does not come back.
                 self.ready[operator] = None
             if operator.counts.errors != errors:
                 effects.orders.append(

@@ -40,6 +40,7 @@ from millrace.engine.events import (
     Rejected,
     ResumeQuery,
     SetBreak,
+    SetOrder,
     SetStrategy,
     SetWeight,
     TooFar,
@@ -54,6 +55,7 @@ from millrace.engine.why import why
 from millrace.operators.batch import BEGINNING
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
+from millrace.operators.join import Join, Order
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
@@ -83,7 +85,7 @@ class Query:
     """A running query: its plan, its operators in plan order, and the readers by which it takes from outside itself.
 
     `paused` says why it takes nothing at present, `failed` that it is because it could not go on, and `lost` how many
-    tuples it held whenever that happened.
+    tuples it held whenever that happened. `remembers` says whether any of its operators has a state that can grow.
     """
 
     plan: QueryPlan
@@ -93,6 +95,10 @@ class Query:
     paused: str | None = None
     failed: bool = False
     lost: int = 0
+    remembers: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in self.operators)
 
 
 def clocking_of(definition: StreamDefinition) -> Clocking:
@@ -111,6 +117,7 @@ class Engine:
         trace: bool = False,
         credit: int = CREDIT,
         most_queued: int = MOST_QUEUED,
+        thin: bool = True,
     ) -> None:
         self.stopwatch = stopwatch
         self.trace = trace
@@ -120,11 +127,12 @@ class Engine:
         self.gauge = Gauge()
         self.streams_by_name: dict[str, Stream] = {}
         self.queries_by_name: dict[str, Query] = {}
-        self.graph = Graph()
+        self.graph = Graph(thin=thin)
         self.costs: dict[str, tuple[int, float]] = {}
         self._turn = 0
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
+        self._remembering = 0
 
     # -- the one door --------------------------------------------------------------------------------------------------
 
@@ -163,6 +171,9 @@ class Engine:
             case Measured():
                 tuples, us = self.costs.get(event.operator, (0, 0.0))
                 self.costs[event.operator] = (tuples + event.tuples, us + event.us)
+                measured = self.graph.operators.get(event.operator)
+                if measured is not None:
+                    measured.measured(event.tuples, event.us)
             case FeedOpened():
                 self._open_feed(event, effects)
             case FeedClosed():
@@ -269,7 +280,8 @@ class Engine:
                 self._turn += 1
             budget -= used
             executions -= done
-        failures.check_states(self, worked, effects)
+        if self._remembering:
+            failures.check_states(self, worked, effects)
         for component in worked:
             for waiter in component.waiters:
                 waiter.clock_idle(self.moment.now_us)
@@ -341,6 +353,8 @@ class Engine:
                 return {"operator": operator, "break": on}
             case SetWeight(name, weight):
                 return self._set_weight(name, weight)
+            case SetOrder(query, order, alpha):
+                return self._set_order(query, order, alpha)
 
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
         self._refuse_taken(definition.name)
@@ -423,7 +437,8 @@ class Engine:
                     inputs.append(reader)
             made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self.beginning(entries))
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
-        self.queries_by_name[plan.name] = Query(plan, list(made.values()), sink, entries)
+        self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
+        self._remembering += query.remembers
         self.graph.add([*made.values(), sink], chosen)
         return {"query": plan.name, "component": self.graph.component_of(made[plan.output]).name}
 
@@ -450,6 +465,7 @@ class Engine:
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
         del self.queries_by_name[name]
+        self._remembering -= query.remembers
         if query.paused is None:
             for reader in query.entries:
                 reader.buffer.detach(reader)
@@ -490,6 +506,19 @@ class Engine:
     def _set_strategy(self, component: str, strategy: str, operator: str | None) -> dict[str, Any]:
         self.graph.set_strategy(component, Strategy.parse(strategy), operator)
         return {"component": component, "strategy": str(Strategy.parse(strategy)), "operator": operator}
+
+    def _set_order(self, name: str, order: Order | None, alpha: float | None) -> dict[str, Any]:
+        joins = [operator for operator in self.query(name).operators if isinstance(operator, Join)]
+        if not joins:
+            raise Refuse(f"query {name} has no join whose order could be changed", code="no_join")
+        for join in joins:
+            join.check_order(order, alpha)
+        for join in joins:
+            join.set_order(order, alpha)
+            component = self.graph.component_of(join)
+            component.ready[join] = None
+            component.stirred = True
+        return {"query": name, "orders": {join.name: join.order for join in joins}, "alpha": joins[0].tempo.alpha}
 
     def _set_weight(self, name: str, weight: int) -> dict[str, Any]:
         if weight < 1:

@@ -189,6 +189,15 @@ class SetWeight:
     weight: int
 
 
+@dataclass(frozen=True, slots=True)
+class SetOrder:
+    """Change the order in which a query's joins take and give rows, or alpha, while it runs; None leaves as it is."""
+
+    query: str
+    order: Literal["arrival", "sync", "filter", "adaptive"] | None = None
+    alpha: float | None = None
+
+
 CommandBody = (
     AddStream
     | AlterStream
@@ -201,6 +210,7 @@ CommandBody = (
     | SetStrategy
     | SetBreak
     | SetWeight
+    | SetOrder
 )
 Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
 

@@ -20,7 +20,17 @@ Propagation = Literal["arcs", "punctuation"]
 Order = Literal["arrival", "event"]
 # What may be changed of a stream while it runs.
 POLICIES = frozenset(
-    {"ets", "ets_interval_us", "ets_retry_us", "max_skew_us", "grace_us", "ahead_us", "propagation", "disorder_us"}
+    {
+        "ets",
+        "ets_interval_us",
+        "ets_retry_us",
+        "max_skew_us",
+        "grace_us",
+        "ahead_us",
+        "propagation",
+        "disorder_us",
+        "lull_us",
+    }
 )
 QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
 
@@ -40,8 +50,9 @@ class StreamDefinition:
     `time` names the field that carries the time of an external stream; other streams have an implicit column `ts`.
     `disorder_us` is how far behind its newest tuple a feed may still be in time; `max_skew_us` (the papers' delta)
     bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone. `grace_us` is how
-    long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie, and
-    `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them.
+    long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie,
+    `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them, and
+    `lull_us` how far the stream's time is behind the clock at the most: its user's promise.
     """
 
     name: str
@@ -112,7 +123,8 @@ class QueryOptions:
 
     `max_state` is how many tuples its operators may remember together, and `on_max_state` what happens above: it stops,
     or the streams that are ahead get no more credit until the others have freed it. `emit` is about running totals;
-    `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec).
+    `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec), `join` and `alpha` about joins in order of
+    time (see JoinSpec).
     """
 
     order: Order = "arrival"
@@ -123,6 +135,8 @@ class QueryOptions:
     flush: Literal["none", "slow", "lazy"] = "none"
     max_delay_us: int = 1_000_000
     partial: Literal["skip", "emit"] = "skip"
+    join: Literal["sync", "filter", "adaptive"] = "sync"
+    alpha: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +154,8 @@ class QueryPlan:
 
     An input that is no node of the plan is a stream's source (`packets.source`) or another query's output operator.
     `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile. `update_key` is that of
-    an update stream: a row replaces the one before it with the same values there. Other results have None.
+    an update stream: a row replaces the one before it with the same values there. Other results have None. `warnings`
+    say what its author should think about, `notes` how it was understood.
     """
 
     name: str
@@ -152,6 +167,8 @@ class QueryPlan:
     reads_queries: tuple[str, ...] = ()
     sql: str = ""
     update_key: tuple[str, ...] | None = None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def sink(self) -> str:

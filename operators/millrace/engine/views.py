@@ -39,6 +39,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "grace_us": definition.grace_us,
         "ahead_us": definition.ahead_us,
         "propagation": definition.propagation,
+        "lull_us": definition.lull_us,
         "component": engine.graph.component_of(source).name,
         "tuples": source.counts.input_tuples,
         "late": source.late,

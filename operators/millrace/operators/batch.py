@@ -168,7 +168,7 @@ class Batch:
             ts,
             [values[rows] for values in self.columns],
             [None if mask is None else mask[rows] for mask in self.valid],
-            _take_arrival(self.arrival, rows, len(ts)),
+            take_arrival(self.arrival, rows, len(ts)),
         )
 
     def arrived(self, arrival_us: int, ts: Int64s | None = None) -> Batch:
@@ -231,7 +231,7 @@ def _listed(values: Values, mask: Bools | None) -> list[Any]:
     return [value if there else None for value, there in zip(listed, mask.tolist(), strict=True)]
 
 
-def _take_arrival(arrival: Int64s, rows: Int64s | Bools, count: int) -> Int64s:
+def take_arrival(arrival: Int64s, rows: Int64s | Bools, count: int) -> Int64s:
     # A constant stays one: most batches arrived in one frame, and gathering would double the cost of a select.
     if arrival.strides == (0,) and count:
         return constant_int64(int(arrival[0]), count)

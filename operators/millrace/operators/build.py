@@ -6,16 +6,22 @@ from collections.abc import Sequence
 
 from millrace.operators.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
 from millrace.operators.buffer import Buffer, Gauge, Reader
+from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.operator import Moment, Operator
+from millrace.operators.retime import Retime
 from millrace.operators.running import build_running
 from millrace.operators.select import Select
+from millrace.operators.sequence import build_sequence
 from millrace.operators.sort import Sort
 from millrace.operators.spec import (
     AggregateSpec,
+    JoinSpec,
     MapSpec,
+    RetimeSpec,
     RowWindow,
     SelectSpec,
+    SequenceSpec,
     SessionWindow,
     SortSpec,
     Spec,
@@ -24,7 +30,7 @@ from millrace.operators.spec import (
     WindowSpec,
 )
 from millrace.operators.union import ArrivalUnion, OrderedUnion
-from millrace.operators.windowing import Windowing
+from millrace.operators.windowing import RowWindowing, Windowing
 
 
 def build(
@@ -56,8 +62,16 @@ def build(
         case AggregateSpec():
             kind = OrderedWindowAggregate if spec.ordered else WindowAggregate
             operator = kind(name, spec, inputs, output, moment, since_us)
+        case WindowSpec(window=RowWindow()):
+            operator = RowWindowing(name, spec, inputs, output, since_us)
         case WindowSpec():
-            operator = Windowing(name, spec, inputs, output)
+            operator = Windowing(name, spec, inputs, output, since_us)
+        case SequenceSpec():
+            operator = build_sequence(name, spec, inputs, output, moment)
+        case RetimeSpec():
+            operator = Retime(name, spec, inputs, output)
+        case JoinSpec():
+            operator = Join(name, spec, inputs, output, moment)
         case _:
             raise AssertionError(f"{name}: no operator is made from {spec}")
     output.promise = operator.low_water()
@@ -69,11 +83,15 @@ def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
     match spec:
         case UnionSpec(ordered=ordered):
             return ordered
-        case SortSpec():
+        case SortSpec() | SequenceSpec():
             return True
         case AggregateSpec(window=TimeWindow() | SessionWindow()):
             return True
         case AggregateSpec(window=None, ordered=True):
             return True
+        case JoinSpec():
+            return spec.order != "arrival" or spec.counts_rows
+        case RetimeSpec():
+            return False
         case _:
             return all(reader.buffer.ordered for reader in inputs)

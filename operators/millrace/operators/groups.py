@@ -77,10 +77,13 @@ class Rows(NamedTuple):
 class Grouping:
     """What a spec says of groups, ready to compute: shared by all tables of an operator.
 
-    A FILTER becomes part of the arguments: where it is not true they are null, and nulls do not count.
+    A FILTER becomes part of the arguments: where it is not true they are null, and nulls do not count. `kept` are
+    columns that are computed beside, and `kept_columns` says where.
     """
 
-    def __init__(self, spec: AggregateSpec, aggregates: Aggregates = AGGREGATES) -> None:
+    def __init__(
+        self, spec: AggregateSpec, aggregates: Aggregates = AGGREGATES, kept: Sequence[Expression] = ()
+    ) -> None:
         expressions: dict[Expression, int] = {}
 
         def place(expression: Expression) -> int:
@@ -92,6 +95,7 @@ class Grouping:
         self.null_bits = [at for at, (_, key) in enumerate(spec.keys) if key.nullable and key.type not in OBJECTS]
         self.width = len(self.key_types) + bool(self.null_bits)
         self.calls = [self._call(call, place, aggregates) for _, call in spec.calls]
+        self.kept_columns = [place(column) for column in kept]
         self._compute: Columns = compile_columns(list(expressions))
 
     def _call(self, call: AggregateCall, place: Callable[[Expression], int], aggregates: Aggregates) -> Call:
@@ -158,7 +162,8 @@ class Distinct:
             self._inner = self._call.make(True)
             self._inner.reserve(self._room)
             owners, *columns = (values for values, _ in self.seen.decode(0, self.seen.count))
-            self._inner.update(owners, columns, np.zeros(len(owners), np.int64))
+            if len(owners):
+                self._inner.update(owners, columns, np.zeros(len(owners), np.int64))
         return self._inner.finish(slots)
 
     def clear(self, slots: Int64s) -> None:
@@ -276,6 +281,14 @@ class Keys:
         if type is Type.DOUBLE:
             return column.view(np.float64), mask
         return column.astype(DTYPES[type], copy=False), mask
+
+    def kept(self, slots: Int64s) -> Keys:
+        """A set of these rows alone, numbered in this order: of the others nothing is remembered."""
+        made = Keys(self._types, self._null_bits)
+        if len(slots):
+            rows = self.decode_at(slots)
+            made.find([values for values, _ in rows], [mask for _, mask in rows])
+        return made
 
     def save(self) -> Any:
         texts = [None if codes is None else list(codes) for codes in self._codes]

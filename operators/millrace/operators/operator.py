@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.grain import Grain
 
 
 class Moment:
@@ -48,13 +49,15 @@ class Operator(ABC):
     inputs    a reader for each input, in the order of the plan
     output    the arc that it fills
     waits     whether it is idle-waiting prone
+    paced     whether it may take or give less than it could, and go on when it is executed again
     toil      how many tuples of its own state the last execution went over: they cost a step's budget as taken ones do
-    wants     whether it has a use for punctuation itself (it passes it on in any case)
+    bends     whether what it promises is not what its input promises, so that nothing may bypass it
     """
 
     kind: ClassVar[str]
     waits: ClassVar[bool] = False
-    wants: ClassVar[bool] = False
+    paced: ClassVar[bool] = False
+    bends: ClassVar[bool] = False
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         self.name = name
@@ -94,6 +97,9 @@ class Operator(ABC):
         """Tuples that wait before this input."""
         return self.inputs[position].waiting
 
+    def measured(self, tuples: int, us: float) -> None:
+        """Learn what executions that took so many tuples have cost, from this step on."""
+
     @property
     def state_tuples(self) -> int:
         """Tuples it remembers beyond those that wait."""
@@ -103,9 +109,21 @@ class Operator(ABC):
     def state_bytes(self) -> int:
         return 0
 
+    def declares(self) -> Grain | None:
+        """Which promises of its inputs are of use here, or to those that read it; None if none is."""
+        return self.output.grain if self.output.wanted else None
+
+    def demand(self, need_us: int) -> int:
+        """The least that its inputs must promise for it to promise this."""
+        return need_us
+
     def low_water(self) -> int:
         """What holds for every tuple it will still give."""
         return min(reader.low_water() for reader in self.inputs)
+
+    def lacking(self, need_us: int) -> list[Reader]:
+        """The inputs that must promise more before it can promise this itself."""
+        return [reader for reader in self.inputs if reader.promise < need_us]
 
     def save(self) -> Any:
         """Its state beyond buffers and readers, as plain data."""
@@ -150,9 +168,16 @@ class RowWise(Operator):
         if reader.punctuations:
             reader.pass_punctuations()
         if output.wanted:
-            output.punctuate(reader.low_water())
+            output.punctuate(self.promised(reader.low_water()))
         reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
         return taken
+
+    def promised(self, low_us: int) -> int:
+        """What it promises when its input promises so much."""
+        return low_us
+
+    def low_water(self) -> int:
+        return self.promised(self.inputs[0].low_water())
 
     def failed(self, count: int, reason: str) -> None:
         """Count rows that could not be computed; they are dropped, the others go on."""

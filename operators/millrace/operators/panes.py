@@ -4,24 +4,37 @@ Time (or the count of tuples) is cut into panes of the greatest width of which b
 tuple counts once, in its pane, whatever the order in which tuples come; a window is the merge of its panes, made when
 it closes. A pane goes as a whole, keys and all, when no open window needs it. Closing a window is done in pieces, so
 that the work of one execution is bounded however many groups there are.
+
+A window of many panes would cost a merge of each at every slide. So finished panes are merged into blocks of two, four
+and so on, once each, and a window is put together from the few largest blocks that it covers. A block takes the place
+of its left half, which no later window needs without the right one: blocks hold no more tables than there are panes.
+Which blocks a window is made of depends on its bounds alone, never on when it was made.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import insort
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 from math import gcd
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s, Values, constant_int64
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
+from millrace.operators.grain import EVERY, THE_END, Grain, union_of, windows_of
 from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.spec import AggregateSpec, RowWindow, TimeWindow
 from millrace.protocol import Schema
+
+# Windows of so many panes are put together from blocks. Per slide, n panes are n merges; as blocks they are at most
+# 2 log2(n), and one more on the average to make the blocks.
+MANY: Final = 16
+
+# A level and an index: the panes from index * 2**level up to the next block's first. A pane is a block of level 0.
+Block = tuple[int, int]
 
 
 class Windows(ABC):
@@ -52,6 +65,14 @@ class Windows(ABC):
     @abstractmethod
     def low_water(self) -> int:
         """The least time that a row still to be given may have."""
+
+    def grain(self) -> Grain:
+        """At which times windows may close, or become urgent."""
+        return EVERY
+
+    @abstractmethod
+    def demand(self, low_us: int) -> int:
+        """The least that must be reached for the low water to be at this time."""
 
     def due(self) -> bool:
         """Whether a window may close."""
@@ -94,21 +115,52 @@ class Windows(ABC):
 
 
 class Closing:
-    """A window on its way out: its panes are merged one after the other, then its rows are given."""
+    """A window on its way out: merges are done one after the other, then its rows are given.
 
-    __slots__ = ("given", "merged", "number", "part", "parts", "place")
+    merges   what goes into which block, or, where that is None, into the window; a half without tuples is None
+    alone    the one block that is the whole window, if it is one: then there is nothing `merged`
+    """
 
-    def __init__(self, number: int, parts: list[int]) -> None:
+    __slots__ = ("alone", "given", "merged", "merges", "number", "part", "place")
+
+    def __init__(self, number: int, merges: list[tuple[Block | None, Block | None]], alone: Block | None) -> None:
         self.number = number
-        self.parts = parts
+        self.merges = merges
+        self.alone = alone
         self.merged: Table | None = None
         self.part = self.place = self.given = 0
+
+
+class Account:
+    """Groups and bytes of all tables together. It is asked after every step of a run, where most of thousands of tables
+    are as they were: only those that were `changed` are looked at again."""
+
+    def __init__(self, tables: Mapping[Block, Table]) -> None:
+        self._tables = tables
+        self._known: dict[Block, tuple[int, int]] = {}
+        self._groups = self._bytes = 0
+        self.changed: dict[Block, None] = dict.fromkeys(tables)
+
+    def sums(self) -> tuple[int, int]:
+        for block in self.changed:
+            groups, nbytes = self._known.pop(block, (0, 0))
+            self._groups -= groups
+            self._bytes -= nbytes
+            table = self._tables.get(block)
+            if table is not None:
+                groups, nbytes = self._known[block] = table.count, table.nbytes
+                self._groups += groups
+                self._bytes += nbytes
+        self.changed.clear()
+        return self._groups, self._bytes
 
 
 class Panes(Windows):
     """Windows of equal size at equal distances.
 
-    panes   tables by number, a pane beginning at number * width on the axis without its offset; `order` is sorted
+    panes   tables of blocks, a pane beginning at number * width on the axis without its offset
+    order   the numbers of the panes that have tuples, sorted, also of those that are part of a block by now
+    levels  how many levels of blocks there may be
     opened  the number of the earliest window that has not been given
     """
 
@@ -122,7 +174,9 @@ class Panes(Windows):
             self.size, self.slide, self.offset = window.size, window.slide, 0
         self.by_rows = isinstance(window, RowWindow)
         self.width = gcd(self.size, self.slide)
-        self.panes: dict[int, Table] = {}
+        self.levels = (self.size // self.width).bit_length() if self.size // self.width >= MANY else 1
+        self.panes: dict[Block, Table] = {}
+        self._account = Account(self.panes)
         self.order: list[int] = []
         self.opened: int | None = None
         if since is not None and spec.partial == "skip":
@@ -158,11 +212,12 @@ class Panes(Windows):
     def _take(self, number: int, rows: Rows) -> None:
         if self.opened is not None and self._last_window(number) < self.opened:
             return
-        pane = self.panes.get(number)
+        pane = self.panes.get((0, number))
         if pane is None:
-            pane = self.panes[number] = self.grouping.table(self.size == self.slide)
+            pane = self.panes[0, number] = self.grouping.table(self.size == self.slide)
             insort(self.order, number)
         pane.take(rows)
+        self._account.changed[0, number] = None
 
     # -- windows -------------------------------------------------------------------------------------------------------
 
@@ -187,6 +242,12 @@ class Panes(Windows):
         window = self._next()
         return None if window is None else self._end(window)
 
+    def grain(self) -> Grain:
+        if self.by_rows:
+            return THE_END
+        lates = (0,) if self.spec.flush == "none" else (0, self.spec.max_delay_us)
+        return union_of(Grain(False, (windows_of(self.size, self.slide, self.offset + late),)) for late in lates)
+
     def low_water(self) -> int:
         pending = self.next_end()
         if pending is not None and pending <= self.reached:
@@ -194,6 +255,9 @@ class Panes(Windows):
         if self.reached in (BEGINNING, END_OF_TIME):
             return self.reached
         return min(self._end((self.reached - self.offset - self.size) // self.slide + 1) - 1, END_OF_TIME - 1)
+
+    def demand(self, low_us: int) -> int:
+        return self._end((low_us - self.offset - self.size) // self.slide)
 
     def newest_floor(self) -> int:
         """Windows of tuples: no row still to be given is below this, as far as tuples that have come decide."""
@@ -208,7 +272,7 @@ class Panes(Windows):
             if self.closing is None:
                 self.closing = self._begin()
             closing = self.closing
-            if closing.part < len(closing.parts):
+            if closing.part < len(closing.merges):
                 done += self._merge(closing, limit - done)
             else:
                 done += self._give(closing, limit - done, given)
@@ -220,31 +284,78 @@ class Panes(Windows):
         window = self._next()
         assert window is not None
         first = window * self.slide // self.width
-        beyond = first + self.size // self.width
-        parts = []
-        for number in self.order:
-            if number >= beyond:
-                break
-            if number >= first:
-                parts.append(number)
-        closing = Closing(window, parts)
-        if len(parts) == 1:
-            closing.part = 1
-        else:
-            closing.merged = self.grouping.table(False)
+        cover = self._cover(first, first + self.size // self.width)
+        merges: list[tuple[Block | None, Block | None]] = []
+        for block in cover:
+            self._plan(block, merges)
+        if len(cover) == 1:
+            return Closing(window, merges, cover[0])
+        merges += [(None, block) for block in cover]
+        closing = Closing(window, merges, None)
+        closing.merged = self.grouping.table(False)
         return closing
 
+    def _cover(self, first: int, beyond: int) -> list[Block]:
+        """The largest blocks with tuples that together are these panes, in order of time."""
+        if self.levels == 1:
+            start, stop = bisect_left(self.order, first), bisect_left(self.order, beyond)
+            return [(0, number) for number in self.order[start:stop]]
+        found = []
+        while first < beyond:
+            level = (beyond - first).bit_length() - 1
+            if first:
+                level = min(level, (first & -first).bit_length() - 1)
+            found.append((level, first >> level))
+            first += 1 << level
+        return [block for block in found if self._holds(block)]
+
+    def _holds(self, block: Block) -> bool:
+        """Whether there are tuples in a block."""
+        level, index = block
+        at = bisect_left(self.order, index << level)
+        return at < len(self.order) and self.order[at] < (index + 1) << level
+
+    def _plan(self, block: Block, merges: list[tuple[Block | None, Block | None]]) -> None:
+        """Add the merges that it takes until this block is there."""
+        level, index = block
+        if not level or block in self.panes:
+            return
+        left, right = (level - 1, 2 * index), (level - 1, 2 * index + 1)
+        halves = [half for half in (left, right) if self._holds(half)]
+        for half in halves:
+            self._plan(half, merges)
+        merges.append((block, right if right in halves else None))
+
     def _merge(self, closing: Closing, limit: int) -> int:
-        pane = self.panes[closing.parts[closing.part]]
-        stop = min(pane.count, closing.place + limit)
-        assert closing.merged is not None
-        closing.merged.merge(pane, closing.place, stop)
-        handled = stop - closing.place
+        into, what = closing.merges[closing.part]
+        table = closing.merged if into is None else self._block(into)
+        assert table is not None
+        pane = None if what is None else self.panes[what]
+        stop = 0
+        handled = 0
+        if pane is not None:
+            stop = min(pane.count, closing.place + limit)
+            table.merge(pane, closing.place, stop)
+            handled = stop - closing.place
         closing.place = stop
-        if stop == pane.count:
+        if pane is None or stop == pane.count:
             closing.part += 1
             closing.place = 0
         return handled
+
+    def _block(self, block: Block) -> Table:
+        """The table of a block that is being made: at first it is its left half."""
+        table = self.panes.get(block)
+        if table is None:
+            level, index = block
+            left = (level - 1, 2 * index)
+            table = self.panes.pop(left, None)
+            if table is None:
+                table = self.grouping.table(False)
+            self.panes[block] = table
+            self._account.changed[left] = None
+        self._account.changed[block] = None
+        return table
 
     def _give(self, closing: Closing, limit: int, given: list[Batch]) -> int:
         table = self._table(closing)
@@ -262,41 +373,52 @@ class Panes(Windows):
             self.closing = None
             self.opened = closing.number + 1
             while self.order and self._last_window(self.order[0]) < self.opened:
-                del self.panes[self.order.pop(0)]
+                self._forget(self.order.pop(0))
         return count
 
+    def _forget(self, pane: int) -> None:
+        """Drop a pane and the blocks that it is part of: no window begins before its end."""
+        for level in range(self.levels):
+            if self.panes.pop((level, pane >> level), None) is not None:
+                self._account.changed[level, pane >> level] = None
+
     def _table(self, closing: Closing) -> Table:
-        return closing.merged if closing.merged is not None else self.panes[closing.parts[0]]
+        if closing.alone is not None:
+            return self.panes[closing.alone]
+        assert closing.merged is not None
+        return closing.merged
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
     def tuples(self) -> int:
         merged = self.closing.merged if self.closing is not None else None
-        return sum(pane.count for pane in self.panes.values()) + (merged.count if merged is not None else 0)
+        return self._account.sums()[0] + (merged.count if merged is not None else 0)
 
     @property
     def nbytes(self) -> int:
         merged = self.closing.merged if self.closing is not None else None
-        return sum(pane.nbytes for pane in self.panes.values()) + (merged.nbytes if merged is not None else 0)
+        return self._account.sums()[1] + (merged.nbytes if merged is not None else 0)
 
     def save(self) -> Any:
         closing = self.closing
         out = None
         if closing is not None:
             merged = None if closing.merged is None else closing.merged.save()
-            out = [closing.number, closing.parts, merged, closing.part, closing.place, closing.given]
-        panes = [[number, self.panes[number].save()] for number in self.order]
-        return [self.reached, panes, self.opened, out]
+            merges = [list(merge) for merge in closing.merges]
+            out = [closing.number, merges, closing.alone, merged, closing.part, closing.place, closing.given]
+        panes = [[*block, table.save()] for block, table in self.panes.items()]
+        return [self.reached, panes, list(self.order), self.opened, out]
 
     def restore(self, data: Any) -> None:
-        self.reached, panes, self.opened, out = data
-        self.order = [number for number, _ in panes]
-        self.panes = {number: self._restored(saved, self.size == self.slide) for number, saved in panes}
+        self.reached, panes, self.order, self.opened, out = data
+        self.panes = {(level, index): self._restored(saved, self.size == self.slide) for level, index, saved in panes}
+        self._account = Account(self.panes)
         self.closing = None
         if out is not None:
-            number, parts, merged, part, place, given = out
-            self.closing = closing = Closing(number, parts)
+            number, merges, alone, merged, part, place, given = out
+            planned = [(_block_of(into), _block_of(what)) for into, what in merges]
+            self.closing = closing = Closing(number, planned, _block_of(alone))
             closing.merged = None if merged is None else self._restored(merged, False)
             closing.part, closing.place, closing.given = part, place, given
 
@@ -304,3 +426,7 @@ class Panes(Windows):
         table = self.grouping.table(whole)
         table.restore(saved)
         return table
+
+
+def _block_of(saved: Sequence[int] | None) -> Block | None:
+    return None if saved is None else (saved[0], saved[1])

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.arcs import Arc, announce
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.grain import EVERY, Grain
 from millrace.operators.operator import Moment, Operator
 
 
@@ -23,7 +24,6 @@ class Prone(Operator):
     """
 
     waits: ClassVar[bool] = True
-    wants: ClassVar[bool] = True
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output)
@@ -35,6 +35,9 @@ class Prone(Operator):
     @abstractmethod
     def need(self) -> int | None:
         """The least promise that would let it act, or None if it does not wait."""
+
+    def declares(self) -> Grain | None:
+        return EVERY
 
     def horizon(self) -> int:
         """What no tuple that is still to come can undercut."""
@@ -53,6 +56,10 @@ class Prone(Operator):
         need = self.need()
         return [] if need is None else [p for p, reader in enumerate(self.inputs) if reader.promise < need]
 
+    def past_its_tuples(self) -> bool:
+        """Whether it waits for the microsecond after a tuple's own, which the clock may not have reached yet."""
+        return False
+
     def stamps(self) -> bool:
         """Whether nothing but the clock holds it back: it stamps the tuples that it waits for itself."""
         return False
@@ -70,17 +77,16 @@ class Prone(Operator):
         """Tuples that it took from its arcs and still keeps in line."""
         return 0
 
-    def announce(self, gave: bool) -> bool:
+    def announce(self, gave: bool, low_us: int | None = None) -> bool:
         """Say what can be promised now: with the tuples just given, or by arc; whether that told anything new."""
         output = self.output
         if not output.wanted:
             return False
-        low_us = self.low_water()
+        if low_us is None:
+            low_us = self.low_water()
         if not gave and self.arcs:
             return announce(low_us, output, self.arcs)
-        before = output.promise
-        output.punctuate(low_us)
-        return output.promise != before
+        return output.punctuate(low_us)
 
     def reach(self) -> bool:
         """Promise what the clock allows now; whether that told anything new."""

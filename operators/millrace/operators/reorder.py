@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.batch import NO_TIME, Batch
+from millrace.operators.batch import NO_TIME, Batch, Int64s
 
 
 class Run:
@@ -108,6 +108,21 @@ class Reorder:
         """The least time that waits, of the tuples that have one."""
         return min((time for run in self.runs if (time := run.least_timed()) is not None), default=None)
 
+    def times(self, through_us: int, limit: int) -> Int64s:
+        """The least times that wait, up to one, at most `limit`."""
+        pieces = [piece.ts for run in self.runs for piece in run.prefix(through_us, limit)]
+        found = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+        if len(self.runs) > 1:
+            found.sort()
+        return found[:limit]
+
+    def first(self) -> Batch | None:
+        """The tuple with the least time, which stays."""
+        if not self.runs:
+            return None
+        run = min(self.runs, key=lambda run: run.head_us)
+        return run.batches[0].slice(run.offset, run.offset + 1)
+
     def forget(self, counts: Iterable[tuple[Run, int]]) -> None:
         """Drop tuples from the fronts of runs."""
         for run, count in counts:
@@ -156,3 +171,41 @@ def merge_by_time(waiting: Sequence[Reorder], through_us: int, limit: int) -> Ba
         if count:
             reorder.forget(((run, count),))
     return batch.take(order)
+
+
+def least_of_each(waiting: Sequence[Reorder], through_us: Sequence[int], limit: int) -> list[Batch | None]:
+    """Take the tuples with the least times, at most `limit` in all, each input's by themselves and up to its own bound.
+
+    Equal times: in order of the inputs, then of arrival; so one tuple is not taken without those before it.
+    """
+    counts = [limit] * len(waiting)
+    if sum(reorder.count for reorder in waiting) > limit:
+        times = [reorder.times(bound, limit) for reorder, bound in zip(waiting, through_us, strict=True)]
+        origins = np.repeat(np.arange(len(times)), [len(found) for found in times])
+        order = np.argsort(np.concatenate(times), kind="stable")[:limit]
+        counts = np.bincount(origins[order], minlength=len(times)).tolist()
+    return [
+        merge_by_time((reorder,), bound, count) if count and reorder.runs else None
+        for reorder, bound, count in zip(waiting, through_us, counts, strict=True)
+    ]
+
+
+def shares(waiting: Sequence[Reorder], through_us: int, limit: int) -> list[int]:
+    """How many each has of the tuples with the least times, at most `limit` in all and none above `through_us`.
+
+    Equal times: in order of the inputs.
+    """
+    if sum(reorder.count for reorder in waiting) <= limit:
+        return [limit] * len(waiting)
+    found = [
+        (position, piece.ts)
+        for position, reorder in enumerate(waiting)
+        for run in reorder.runs
+        for piece in run.prefix(through_us, limit)
+    ]
+    if not found:
+        return [0] * len(waiting)
+    order = np.argsort(np.concatenate([ts for _, ts in found]), kind="stable")[:limit]
+    owners = np.repeat([position for position, _ in found], [len(ts) for _, ts in found])[order]
+    counted: list[int] = np.bincount(owners, minlength=len(waiting)).tolist()
+    return counted

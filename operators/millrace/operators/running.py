@@ -20,7 +20,7 @@ from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.kernels import accumulating
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.waiting import Waiting
+from millrace.operators.waiting import Merging
 
 
 class Totals:
@@ -140,7 +140,7 @@ class RunningAggregate(Operator):
         self.totals.restore(data)
 
 
-class OrderedRunningAggregate(Waiting):
+class OrderedRunningAggregate(Merging):
     """Running totals of tuples in order of time. The output is in order."""
 
     kind: ClassVar[str] = "aggregate"

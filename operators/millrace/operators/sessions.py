@@ -54,6 +54,10 @@ class Sessions(Windows):
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take(self, rows: Rows, at: Int64s) -> None:
+        self.place(rows)
+
+    def place(self, rows: Rows) -> Int64s:
+        """Let rows count in their sessions, and say in which."""
         keys = self._numbered(rows)
         order = np.lexsort((rows.ts, keys))
         by_key, by_time = keys[order], rows.ts[order]
@@ -69,8 +73,9 @@ class Sessions(Windows):
         partial.reserve(runs)
         partial.count = runs
         partial.update(slots, rows)
-        self._join(run_key, run_first, run_last, partial)
+        target = self._join(run_key, run_first, run_last, partial)
         self._least = None
+        return target[slots]
 
     def _numbered(self, rows: Rows) -> Int64s:
         """The number of each row's key."""
@@ -84,8 +89,8 @@ class Sessions(Windows):
             self.head = np.append(self.head, np.full(2 * count - len(self.head), -1, np.int64))
         return keys
 
-    def _join(self, run_key: Int64s, run_first: Int64s, run_last: Int64s, partial: Table) -> None:
-        """Join the runs of a batch with each other's sessions and with those that are there."""
+    def _join(self, run_key: Int64s, run_first: Int64s, run_last: Int64s, partial: Table) -> Int64s:
+        """Join the runs of a batch with each other's sessions and with those that are there; each one's session."""
         there = self._of_keys(run_key)
         key = np.concatenate((self.key[there], run_key))
         first = np.concatenate((self.first[there], run_first))
@@ -112,6 +117,7 @@ class Sessions(Windows):
         keys = key[order][edges]
         self.key[target] = keys
         kernel.link(target[fresh], keys[fresh], self.head, self.following)
+        return target[news]
 
     def _of_keys(self, run_key: Int64s) -> Int64s:
         """The sessions of these keys."""
@@ -169,12 +175,15 @@ class Sessions(Windows):
         latest = max(min(self.reached + self.gap, END_OF_TIME) - 1, BEGINNING)
         return latest if end is None else min(latest, end - 1)
 
+    def demand(self, low_us: int) -> int:
+        ends = self.last[self.key >= 0] + self.gap
+        ends = ends[ends <= low_us]
+        return max(low_us - self.gap + 1, int(ends.max()) if len(ends) else BEGINNING)
+
     def flush(self, limit: int) -> tuple[Batch | None, int]:
         if limit <= 0 or not self.due():
             return None, 0
-        if not self.pending:
-            closed = np.flatnonzero((self.key >= 0) & (self.last <= self.reached - self.gap))
-            self.pending = closed[np.lexsort((self.first[closed], self.last[closed]))].tolist()
+        self._close()
         slots = np.array(self.pending[:limit], np.int64)
         del self.pending[: len(slots)]
         shown = slots if self.since is None else slots[self.first[slots] >= self.since]
@@ -187,6 +196,12 @@ class Sessions(Windows):
         self._least = None
         self._tidy()
         return given if given is not None and len(given) else None, len(slots)
+
+    def _close(self) -> None:
+        """Say which sessions are over, if none is on its way out."""
+        if not self.pending:
+            closed = np.flatnonzero((self.key >= 0) & (self.last <= self.reached - self.gap))
+            self.pending = closed[np.lexsort((self.first[closed], self.last[closed]))].tolist()
 
     def _tidy(self) -> None:
         """Forget keys without sessions once they are the greater part; and everything if no session is left."""

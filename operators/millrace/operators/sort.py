@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from millrace.operators.batch import Batch
-from millrace.operators.waiting import Waiting
+from millrace.operators.waiting import Merging
 
 
-class Sort(Waiting):
+class Sort(Merging):
     """Give the tuples of one disordered stream in order of time, each when the stream's mark has reached it.
 
     Equal times keep their order of arrival. The output is ordered.

@@ -132,6 +132,9 @@ class AggregateSpec(Spec):
     partial   whether windows that began before the query did are given
     emit      of a running total: the last of a group's rows of one execution, or one row per tuple
     where     rows that count for nothing but their position (see RowWindow)
+    rows      of sessions: give each row that it took, when its session closes, instead of one row per session. Then
+              there are no calls, `keys` only say what sessions are cut by, and a row has the input's columns and the
+              bounds
     """
 
     kind: ClassVar[str] = "aggregate"
@@ -146,8 +149,11 @@ class AggregateSpec(Spec):
     partial: Literal["skip", "emit"] = "skip"
     emit: Literal["latest", "every"] = "latest"
     where: Expression | None = None
+    rows: bool = False
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
+        if self.rows:
+            return Schema((*inputs[0], *(Field(name, Type.TIMESTAMP, False) for name, _ in self.bounds)))
         bound = Type.BIGINT if isinstance(self.window, RowWindow) else Type.TIMESTAMP
         return Schema(
             (
@@ -162,15 +168,23 @@ class AggregateSpec(Spec):
 class WindowSpec(Spec):
     """Each row once per window that it falls into, with the bounds behind its columns, at the row's own time.
 
-    Time windows only.
+    Under a RowWindow it reads the source itself, and what stood in between is folded into the spec, as with aggregates:
+    `columns` (None: the input's) and `where`. Bounds are positions then. For sessions see AggregateSpec.
     """
 
     kind: ClassVar[str] = "map"
-    window: TimeWindow
+    window: TimeWindow | RowWindow
     bounds: tuple[tuple[str, Literal["start", "end"]], ...]
+    partial: Literal["skip", "emit"] = "skip"
+    columns: tuple[tuple[str, Expression], ...] | None = None
+    where: Expression | None = None
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
-        return Schema((*inputs[0], *(Field(name, Type.TIMESTAMP, False) for name, _ in self.bounds)))
+        bound = Type.BIGINT if isinstance(self.window, RowWindow) else Type.TIMESTAMP
+        fields = inputs[0].fields
+        if self.columns is not None:
+            fields = tuple(Field(name, column.type, column.nullable) for name, column in self.columns)
+        return Schema((*fields, *(Field(name, bound, False) for name, _ in self.bounds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +259,11 @@ class JoinSpec(Spec):
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         return picked_schema(self.columns, inputs, {1} if self.outer else set())
 
+    @property
+    def counts_rows(self) -> bool:
+        """Whether any input's window is a number of rows."""
+        return self.rows is not None and any(most is not None for most in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpec(Spec):
@@ -253,12 +272,16 @@ class SequenceSpec(Spec):
     columns     what the rows hold
     keys        pairs of expressions over input 0 and input 1 that must be equal: patterns are told apart by them.
                 NULL equals nothing
-    where       what must hold for the chosen pair, over `columns`
+    where       what must hold for the chosen pair, over `tested`, or over `columns` if that is empty. A pair is chosen
+                by time and keys alone: if it fails there is no row, and under `chronicle` both are used up all the same
     mode        `recent`: the newest row of 0 with these keys, which may be chosen again. `chronicle`: the oldest that
                 has not been used, and both are used up
     within_us   how much later the row of 1 may be; None is any time
-    absent      instead: a row of 0 at its time + within_us, if no row of 1 matched it by then
-    outer       instead of nothing, a row of 1 without a row of 0 is given with nulls (`a LEFT JOIN LATEST b`)
+    absent      instead: a row of 0 at its time + within_us (which must be given), if no row of 1 with these keys came
+                by then for which `where` holds. Its `columns` are of input 0 alone; `mode` means nothing
+    outer       instead of nothing, a row of 1 without a row of 0 is given with nulls, also if the chosen pair fails
+                (`a LEFT JOIN LATEST b`). Not with `absent`
+    tested      the columns of a pair that `where` is over, of either input; the time of such a row is input 1's
     """
 
     kind: ClassVar[str] = "sequence"
@@ -269,6 +292,7 @@ class SequenceSpec(Spec):
     within_us: int | None = None
     absent: bool = False
     outer: bool = False
+    tested: tuple[Picked, ...] = ()
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         return picked_schema(self.columns, inputs, {0} if self.outer else set())

@@ -10,10 +10,10 @@ import numpy as np
 from millrace.operators.batch import ANY_TIME, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Operator
-from millrace.operators.waiting import Waiting
+from millrace.operators.waiting import Merging
 
 
-class OrderedUnion(Waiting):
+class OrderedUnion(Merging):
     """Merge streams in timestamp order (ETS, figure 6).
 
     Emits whatever no input can still undercut, so simultaneous tuples never wait for each other. Ties: input order,

@@ -25,17 +25,65 @@ from millrace.operators.prone import Prone
 from millrace.operators.reorder import Reorder, merge_by_time
 
 
-class Waiting(Prone):
-    """An operator that keeps tuples in order of time until its inputs' promises let it take them."""
+class Lines(Prone):
+    """An operator whose tuples may have to stand in line: one line per input, in order of time."""
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
         self.waiting = [Reorder() for _ in inputs]
+
+    def _heads(self) -> list[int]:
+        return [head for reorder in self.waiting if (head := reorder.head_us()) is not None]
+
+    def absorb(self) -> None:
+        """Bring what has come on the arcs into order."""
+        for position, reader in enumerate(self.inputs):
+            if reader.taken == reader.buffer.end:
+                continue
+            batch = reader.take(reader.waiting)
+            if batch is not None and len(batch):
+                waiting = self.waiting[position]
+                waiting.put(self.stamped(position, batch))
+                # They are still queued before this input, with those that waited already.
+                reader.peak = max(reader.peak, waiting.count)
+                reader.buffer.gauge.add(len(batch), reader.buffer.width)
+
+    def stamped(self, position: int, batch: Batch) -> Batch:
+        """What has come on an arc as it is to stand in line."""
+        return batch
+
+    def held_tuples(self) -> int:
+        return sum(reorder.count for reorder in self.waiting)
+
+    def queue_tuples(self, position: int) -> int:
+        return self.inputs[position].waiting + self.waiting[position].count
+
+    def save(self) -> Any:
+        return [super().save(), [reorder.save() for reorder in self.waiting]]
+
+    def restore(self, data: Any) -> None:
+        idle, waiting = data
+        super().restore(idle)
+        for reorder, saved, reader in zip(self.waiting, waiting, self.inputs, strict=True):
+            reorder.restore(saved)
+            reader.buffer.gauge.add(reorder.count, reader.buffer.width)
+
+    def clear(self) -> None:
+        for reorder, reader in zip(self.waiting, self.inputs, strict=True):
+            reader.buffer.gauge.add(-reorder.count, reader.buffer.width)
+        self.waiting = [Reorder() for _ in self.inputs]
+
+
+class Waiting(Lines):
+    """An operator that keeps tuples in order of time until its inputs' promises let it take them."""
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
+        super().__init__(name, inputs, output, moment)
         self.last_us = BEGINNING
 
     @abstractmethod
-    def consume(self, batch: Batch) -> Batch | None:
-        """The rows that follow from these, which come in order of time."""
+    def advance(self, limit: int) -> tuple[int, Batch | None]:
+        """Take at most `limit` of the tuples that may be taken; how many, and the rows that follow from them."""
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -57,9 +105,6 @@ class Waiting(Prone):
         least = min(heads)
         return least if least > self.horizon() else None
 
-    def _heads(self) -> list[int]:
-        return [head for reorder in self.waiting if (head := reorder.head_us()) is not None]
-
     # -- running -------------------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
@@ -70,56 +115,43 @@ class Waiting(Prone):
     def fresh(self) -> bool:
         return any(reader.unseen for reader in self.inputs) or self.more()
 
-    def absorb(self) -> None:
-        """Bring what has come on the arcs into order."""
-        for position, reader in enumerate(self.inputs):
-            if reader.taken == reader.buffer.end:
-                continue
-            batch = reader.take(reader.waiting)
-            if batch is not None and len(batch):
-                waiting = self.waiting[position]
-                waiting.put(batch)
-                # They are still queued before this input, with those that waited already.
-                reader.peak = max(reader.peak, waiting.count)
-                reader.buffer.gauge.add(len(batch), reader.buffer.width)
-
     def execute(self, limit: int) -> int:
         self.counts.executions += 1
         self.absorb()
-        batch = merge_by_time(self.waiting, self.horizon(), limit)
-        taken = 0
-        given = None
-        if batch is not None:
-            taken = len(batch)
-            self.counts.input_tuples += taken
-            self.inputs[0].buffer.gauge.add(-taken, self.inputs[0].buffer.width)
-            given = self.consume(batch)
-            if given is not None:
-                self.counts.output_tuples += len(given)
-                self.output.put(given)
+        taken, given = self.advance(limit)
+        if given is not None:
+            self.counts.output_tuples += len(given)
+            self.output.put(given)
         self.seen()
         self.announce(gave=given is not None)
         return taken
 
-    def held_tuples(self) -> int:
-        return sum(reorder.count for reorder in self.waiting)
-
-    def queue_tuples(self, position: int) -> int:
-        return self.inputs[position].waiting + self.waiting[position].count
+    def left_line(self, position: int, count: int) -> None:
+        """Tuples of an input that waited here have been taken."""
+        self.counts.input_tuples += count
+        buffer = self.inputs[position].buffer
+        buffer.gauge.add(-count, buffer.width)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> Any:
-        return [super().save(), [reorder.save() for reorder in self.waiting], self.last_us]
+        return [super().save(), self.last_us]
 
     def restore(self, data: Any) -> None:
-        idle, waiting, self.last_us = data
-        super().restore(idle)
-        for reorder, saved, reader in zip(self.waiting, waiting, self.inputs, strict=True):
-            reorder.restore(saved)
-            reader.buffer.gauge.add(reorder.count, reader.buffer.width)
+        saved, self.last_us = data
+        super().restore(saved)
 
-    def clear(self) -> None:
-        for reorder, reader in zip(self.waiting, self.inputs, strict=True):
-            reader.buffer.gauge.add(-reorder.count, reader.buffer.width)
-        self.waiting = [Reorder() for _ in self.inputs]
+
+class Merging(Waiting):
+    """An operator that takes the tuples of all its inputs, which have one schema, as one line in order of time."""
+
+    @abstractmethod
+    def consume(self, batch: Batch) -> Batch | None:
+        """The rows that follow from these, which come in order of time."""
+
+    def advance(self, limit: int) -> tuple[int, Batch | None]:
+        batch = merge_by_time(self.waiting, self.horizon(), limit)
+        if batch is None:
+            return 0, None
+        self.left_line(0, len(batch))
+        return len(batch), self.consume(batch)

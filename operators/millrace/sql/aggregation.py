@@ -75,12 +75,13 @@ class Output:
         own += self.bounds
         for position, name in enumerate(own):
             if position not in names:
-                names[position] = _free(name, taken)
+                names[position] = free_name(name, taken)
                 taken.append(names[position])
         return [names[position] for position in range(len(own))]
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """The name, with a number if it is taken."""
     number, free = 1, name
     while free in taken:
         number += 1

@@ -6,8 +6,8 @@ says what was expected and what came, and points at it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from millrace.protocol.timestamps import parse_timestamp
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, columns_of, is_bound
 from millrace.sql.errors import SqlError, did_you_mean
+from millrace.sql.progress import EXACT, Lags
 from millrace.sql.windows import BOUNDS, Window
 
 TYPE_NAMES: Final[dict[str, Type]] = {
@@ -37,10 +38,28 @@ TYPE_NAMES: Final[dict[str, Type]] = {
 # The name of a row's own time where no column has it.
 TIME_NAME: Final = "ts"
 # Functions of other systems whose result no two runs would share.
-_CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
+CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
 # Each level costs some frames of Python's stack here, in the evaluator and in EXPLAIN.
 MAX_DEPTH: Final = 120
 _ANY_TYPE: Final[Readings] = dict.fromkeys(Type, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One of the tables of a join: the columns that it brought, by name, at their positions in the joined row.
+
+    A position is None if nothing that is planned above needs the column. `time` is the implicit column `ts`, of a table
+    that has it. `absent` says why no column of this table can be had.
+    """
+
+    alias: str | None
+    columns: Mapping[str, int | None]
+    time: int | None = None
+    absent: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.columns, *(() if self.time is None or TIME_NAME in self.columns else (TIME_NAME,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +71,10 @@ class Relation:
     time_known  whether every row has a time (those of a latent stream do not)
     time_name   the field that is the time, if there is one; else the time is the implicit column `ts`
     ordered     whether they come in order of time for sure
-    times       the positions of the fields that carry it, under whatever names
+    lags        how far the fields that are progressing lie from the rows' time
     update_key  of an update stream: the fields that say which row a row replaces
     window      how they are cut, where no operator has done it yet: its bounds are columns too
+    tables      of the rows of a join: what they were put together from, which is how their columns are named
     """
 
     node: str
@@ -63,15 +83,26 @@ class Relation:
     time_known: bool
     time_name: str | None
     ordered: bool
-    times: tuple[int, ...] = ()
+    lags: Lags = field(default_factory=dict)
     update_key: tuple[str, ...] | None = None
     window: Window | None = None
+    tables: tuple[Named, ...] = ()
+
+    @property
+    def times(self) -> tuple[int, ...]:
+        """The positions of the fields that carry the rows' own time, under whatever names."""
+        return tuple(position for position, lag in self.lags.items() if lag == EXACT)
 
     def column(self, name: str) -> e.Column | None:
         """A bound of the window, else a field, else the implicit time."""
         if name in self.bounds:
             rows = self.window is not None and isinstance(self.window.spec, RowWindow)
             return e.Column(Type.BIGINT if rows else Type.TIMESTAMP, False, BOUNDS[name], name)
+        if self.tables:
+            holders = self.holders(name)
+            if holders:
+                return self.column_of(holders[0], name) if len(holders) == 1 else None
+            return e.Column(Type.TIMESTAMP, not self.time_known, e.TIME, TIME_NAME) if name == TIME_NAME else None
         position = self.schema.index(name)
         if position is not None:
             field = self.schema.fields[position]
@@ -80,15 +111,30 @@ class Relation:
             return e.Column(Type.TIMESTAMP, not self.time_known, e.TIME, TIME_NAME)
         return None
 
+    def holders(self, name: str) -> list[Named]:
+        """The joined tables that have a column, of those that can be had if there are any."""
+        found = [table for table in self.tables if name in table.columns]
+        return [table for table in found if table.absent is None] or found
+
+    def column_of(self, table: Named, name: str) -> e.Column | None:
+        """A column of one of the joined tables, or its own time."""
+        position = table.columns.get(name, table.time if name == TIME_NAME else None)
+        if position is None:
+            return None
+        found = self.schema.fields[position]
+        return e.Column(found.type, found.nullable, position, found.name)
+
     @property
     def column_names(self) -> tuple[str, ...]:
+        if self.tables:
+            return tuple(dict.fromkeys(name for table in self.tables for name in table.columns))
         fields = [name for name in self.schema.names if name not in self.bounds]
         return (*fields, *self.bounds, *(() if self.time_name else (TIME_NAME,)))
 
     @property
     def bounds(self) -> tuple[str, ...]:
         """The columns that the window brings."""
-        return () if self.window is None or self.window.spec is None else tuple(BOUNDS)
+        return () if self.window is None or self.window.spec is None or self.window.joint else tuple(BOUNDS)
 
 
 class Binder:
@@ -193,6 +239,8 @@ class Binder:
         name = node.name.text
         if relation is None:
             raise self.error(node, f"there is no column {name} here: nothing is read FROM")
+        if relation.tables:
+            return self._joined_column(node, relation)
         if node.table is not None and node.table.text != relation.alias:
             known = [relation.alias] if relation.alias else []
             hint = did_you_mean(node.table.text, known) or (f"; the table here is {known[0]}" if known else "")
@@ -202,6 +250,39 @@ class Binder:
             hint = did_you_mean(name, relation.column_names) or f"; there are {', '.join(relation.column_names)}"
             raise self.error(node.name, f"there is no column {name}{_of(relation)}{hint}")
         return column
+
+    def _joined_column(self, node: s.ColumnRef, relation: Relation) -> e.Column:
+        """A column where several tables have columns; a name that two of them have must say whose."""
+        name = node.name.text
+        if node.table is not None:
+            table = self._table(node.table, relation)
+            if table.absent is not None and name in table.names:
+                raise self.error(node, f"{table.alias}.{name} cannot be had: {table.absent}")
+            column = relation.column_of(table, name)
+            if column is None:
+                known = did_you_mean(name, table.names) or f"; there are {', '.join(table.names)}"
+                raise self.error(node.name, f"there is no column {name} in {table.alias}{known}")
+            return column
+        holders = relation.holders(name)
+        if len(holders) > 1:
+            named = [f"{table.alias}.{name}" for table in holders if table.alias is not None]
+            write = " or ".join(named) or "an alias behind each table"
+            raise self.error(node, f"several tables have a column {name}: write {write}")
+        if holders and holders[0].absent is not None:
+            raise self.error(node, f"{name} cannot be had: {holders[0].absent}")
+        found = relation.column(name)
+        if found is None:
+            known = did_you_mean(name, relation.column_names) or f"; there are {', '.join(relation.column_names)}"
+            raise self.error(node.name, f"there is no column {name} in the joined tables{known}")
+        return found
+
+    def _table(self, name: s.Name, relation: Relation) -> Named:
+        for table in relation.tables:
+            if table.alias == name.text:
+                return table
+        known = [table.alias for table in relation.tables if table.alias is not None]
+        hint = did_you_mean(name.text, known) or f"; the tables here are {', '.join(known)}"
+        raise self.error(name, f"there is no table {name.text} in FROM{hint}")
 
     # -- functions -------------------------------------------------------------------------------------------------
 
@@ -224,7 +305,7 @@ class Binder:
             raise self.error(node, f"{name} is no aggregate: it takes neither * nor DISTINCT")
         if node.filter is not None:
             raise self.error(node.filter, f"{name} is no aggregate: FILTER has nothing to leave out; write CASE WHEN")
-        if name in _CLOCKS:
+        if name in CLOCKS:
             raise self.error(node, f"{name} would make the result depend on the clock: use ts, the row's own time")
         if not self._library.named(name) and name not in ("extract", "date_part"):
             names = [known for known in self._library.names if known[0].isalpha() and " " not in known]
@@ -286,7 +367,7 @@ class Binder:
     def _no_such_aggregate(self, node: s.FunctionCall, bound: Sequence[e.Expression]) -> SqlError:
         name = node.name.text
         rows = AGGREGATES.named(name)
-        counts = sorted({len(row.arguments) for row in rows} - {0})
+        counts = sorted({len(row.arguments) for row in rows} - ({0} if name == "count" else set()))
         if len(bound) not in counts:
             return self.error(node, f"{name}: expected {' or '.join(map(str, counts))} arguments, got {len(bound)}")
         for position, (argument, value) in enumerate(zip(node.arguments, bound, strict=True)):

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd
 from typing import Any, Final
 
-from millrace.engine.plan import QueryPlan
+from millrace.engine.plan import Node, QueryPlan
 from millrace.operators import expression as e
 from millrace.operators.intervals import format_interval
 from millrace.operators.spec import (
     AggregateCall,
     AggregateSpec,
+    Band,
+    JoinSpec,
     MapSpec,
+    RetimeSpec,
     RowWindow,
     SelectSpec,
+    SequenceSpec,
     SessionWindow,
     SortSpec,
     Spec,
@@ -29,8 +34,11 @@ from millrace.operators.spec import (
 from millrace.protocol import Type
 from millrace.protocol.timestamps import format_timestamp
 from millrace.sql.planned import LATE, Catalog
+from millrace.sql.progress import ahead
+from millrace.sql.sequences import depends_on_steps
 
-_PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
+# A dot stands between a table and its column.
+_PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
 _INFIX: Final = frozenset(
     (
         "+",
@@ -58,10 +66,12 @@ def explain(plan: QueryPlan, catalog: Catalog) -> str:
     lines = [f"query {plan.name}: order {plan.options.order}, equality {equality(plan, catalog)}"]
     rows = [(f"{name}.source", _stream_words(name, catalog)) for name in plan.reads_streams]
     rows += [(catalog.queries[name].output, f"the rows of query {name}") for name in plan.reads_queries]
-    rows += [(node.name, f"{_spec_words(node.spec)} <- {', '.join(node.inputs)}") for node in plan.nodes]
+    rows += [(node.name, f"{spec_words(node)} <- {', '.join(node.inputs)}") for node in plan.nodes]
     rows.append((plan.sink, f"sink <- {plan.output}"))
     width = max(len(name) for name, _ in rows)
     lines += [f"  {name:<{width}}  {words}" for name, words in rows]
+    lines += [f"  note: {note}" for note in plan.notes]
+    lines += [f"  warning: {warning}" for warning in plan.warnings]
     return "\n".join(lines)
 
 
@@ -69,9 +79,12 @@ def equality(plan: QueryPlan, catalog: Catalog) -> str:
     """The class of equality: what two runs over the same tuples have in common.
 
     `rows`: the same rows, in event order also their order up to ties. `load`: what comes out depends on how busy the
-    engine was, here because a latent stream's tuples are stamped when an operator needs their time. `final`: the same
+    engine was: because a latent stream's tuples are stamped when an operator needs their time, or because the rows that
+    are current are read of a query that gives only some of them. `final`: the same
     last row for each key of an update stream, however often it was updated on the way.
     """
+    if depends_on_steps(plan, catalog):
+        return "load"
     latent = any(catalog.stream(name).timestamps == "latent" for name in plan.reads_streams)
     below = any(equality(catalog.queries[name], catalog) == "load" for name in plan.reads_queries)
     return "load" if latent or below else "rows" if plan.update_key is None else "final"
@@ -85,6 +98,26 @@ def _stream_words(name: str, catalog: Catalog) -> str:
     return f"stream {name}, {time}"
 
 
+def spec_words(node: Node) -> str:
+    """What an operator does; one that puts inputs together names them."""
+    match node.spec:
+        case JoinSpec() as spec:
+            return join_words(spec, labels(node.inputs))
+        case SequenceSpec() as spec:
+            return sequence_words(spec, labels(node.inputs))
+    return _spec_words(node.spec)
+
+
+def labels(inputs: Sequence[str]) -> list[str]:
+    """Short names for inputs: a stream's own, and with a number if it is there twice."""
+    found: list[str] = []
+    for name in inputs:
+        short = name.removesuffix(".source")
+        taken = sum(one.removesuffix(".source") == short for one in inputs[: len(found)])
+        found.append(f"{short}{taken + 1}" if taken else short)
+    return found
+
+
 def _spec_words(spec: Spec) -> str:
     match spec:
         case SelectSpec(predicate):
@@ -95,11 +128,113 @@ def _spec_words(spec: Spec) -> str:
             return "union in order of time" if ordered else "union as rows arrive"
         case SortSpec():
             return "sort by time"
-        case WindowSpec(window):
-            return f"map to {_window_words(window)}, each row once per window"
+        case WindowSpec():
+            return _window_spec_words(spec)
         case AggregateSpec():
             return _aggregate_words(spec)
+        case RetimeSpec(position, lag_us):
+            return f"map to the time of column {position + 1}, {_lag_words(lag_us)} (individual punctuation)"
     return spec.kind
+
+
+def _window_spec_words(spec: WindowSpec) -> str:
+    words = f"map to {_window_words(spec.window)}, each row once per window"
+    if spec.columns is not None:
+        words += ": " + ", ".join(_column_words(name, column) for name, column in spec.columns)
+    return words if spec.where is None else f"{words} WHERE {show(spec.where)}"
+
+
+def _lag_words(lag_us: int) -> str:
+    if lag_us < 0:
+        return f"at least {format_interval(-lag_us)} above the row's own"
+    return f"at most {format_interval(lag_us)} below the row's own"
+
+
+# -- joins and sequences -----------------------------------------------------------------------------------------------
+
+
+def join_words(spec: JoinSpec, names: Sequence[str]) -> str:
+    """In which order; keys, bounds on times and what else is tested; what it keeps."""
+    how = {
+        "arrival": "as rows arrive",
+        "sync": "in order of time (sync)",
+        "filter": "in order of time (filter)",
+        "adaptive": f"in order of time (adaptive, alpha {spec.alpha})",
+    }[spec.order]
+    keys = [f"{_of(names[one.left], one.left_key)} = {_of(names[one.right], one.right_key)}" for one in spec.equal]
+    tests = [*keys, *(_band_words(band, names) for band in spec.bands)]
+    tests += [] if spec.where is None else [show(spec.where)]
+    kept = [_kept_words(spec, at, names) for at in range(len(names))]
+    return (
+        f"{'left join' if spec.outer else 'join'} {how}: {' with '.join(names)} ON {' AND '.join(tests) or 'TRUE'}; "
+        f"keeps {', '.join(kept)}"
+    )
+
+
+def _of(name: str, key: e.Expression) -> str:
+    """An expression over one input, with its name before each column."""
+
+    def qualified(part: e.Expression) -> e.Expression | None:
+        return replace(part, name=f"{name}.{part.name}") if isinstance(part, e.Column) else None
+
+    return show(e.rewrite(key, qualified))
+
+
+def _band_words(band: Band, names: Sequence[str]) -> str:
+    """Bounds on the rows' own times."""
+    left, right = (f"time({names[at]})" for at in (band.left, band.right))
+    if band.low_us == 0 == band.high_us:
+        return f"{left} = {right}"
+    words = right
+    if band.low_us is not None:
+        words = f"{_moved(left, band.low_us)} <= {words}"
+    if band.high_us is not None:
+        words = f"{words} <= {_moved(left, band.high_us)}"
+    return words
+
+
+def _moved(time: str, by_us: int) -> str:
+    return time if not by_us else f"{time} {'-' if by_us < 0 else '+'} {format_interval(abs(by_us))}"
+
+
+def _kept_words(spec: JoinSpec, at: int, names: Sequence[str]) -> str:
+    name, count = names[at], len(names)
+    if spec.rows is not None and spec.rows[at] is not None:
+        return f"the newest {spec.rows[at]} of {name}"
+    most = ahead(spec.bands, count)[at]
+    bounds = [bound for bound in most if bound is not None]
+    if len(bounds) < count:
+        return f"{name} for ever"
+    return f"{name} for {format_interval(max(bounds))}"
+
+
+def sequence_words(spec: SequenceSpec, names: Sequence[str]) -> str:
+    """Which row of the first input goes with one of the second."""
+    first, second = names
+    if spec.absent:
+        words = f"each {first} that no {second} follows"
+    elif spec.mode == "chronicle":
+        words = f"each {second} with the oldest {first} before it that is not used yet (CHRONICLE)"
+    else:
+        words = f"each {second} with the newest {first} before it" + (
+            ", if there is one" if spec.outer else " (RECENT)"
+        )
+    keys = [f"{_of(first, left)} = {_of(second, right)}" for left, right in spec.keys]
+    if keys:
+        words += f" ON {' AND '.join(keys)}"
+    if spec.within_us is not None:
+        words += f" WITHIN {format_interval(spec.within_us)}"
+    if spec.where is not None:
+        words += f" WHERE {show(spec.where)}"
+    return f"sequence: {words}; keeps {_sequence_state(spec, first)}"
+
+
+def _sequence_state(spec: SequenceSpec, first: str) -> str:
+    each = " of each key" if spec.keys else ""
+    if not spec.absent and spec.mode == "recent":
+        return f"the newest {first}{each}"
+    unused = f"{first} until it is used" if not spec.absent else first
+    return f"{unused}, for ever" if spec.within_us is None else f"{unused}, for {format_interval(spec.within_us)}"
 
 
 def _aggregate_words(spec: AggregateSpec) -> str:
@@ -110,7 +245,10 @@ def _aggregate_words(spec: AggregateSpec) -> str:
     if spec.where is not None:
         words.append(f"WHERE {show(spec.where)}")
     if spec.keys:
-        words.append("by " + ", ".join(_column_words(name, key) for name, key in spec.keys))
+        shown = (show(key) if spec.rows else _column_words(name, key) for name, key in spec.keys)
+        words.append("by " + ", ".join(shown))
+    if spec.rows:
+        words[-1] += ", each row when its session closes"
     columns = [_named(_call_words(call), name) for name, call in spec.calls]
     columns += [_named(f"window_{side}", name) for name, side in spec.bounds]
     if spec.ordered:

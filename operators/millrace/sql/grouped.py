@@ -17,6 +17,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
 from millrace.sql.binder import Relation
 from millrace.sql.errors import SqlError
+from millrace.sql.windowed import distinct_session_rows, partition_keys
 from millrace.sql.windows import Window
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class GroupedSelect:
         keys = list(self._bound_keys(self._select.group_by))
         if not self._window.partition:
             return keys
-        partition = list(self._bound_keys(self._window.partition))
+        partition = partition_keys(self._planner, self._relation, self._window.partition)
         if not self._select.group_by:
             return partition
         if {key for _, key in keys} != {key for _, key in partition}:
@@ -127,7 +128,7 @@ class GroupedSelect:
         seen: list[e.Expression] = []
         binder = self._planner.binder(self._relation, instead="groups are made before anything is aggregated")
         for node in nodes:
-            meant = self._meant(node)
+            meant = self.meant(node)
             key = binder.bind(meant)
             self._planner.check_runs(node, key)
             if is_bound(key) or key in seen:
@@ -139,7 +140,7 @@ class GroupedSelect:
             seen.append(key)
             yield node, key
 
-    def _meant(self, node: s.Expr) -> s.Expr:
+    def meant(self, node: s.Expr) -> s.Expr:
         """What GROUP BY names: an item by its number, a column of the source, else an item by its alias."""
         items = self._select.items
         if isinstance(node, s.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
@@ -264,7 +265,6 @@ class GroupedSelect:
 
 def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Relation:
     """SELECT DISTINCT: each row once per window, which is to group by everything that is selected."""
-    place = relation.window.place if relation.window else select
     if relation.window is None or relation.window.spec is None:
         raise planner.error(
             select,
@@ -272,7 +272,7 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
             "FROM TUMBLE(...)",
         )
     if isinstance(relation.window.spec, SessionWindow):
-        raise planner.error(place, "sessions end each by itself: GROUP BY the columns instead of DISTINCT")
+        return distinct_session_rows(planner, select, relation)
     items: list[s.Item] = []
     for item in select.items:
         if isinstance(item, s.Star):

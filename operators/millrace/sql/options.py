@@ -83,6 +83,13 @@ def count(value: Value) -> int:
     raise _Wrong(f"expected a whole number above 0, got {_shown(value)}")
 
 
+def share(value: Value) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
+    if 0.0 <= number < 1.0:
+        return number
+    raise _Wrong(f"expected a number from 0 up to, but not, 1, got {_shown(value)}")
+
+
 def text(value: Value) -> str:
     if isinstance(value, str) and value:
         return value
@@ -130,13 +137,13 @@ STREAM_OPTIONS: Sequence[OptionKind] = (
     OptionKind("ets_interval", "ets_interval_us", interval(1), "how often, if periodic", _TIMED),
     OptionKind("ets_retry", "ets_retry_us", interval(1), "when to ask a feed again", _EXTERNAL),
     OptionKind("propagation", "propagation", choice("arcs", "punctuation"), "how such a timestamp travels", _TIMED),
+    OptionKind("lull", "lull_us", interval(1, unset=True), "how far its time may fall behind the clock", _TIMED),
     OptionKind("progress", "progress", choice("tuples", "punctuation"), "whether tuples move the mark", _EXTERNAL),
     OptionKind("grace", "grace_us", interval(), "how long a feed that left may come back and go on", _EXTERNAL),
     OptionKind("update_key", "update_key", names, "the columns that identify what a row updates"),
     OptionKind("queue", "queue", choice("append", "fifo", "inplace", "linecutting"), "the queue of LATEST edges"),
     OptionKind("history", "history", switch, "whether the stream is archived"),
     OptionKind("extra", "extra", choice("refuse", "ignore"), "what happens to keys that are no columns"),
-    OptionKind("lull", "lull_us", interval(1), "a promise: data time is never further behind the clock", _EXTERNAL),
 )
 # Those that ALTER STREAM may change while the stream goes on.
 POLICY_OPTIONS: Final = tuple(row for row in STREAM_OPTIONS if row.becomes in POLICIES)
@@ -146,9 +153,9 @@ QUERY_OPTIONS: Sequence[OptionKind] = (
     OptionKind("fuse", "fuse", switch, "whether neighbouring operators may run as one"),
     OptionKind("emit", "emit", choice("latest", "every"), "what an update stream emits"),
     OptionKind("max_state", "max_state", count, "how many tuples the query may remember"),
-    OptionKind("on_max_state", "on_max_state", later("state limits with an action are"), "what happens at that limit"),
-    OptionKind("join", "join", later("joins are"), "the discipline of ordered joins"),
-    OptionKind("alpha", "alpha", later("joins are"), "the bound of adaptive joins"),
+    OptionKind("on_max_state", "on_max_state", choice("fail", "backpressure"), "what happens at that limit"),
+    OptionKind("join", "join", choice("sync", "filter", "adaptive"), "how a join gives its rows in order of time"),
+    OptionKind("alpha", "alpha", share, "from which gain on an adaptive join sorts its inputs first"),
     OptionKind("flush", "flush", choice("none", "slow", "lazy"), "how the results of a window are spread"),
     OptionKind("max_delay", "max_delay_us", interval(1), "how late a spread result may be"),
     OptionKind("partial", "partial", choice("skip", "emit"), "whether windows that began before the query are emitted"),

@@ -38,7 +38,7 @@ from millrace.sql.planned import (
     Planned,
     SinkDefinition,
 )
-from millrace.sql.queries import QueryPlanner, time_columns
+from millrace.sql.queries import QueryPlanner, query_lags
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
@@ -287,6 +287,13 @@ def _create_query(
         raise SqlError(
             sql, seen["max_delay"].name.span.start, "max_delay bounds how far results are spread: add flush = 'slow'"
         )
+    for option in ("join", "alpha"):
+        if option in seen and values.get("order") != "event":
+            raise SqlError(
+                sql,
+                seen[option].name.span.start,
+                f"{option} is about joins that give their rows in order of time: add order = 'event'",
+            )
     made = QueryPlanner(statement, catalog, name, QueryOptions(**values), library).run(body.query)
     if replaces:
         _check_readers(statement, body.name, catalog, made)
@@ -308,4 +315,4 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, made:
 
 def _looks(made: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
     """What readers of a query rely on."""
-    return made.schema, made.output, made.update_key, time_columns(made, catalog)
+    return made.schema, made.output, made.update_key, query_lags(made, catalog)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
 from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators import expression as e
@@ -15,23 +15,29 @@ from millrace.operators.evaluate import compile_expression
 from millrace.operators.functions import Library
 from millrace.operators.spec import (
     AggregateSpec,
+    JoinSpec,
     MapSpec,
+    RetimeSpec,
     RowWindow,
     SelectSpec,
+    SequenceSpec,
     SortSpec,
     Spec,
-    TimeWindow,
     UnionSpec,
     WindowSpec,
 )
-from millrace.protocol import Refuse, Type
+from millrace.protocol import Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, columns_of
 from millrace.sql.binder import TIME_NAME, Binder, Relation, readings
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct, gives_order
+from millrace.sql.joins import FromPlanner
+from millrace.sql.joint import joint_window
 from millrace.sql.planned import Catalog
-from millrace.sql.windows import BOUNDS, Window, bracketed, window_of
+from millrace.sql.progress import EXACT, Lags, lag_of, lags_of
+from millrace.sql.windowed import windowed_rows
+from millrace.sql.windows import Window, bracketed, window_of
 
 # A query of WITH is planned anew wherever it is read, which can double with each level.
 MAX_OPERATORS: Final = 1000
@@ -63,6 +69,9 @@ class QueryPlanner:
     nodes: list[Node] = field(default_factory=list)
     streams: list[str] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    lags: dict[str, Lags] = field(default_factory=dict)
     namer: Namer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +93,8 @@ class QueryPlanner:
             tuple(dict.fromkeys(self.queries)),
             self.statement.sql,
             relation.update_key,
+            tuple(dict.fromkeys(self.warnings)),
+            tuple(dict.fromkeys(self.notes)),
         )
 
     def error(self, node: s.Node, message: str) -> SqlError:
@@ -99,6 +110,7 @@ class QueryPlanner:
         first = inputs[0]
         time_known = isinstance(spec, AggregateSpec) or all(one.time_known for one in inputs)
         keeps = isinstance(spec, SelectSpec | SortSpec | WindowSpec)
+        self.lags[name] = lags_of(spec, [one.lags for one in inputs], [one.schema for one in inputs])
         return Relation(
             name,
             schema,
@@ -106,8 +118,9 @@ class QueryPlanner:
             time_known,
             first.time_name if keeps else None,
             ordered,
-            times_of(spec, [one.times for one in inputs]),
+            self.lags[name],
             first.update_key if keeps else None,
+            tables=first.tables if isinstance(spec, SelectSpec) else (),
         )
 
     def binder(
@@ -218,7 +231,10 @@ class QueryPlanner:
     # -- select ----------------------------------------------------------------------------------------------------
 
     def _select(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
-        relation = self._from(select, scope)
+        if select.tables and isinstance(select.tables[0], s.Join | s.Followed):
+            select, relation = self._joined(select, scope)
+        else:
+            relation = self._from(select, scope)
         if select.qualify is not None:
             raise self.error(select.qualify, "QUALIFY is not available yet")
         if aggregates(select):
@@ -229,41 +245,18 @@ class QueryPlanner:
             return GroupedSelect(self, select, relation).plan()
         if select.distinct:
             return distinct(self, select, relation)
-        relation = self._windowed_rows(relation)
-        binder = self.binder(relation, instead=WHERE)
-        if select.where is not None:
-            predicate = binder.bind_boolean(select.where, "WHERE")
-            self.check_runs(select.where, predicate)
-            self._check_updates(select.where, predicate, relation)
+        relation, where = windowed_rows(self, select.where, relation)
+        if where is not None:
+            predicate = self.binder(relation, instead=WHERE).bind_boolean(where, "WHERE")
+            self.check_runs(where, predicate)
+            self._check_updates(where, predicate, relation)
             relation = self.add(SelectSpec(predicate), [relation], relation.ordered)
         names, columns = self.columns(select, relation, self.binder(relation))
         if self.changes_nothing(names, columns, relation):
-            return replace(relation, alias=None)
+            return replace(relation, alias=None, tables=())
         key = self._key_after(select, names, columns, relation)
         spec = MapSpec(tuple(zip(names, columns, strict=True)))
         return replace(self.add(spec, [relation], relation.ordered), alias=None, update_key=key)
-
-    def _windowed_rows(self, relation: Relation) -> Relation:
-        """A windowed source without aggregates: each row once per window, with the window's bounds."""
-        window = relation.window
-        if window is None or window.spec is None:
-            return replace(relation, window=None)
-        if not isinstance(window.spec, TimeWindow):
-            what = "ROWS" if isinstance(window.spec, RowWindow) else "sessions"
-            raise self.error(
-                window.place, f"{what} without aggregates are not available yet; select aggregates or GROUP BY"
-            )
-        relation = self._without_bounds(relation)
-        bounds: tuple[tuple[str, Literal["start", "end"]], ...] = (("window_start", "start"), ("window_end", "end"))
-        return self.add(WindowSpec(window.spec, bounds), [relation], relation.ordered)
-
-    def _without_bounds(self, relation: Relation) -> Relation:
-        """The rows without columns that are called as the window's bounds, which hide them."""
-        names = [name for name in relation.schema.names if name not in BOUNDS]
-        if len(names) == len(relation.schema):
-            return relation
-        columns = [(name, column) for name in names if (column := relation.column(name)) is not None]
-        return self.add(MapSpec(tuple(columns)), [relation], relation.ordered)
 
     def _check_updates(self, node: s.Expr, predicate: e.Expression, relation: Relation) -> None:
         """Refuse a condition that may hold for one row of a key and not for the next."""
@@ -309,7 +302,7 @@ class QueryPlanner:
         columns: list[e.Expression] = []
         for position, item in enumerate(select.items, 1):
             if isinstance(item, s.Star):
-                made = self._star(item, relation)
+                made = self._star(item, relation, names)
             else:
                 bound = binder.bind(item.expression)
                 if check:
@@ -326,7 +319,9 @@ class QueryPlanner:
                 columns.append(column)
         return names, columns
 
-    def _star(self, item: s.Star, relation: Relation) -> list[tuple[str, e.Expression]]:
+    def _star(self, item: s.Star, relation: Relation, taken: Sequence[str]) -> list[tuple[str, e.Expression]]:
+        if relation.tables:
+            return self._joined_star(item, relation, taken)
         if item.table is not None and item.table.text != relation.alias:
             known = [relation.alias] if relation.alias else []
             raise self.error(item, f"there is no table {item.table.text} in FROM{did_you_mean(item.table.text, known)}")
@@ -334,6 +329,40 @@ class QueryPlanner:
             (one.name, e.Column(one.type, one.nullable, position, one.name))
             for position, one in enumerate(relation.schema)
         ]
+
+    def _joined_star(self, item: s.Star, relation: Relation, taken: Sequence[str]) -> list[tuple[str, e.Expression]]:
+        """All columns of the joined tables, or of one. A name that is taken already gets its table's before it."""
+        tables = [table for table in relation.tables if table.absent is None]
+        if item.table is not None:
+            tables = [table for table in relation.tables if table.alias == item.table.text]
+            if not tables:
+                known = [table.alias for table in relation.tables if table.alias is not None]
+                hint = did_you_mean(item.table.text, known) or f"; the tables here are {', '.join(known)}"
+                raise self.error(item, f"there is no table {item.table.text} in FROM{hint}")
+            if tables[0].absent is not None:
+                raise self.error(item, f"{item.table.text}.* cannot be had: {tables[0].absent}")
+        made: list[tuple[str, e.Expression]] = []
+        names = list(taken)
+        for table in tables:
+            for name in table.columns:
+                column = relation.column_of(table, name)
+                assert column is not None
+                shown = f"{table.alias}_{name}" if name in names and table.alias else name
+                names.append(shown)
+                made.append((shown, column))
+        return made
+
+    @property
+    def sources(self) -> set[str]:
+        """The operators that give the streams which are read."""
+        return {self.catalog.stream(name).source for name in self.streams}
+
+    def below(self, name: str, *through: type[Spec]) -> str:
+        """The operator under a path of operators of these kinds."""
+        for node in reversed(self.nodes):
+            if node.name == name and isinstance(node.spec, through):
+                (name,) = node.inputs
+        return name
 
     def check_runs(self, node: s.Expr, bound: e.Expression) -> None:
         """Compile once now: a bad constant (a pattern, a unit) is found here and not by the first tuple."""
@@ -353,24 +382,38 @@ class QueryPlanner:
         if not select.tables:
             raise self.error(select, "a query reads a stream or another query: add FROM")
         if len(select.tables) > 1:
-            raise self.error(select.tables[1], "tables with a comma between them are a join: write a JOIN b ON ...")
+            raise self._comma(select)
         table = select.tables[0]
-        match table:
-            case s.Join():
-                raise self.error(table.right, "joins are not available yet")
-            case s.Followed():
-                raise self.error(table.right, "FOLLOWED BY is not available yet")
         assert isinstance(table, s.TablePrimary)
+        return self.table(table, scope)[0]
+
+    def _joined(self, select: s.Select, scope: Mapping[str, _Cte]) -> tuple[s.Select, Relation]:
+        """The rows of several tables; WHERE has been tested then."""
+        if len(select.tables) > 1:
+            raise self._comma(select)
+        relation = FromPlanner(self, select, scope).plan()
+        if aggregates(select):
+            relation = replace(relation, window=joint_window(self, select, relation))
+        return replace(select, where=None), relation
+
+    def _comma(self, select: s.Select) -> SqlError:
+        return self.error(select.tables[1], "tables with a comma between them are a join: write a JOIN b ON ...")
+
+    def table(
+        self, table: s.TablePrimary, scope: Mapping[str, _Cte], *, ranges: bool = False
+    ) -> tuple[Relation, s.RangeWindow | s.RowsWindow | None]:
+        """A table of FROM. With `ranges`, brackets without SLIDE say how long a join keeps its rows, and are told."""
         if table.latest is not None:
             raise self.error(table.latest, "LATEST edges are not available yet")
         if table.shed is not None:
             raise self.error(table.shed, "SHED RANDOM is not available yet")
         relation = self._source(table.source, scope)
-        if table.window is not None:
+        told = table.window if ranges and table.window is not None and table.window.slide is None else None
+        if table.window is not None and told is None:
             if relation.window is not None:
                 raise self.error(table.window, "this table is windowed already")
             relation = self._windowed(relation, bracketed(self.statement.text, table.window))
-        return replace(relation, alias=table.alias.text) if table.alias else relation
+        return replace(relation, alias=table.alias.text) if table.alias else relation, told
 
     def _source(self, source: s.TableSource, scope: Mapping[str, _Cte]) -> Relation:
         match source:
@@ -379,8 +422,7 @@ class QueryPlanner:
             case s.TableFunction():
                 window = window_of(self.statement.text, source, self._constant_us)
                 relation = self._source(self._table_of(source.arguments[0]), scope)
-                self._check_time(source.arguments[1], relation)
-                return self._windowed(relation, window)
+                return self._windowed(self._timed_by(source.arguments[1], relation), window)
         assert isinstance(source, s.NamedTable)
         return self._named(source, scope)
 
@@ -407,18 +449,36 @@ class QueryPlanner:
                 return s.Subquery(node.span, node.query)
         raise self.error(node, "expected a stream, a query, or a query in parentheses")
 
-    def _check_time(self, node: s.Expr, relation: Relation) -> None:
-        """A window goes by the rows' own time: the column must be that."""
-        names = [relation.schema.names[position] for position in relation.times]
+    def _timed_by(self, node: s.Expr, relation: Relation) -> Relation:
+        """The rows at the time that a window goes by: their own, or a column's that lies not far from it."""
         if isinstance(node, s.ColumnRef):
             column = relation.column(node.name.text)
-            own = node.name.text == TIME_NAME if column is None else column.position in (e.TIME, *relation.times)
-            if own:
-                return
-        if not names and relation.schema.index(TIME_NAME) is None:
-            names = [TIME_NAME]
-        legal = " or ".join(names) or "a column that the query selects its ts as"
-        raise self.error(node, f"a window goes by the rows' own time: expected {legal} here")
+            if column is None and node.name.text == TIME_NAME:
+                return relation
+            lag = None if column is None else lag_of(column, relation.lags)
+            if column is not None and lag is not None:
+                own = column.position == e.TIME or (lag == EXACT and not column.nullable)
+                return relation if own else self._retimed(node, column, lag[1], relation)
+        legal = [relation.schema.names[position] for position in relation.lags]
+        if not legal and relation.schema.index(TIME_NAME) is None:
+            legal = [TIME_NAME]
+        words = " or ".join(legal) or "a column that the query selects its ts as"
+        raise self.error(node, f"a window goes by the rows' own time: expected {words} here")
+
+    def _retimed(self, node: s.Expr, column: e.Column, lag_us: int | None, relation: Relation) -> Relation:
+        if lag_us is None:
+            raise self.error(
+                node,
+                f"{column.name} may lie below the rows' time by any amount, so no window of it would end: bound the "
+                "join's times by ranges or conditions, or take the window by the rows' own time",
+            )
+        if column.nullable:
+            raise self.error(
+                node,
+                f"{column.name} may be null, and a row in a window has a time: select coalesce({column.name}, ...)",
+            )
+        made = self.add(RetimeSpec(column.position, lag_us), [relation], ordered=False)
+        return replace(made, alias=relation.alias, time_name=column.name)
 
     def _windowed(self, relation: Relation, window: Window) -> Relation:
         if relation.update_key is not None and window.spec is not None:
@@ -471,7 +531,8 @@ class QueryPlanner:
                 where = self.binder(None).both(where, e.substitute(node.spec.predicate, columns))
             elif isinstance(node.spec, MapSpec):
                 columns = [e.substitute(column, columns) for _, column in node.spec.columns]
-        return replace(relation, node=name, schema=stream.schema), columns, where
+        lags = stream_lags(stream, self.catalog)
+        return replace(relation, node=name, schema=stream.schema, lags=lags), columns, where
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -516,15 +577,15 @@ class QueryPlanner:
         known = stream.timestamps != "latent"
         # What waits for nothing needs no sorting: the engine's stamps are in order, and latent tuples never wait.
         ordered = stream.always_ordered or not known
-        times = stream_times(stream, self.catalog)
-        return Relation(stream.source, stream.schema, stream.name, known, stream.time, ordered, times)
+        lags = self.lags[stream.source] = stream_lags(stream, self.catalog)
+        return Relation(stream.source, stream.schema, stream.name, known, stream.time, ordered, lags)
 
     def _other_query(self, other: QueryPlan) -> Relation:
         self.queries.append(other.name)
         known = time_known(other, self.catalog)
         ordered = is_ordered(other, self.catalog)
-        times = time_columns(other, self.catalog)
-        return Relation(other.output, other.schema, other.name, known, None, ordered, times, other.update_key)
+        lags = self.lags[other.output] = query_lags(other, self.catalog)
+        return Relation(other.output, other.schema, other.name, known, None, ordered, lags, other.update_key)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -563,8 +624,12 @@ def is_ordered(made: QueryPlan, catalog: Catalog) -> bool:
         node = nodes.get(name)
         if node is None:
             return _input_ordered(name, catalog)
-        if isinstance(node.spec, SortSpec):
+        if isinstance(node.spec, SortSpec | SequenceSpec):
             return True
+        if isinstance(node.spec, RetimeSpec):
+            return False
+        if isinstance(node.spec, JoinSpec):
+            return node.spec.order != "arrival" or node.spec.counts_rows
         if isinstance(node.spec, UnionSpec):
             return node.spec.ordered
         if isinstance(node.spec, AggregateSpec) and gives_order(node.spec):
@@ -582,35 +647,27 @@ def _input_ordered(name: str, catalog: Catalog) -> bool:
     return any(query.output == name and is_ordered(query, catalog) for query in catalog.queries.values())
 
 
-def times_of(spec: Spec, inputs: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Which columns of an operator's rows are their own time, from those of its inputs."""
-    match spec:
-        case MapSpec(columns):
-            return tuple(
-                position
-                for position, (_, column) in enumerate(columns)
-                if isinstance(column, e.Column) and column.position in (e.TIME, *inputs[0])
-            )
-        case AggregateSpec():
-            return ()
-    return tuple(position for position in inputs[0] if all(position in other for other in inputs))
-
-
-def stream_times(stream: StreamDefinition, catalog: Catalog) -> tuple[int, ...]:
+def stream_lags(stream: StreamDefinition, catalog: Catalog) -> Lags:
     """Which columns of a stream are its rows' own time; late tuples tell last when they came."""
     if stream.name not in catalog.streams:
-        return (len(stream.schema) - 1,)
-    return () if stream.time_position is None else (stream.time_position,)
+        return {len(stream.schema) - 1: EXACT}
+    return {} if stream.time_position is None else {stream.time_position: EXACT}
 
 
-def time_columns(made: QueryPlan, catalog: Catalog) -> tuple[int, ...]:
-    """Which columns of a query's rows are their own time."""
-    found = {stream.source: stream_times(stream, catalog) for stream in map(catalog.stream, made.reads_streams)}
+def query_lags(made: QueryPlan, catalog: Catalog) -> Lags:
+    """How far the progressing columns of a query's rows lie from their time."""
+    found: dict[str, tuple[Lags, Schema]] = {
+        stream.source: (stream_lags(stream, catalog), stream.schema)
+        for stream in map(catalog.stream, made.reads_streams)
+    }
     for name in made.reads_queries:
-        found[catalog.queries[name].output] = time_columns(catalog.queries[name], catalog)
+        query = catalog.queries[name]
+        found[query.output] = query_lags(query, catalog), query.schema
     for node in made.nodes:
-        found[node.name] = times_of(node.spec, [found[one] for one in node.inputs])
-    return found[made.output]
+        inputs = [found[one] for one in node.inputs]
+        schemas = [schema for _, schema in inputs]
+        found[node.name] = lags_of(node.spec, [lags for lags, _ in inputs], schemas), node.spec.schema(schemas)
+    return found[made.output][0]
 
 
 def time_known(made: QueryPlan, catalog: Catalog) -> bool:

@@ -32,11 +32,13 @@ class Window:
     spec        None: all rows so far (RANGE UNBOUNDED)
     place       where it is written, for errors
     partition   what SESSION is cut by, as written
+    joint       it is not written but follows from GROUP BY, and brings no columns
     """
 
     spec: TimeWindow | SessionWindow | RowWindow | None
     place: s.Node
     partition: tuple[s.Expr, ...] = ()
+    joint: bool = False
 
 
 def window_of(sql: str, call: s.TableFunction, constant_us: Callable[[s.Expr], int]) -> Window:
@@ -76,7 +78,7 @@ def bracketed(sql: str, node: s.RangeWindow | s.RowsWindow) -> Window:
             node.span.end - 1,
             f"say when results are due: [RANGE '{node.range.text}' SLIDE '...'] (a range alone belongs to a JOIN)",
         )
-    size, slide = _interval(sql, node.range), _interval(sql, node.slide)
+    size, slide = interval_us(sql, node.range), interval_us(sql, node.slide)
     _check_above_zero(sql, node.range, size)
     _check_above_zero(sql, node.slide, slide)
     return Window(TimeWindow(size, slide), node)
@@ -90,7 +92,8 @@ def _rows(sql: str, node: s.RowsWindow) -> RowWindow:
     return RowWindow(node.rows, node.slide)
 
 
-def _interval(sql: str, node: s.IntervalText) -> int:
+def interval_us(sql: str, node: s.IntervalText) -> int:
+    """What an interval in brackets or after WITHIN says."""
     try:
         return parse_interval(node.text, node.unit)
     except Refuse as error:

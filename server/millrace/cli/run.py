@@ -12,6 +12,7 @@ import typer
 from millrace.offline.run import Options, Run, refuse_failures, tell_failures
 from millrace.offline.script import load
 from millrace.protocol import Refuse
+from millrace.sql.functions import install_module
 
 
 class Order(StrEnum):
@@ -57,6 +58,15 @@ def run(
         str | None,
         typer.Option("--cost", metavar="US", help="Virtual microseconds per tuple and execution of an operator."),
     ] = None,
+    functions: Annotated[
+        str | None,
+        typer.Option(
+            "--functions",
+            metavar="MODULE",
+            envvar="MILLRACE_SERVER__FUNCTIONS",
+            help="A module with functions for SQL.",
+        ),
+    ] = None,
     in_time_order: Annotated[
         bool, typer.Option("--sorted", help="Read each input in order of time, so that nothing is late.")
     ] = False,
@@ -79,9 +89,14 @@ def run(
         cost=_cost(cost),
         sorted=in_time_order,
     )
+    if functions is not None:
+        install_module(functions)
     script = load(file, None if order is None else order.value)
     for text in script.shown:
         sys.stderr.write(text + "\n")
+    for query in script.queries.values():
+        for warning in query.warnings:
+            sys.stderr.write(f"millrace: query {query.name}: warning: {warning}\n")
     made = Run(script, options, sys.stdout.buffer)
     made.run()
     tell_failures(made)

@@ -20,6 +20,9 @@ ListenOption = Annotated[
 AdminOption = Annotated[
     str | None, typer.Option("--admin", metavar="HOST:PORT", help="The HTTP port. [127.0.0.1:7421]")
 ]
+FunctionsOption = Annotated[
+    str | None, typer.Option("--functions", metavar="MODULE", help="A Python module with functions for SQL.")
+]
 
 config = typer.Typer(help="The server's configuration.", no_args_is_help=True)
 
@@ -29,12 +32,13 @@ def serve(
     data_dir: DataDirOption = None,
     listen: ListenOption = None,
     admin: AdminOption = None,
+    functions: FunctionsOption = None,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C."""
     from millrace.server.config import load
     from millrace.server.daemon import main
 
-    main(load(config, _flags(data_dir, listen, admin)))
+    main(load(config, _flags(data_dir, listen, admin, functions)))
 
 
 @config.command("check")
@@ -43,19 +47,23 @@ def check(
     data_dir: DataDirOption = None,
     listen: ListenOption = None,
     admin: AdminOption = None,
+    functions: FunctionsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the effective configuration, or a line for each problem (exit code 78)."""
     from millrace.server.config import load, to_toml
-    from millrace.server.daemon import check_certificates
+    from millrace.server.daemon import check_certificates, load_functions
 
-    settings = load(config, _flags(data_dir, listen, admin))
+    settings = load(config, _flags(data_dir, listen, admin, functions))
     check_certificates(settings)
+    load_functions(settings)
     if as_json:
         show.as_json(settings.model_dump(mode="json"))
     else:
         show.out(to_toml(settings).rstrip())
 
 
-def _flags(data_dir: Path | None, listen: str | None, admin: str | None) -> Mapping[str, Mapping[str, Any]]:
-    return {"server": {"data_dir": data_dir, "listen": listen, "admin": admin}}
+def _flags(
+    data_dir: Path | None, listen: str | None, admin: str | None, functions: str | None
+) -> Mapping[str, Mapping[str, Any]]:
+    return {"server": {"data_dir": data_dir, "listen": listen, "admin": admin, "functions": functions}}

@@ -234,7 +234,8 @@ class Run:
 
 def _clocked(stream: StreamDefinition) -> bool:
     """Whether the clock stamps the stream, speaks for it while it is silent, or says what is too far ahead."""
-    return stream.timestamps != "external" or stream.max_skew_us is not None or stream.ahead_us is not None
+    spoken_for = stream.max_skew_us is not None or stream.lull_us is not None
+    return stream.timestamps != "external" or spoken_for or stream.ahead_us is not None
 
 
 def _ended(output: Output) -> Callable[[type[BaseException] | None, BaseException | None, object], None]:

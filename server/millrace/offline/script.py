@@ -102,7 +102,9 @@ def _ordered(statement: Statement, name: str, order: str) -> Statement:
         case s.SelectStatement(span, query):
             return replace(statement, body=s.CreateQueryStatement(span, s.Name(span, name), False, (option,), query))
         case s.CreateQueryStatement(options=options):
-            others = tuple(given for given in options if given.name.text != "order")
+            # What is about joins in order says nothing of another order.
+            without = {"order"} if order == "event" else {"order", "join", "alpha"}
+            others = tuple(given for given in options if given.name.text not in without)
             return replace(statement, body=replace(body, options=(*others, option)))
         case _:
             return statement

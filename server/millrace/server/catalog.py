@@ -586,7 +586,8 @@ def _describe(step: Planned) -> dict[str, Any]:
         case AlterStatement(name, changes):
             return {"kind": kind, "name": name, "changes": dict(changes)}
         case CreateQuery(query, replaces):
-            return {"kind": kind, "name": query.name, "fields": query.schema.to_data(), "replaces": replaces}
+            fields, warnings = query.schema.to_data(), list(query.warnings)
+            return {"kind": kind, "name": query.name, "fields": fields, "replaces": replaces, "warnings": warnings}
         case CreateSink(sink):
             return {"kind": kind, "name": sink.name, "query": sink.query}
         case DropStatement(_, name):

@@ -123,6 +123,9 @@ class ServerSection(Section):
     admin_token_file: Path | None = Field(default=None, description="Another token for the HTTP port alone.")
     admin_tls_certificate: Path | None = Field(default=None, description="Another certificate for the HTTP port alone.")
     admin_tls_key: Path | None = Field(default=None, description="The private key of `admin_tls_certificate`.")
+    functions: str | None = Field(
+        default=None, description="Name of a Python module with functions and aggregates for SQL (functions.md)."
+    )
     drain_seconds: float = Field(
         default=10.0, ge=0, le=3600, description="How long SIGTERM waits for queued work and slow subscribers at most."
     )

@@ -25,6 +25,7 @@ import uvicorn
 
 from millrace.engine import views
 from millrace.engine.engine import Engine
+from millrace.functions.loading import FunctionsError
 from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError
@@ -48,6 +49,7 @@ from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
 from millrace.server.trial import Trials
+from millrace.sql.functions import install_module
 
 log = structlog.get_logger()
 
@@ -417,6 +419,15 @@ def check_certificates(settings: Settings) -> None:
             raise ConfigError([text]) from None
 
 
+def load_functions(settings: Settings) -> None:
+    """Make the functions of the configured module known to SQL, in this process; ConfigError if they cannot be."""
+    if settings.server.functions is not None:
+        try:
+            install_module(settings.server.functions)
+        except FunctionsError as error:
+            raise ConfigError([f"server.{error.text}"]) from None
+
+
 def _bind(setting: str, address: Address) -> socket.socket:
     try:
         family, _, _, _, where = socket.getaddrinfo(
@@ -490,6 +501,7 @@ def main(settings: Settings) -> None:
 
     configure_logging(settings)
     check_certificates(settings)
+    load_functions(settings)
     _make_folder(settings)
     if not uvloop.run(serve(settings)):
         # Python would wait for the hanging thread for ever.

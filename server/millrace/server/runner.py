@@ -117,6 +117,7 @@ class Runner:
         self.feeds: dict[tuple[str, str], FeedPeer] = {}
         self.outlets: dict[str, Outlet] = {}
         self.steps = 0
+        self._progress: dict[str, int] = {}
         self.late: dict[str, int] = {}
         self.far: dict[str, int] = {}
         self.guessing = False  # whether some stream's time may be guessed by the clock
@@ -298,6 +299,7 @@ class Runner:
         self._more = effects.more
         for order in effects.orders:
             self._carry_out(order)
+        self._tell_progress()
 
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
@@ -362,9 +364,15 @@ class Runner:
             outlet.deliver(order.sequence, order.batch)
 
     def _progressed(self, order: Progressed) -> None:
-        outlet = self.outlets.get(order.query)
-        if outlet is not None:
-            outlet.progressed(order.value_us)
+        self._progress[order.query] = order.value_us
+
+    def _tell_progress(self) -> None:
+        """Of what a step has said of a query's progress the last is enough, behind all its rows."""
+        progress, self._progress = self._progress, {}
+        for query, value_us in progress.items():
+            outlet = self.outlets.get(query)
+            if outlet is not None:
+                outlet.progressed(value_us)
 
     def _late(self, order: Late) -> None:
         self.late[order.stream] = self.late.get(order.stream, 0) + len(order.batch)

@@ -68,6 +68,13 @@ class Aggregates:
         self._by_key[row.key] = row
         self._by_name.setdefault(row.name, []).append(row)
 
+    def remove(self, row: Aggregate) -> None:
+        """Take a row away."""
+        del self._by_key[row.key]
+        self._by_name[row.name].remove(row)
+        if not self._by_name[row.name]:
+            del self._by_name[row.name]
+
     def __iter__(self) -> Iterator[Aggregate]:
         return iter(self._by_key.values())
 
@@ -107,9 +114,10 @@ def user_aggregate(
     iterate: Callable[..., Any],
     terminate: Callable[[Any], Any],
     merge: Callable[[Any, Any], Any] | None = None,
+    vectorised: bool = False,
 ) -> Aggregate:
     """A row for an aggregate that a user has written (`user.py` says what is asked of the functions)."""
-    functions = UserFunctions(init, iterate, terminate, merge)
+    functions = UserFunctions(name, len(arguments), init, iterate, terminate, merge, vectorised)
     return Aggregate(name, tuple(arguments), result, lambda _, whole: UserAccumulator(functions, result, whole))
 
 

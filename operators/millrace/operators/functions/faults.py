@@ -31,6 +31,10 @@ class Fault(IntEnum):
     USER_FUNCTION = 15
 
 
+# What an exception may say in a sentence.
+MOST_TEXT: Final = 300
+
+# The sentence of USER_FUNCTION changes (`user_fault`).
 REASONS: Final[dict[Fault, str]] = {
     Fault.BIGINT_RANGE: "bigint out of range: the result does not fit 64 bits",
     Fault.DOUBLE_RANGE: "double out of range: the result is not a finite number",
@@ -48,6 +52,26 @@ REASONS: Final[dict[Fault, str]] = {
     Fault.BAD_ARGUMENT: "an argument is outside what the function takes",
     Fault.USER_FUNCTION: "a user function failed",
 }
+
+
+def user_fault(called: str, told: str) -> Fault:
+    """The fault of a user's function, and from now on what its sentence says.
+
+    Whoever counts failed rows asks for the sentence in the same execution, so it is that of a row just failed.
+    """
+    text = f"{called} failed: {told}"
+    REASONS[Fault.USER_FUNCTION] = text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
+    return Fault.USER_FUNCTION
+
+
+def told(error: BaseException) -> str:
+    """What a user's function has raised, in one line."""
+    name = type(error).__name__
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the user's exception may fail to say what it is
+        return name
+    return f"{name}: {text}" if text else name
 
 
 class RowFault(Exception):  # noqa: N818 - it marks a row, it is no error of the program

@@ -83,6 +83,13 @@ class Library:
         self._by_key[function.key] = function
         self._by_name.setdefault(function.name, []).append(function)
 
+    def remove(self, function: Function) -> None:
+        """Take a row away."""
+        del self._by_key[function.key]
+        self._by_name[function.name].remove(function)
+        if not self._by_name[function.name]:
+            del self._by_name[function.name]
+
     def __iter__(self) -> Iterator[Function]:
         return iter(self._by_key.values())
 

@@ -1,0 +1,579 @@
+"""Joins of streams over windows: several inputs, one operator, in four orders.
+
+    arrival   rows are joined as they come and given at once (OOP-Join, figure 4)
+    sync      the inputs are put in order of time first (NILE, Sync-Filter)
+    filter    rows are joined as they come, and what they make is held back until nothing earlier can come (NILE,
+              Filter-Order)
+    adaptive  sync or filter, by what tuples cost and how fast they come (NILE, section 6)
+
+An execution takes new rows, lets them look through what the other inputs remember, and remembers them. What it finds
+passes the hold buffer unless the order is `arrival`; under `sync` it leaves in the same execution. So changing the
+order while rows are on their way loses nothing and repeats nothing: it only changes which rows may be taken.
+
+Rows below their floor are forgotten: all inputs that they could match promise to be past them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Literal
+
+import numpy as np
+
+from millrace.operators.bands import FAR
+from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.matching import Incoming, Matcher
+from millrace.operators.operator import Moment
+from millrace.operators.reorder import Reorder, merge_by_time, shares
+from millrace.operators.segments import Segment
+from millrace.operators.spec import JoinSpec
+from millrace.operators.tempo import Tempo
+from millrace.operators.waiting import Lines
+from millrace.protocol import Refuse, Schema
+
+Order = Literal["arrival", "sync", "filter", "adaptive"]
+Mode = Literal["arrival", "sync", "filter"]
+ORDERS: Final[tuple[Order, ...]] = ("arrival", "sync", "filter", "adaptive")
+
+# Combinations that an execution looks at before it leaves the rest of its rows to the next one: a few milliseconds.
+MOST_LOOKED: Final = 65_536
+
+# A row of input 0 that may still turn out to match nothing: its segment and slot.
+PLACE: Final = Schema.of(segment="bigint", slot="bigint")
+
+
+class Join(Lines):
+    """Rows of several inputs put together wherever they match, each combination once, at the latest of their times.
+
+    The output of an event order is in order of time; of `arrival` it is in no order.
+
+    order     as the query wants it; `mode` is how rows are taken now: as they come, or in order
+    rest      rows that were taken and have not looked yet
+    hold      what was found and may not leave yet
+    pending   rows of input 0 that may still match, if those that match nothing are to be given
+    """
+
+    kind: ClassVar[str] = "join"
+
+    def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
+        super().__init__(name, inputs, output, moment)
+        self.spec = spec
+        self.matcher = Matcher(spec, [reader.buffer.schema for reader in inputs], output.schema)
+        self.hold = Reorder()
+        self.rest: deque[Incoming] = deque()
+        self.pending = Reorder()
+        self._by_rows = spec.counts_rows
+        self.order: Order = "sync" if self._by_rows else spec.order
+        self.mode: Mode = "sync" if self.order == "adaptive" else self.order
+        self.tempo = Tempo(len(inputs), self._window_us(), spec.alpha)
+        self._outer = spec.outer
+        self._turn = 0
+        self._left = False
+        self._stamps = [BEGINNING] * len(inputs)
+        self._newest_outer = BEGINNING
+
+    def _window_us(self) -> int | None:
+        """|w|: how far apart rows may be, half the width of the widest band."""
+        bands = self.matcher.bands
+        width = max(bands.width(a, b) for a in range(bands.inputs) for b in range(a))
+        return None if width == FAR else width // 2
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _promise(self, position: int) -> int:
+        """What an input promises behind all that has come; one whose rows are stamped here, no more than the clock."""
+        promise = self.inputs[position].promise
+        return max(self.moment.now_us, self._stamps[position]) if promise == ANY_TIME else promise
+
+    def horizon(self) -> int:
+        return min(self._promise(position) for position in range(len(self.inputs)))
+
+    def _lows(self) -> list[int]:
+        """Per input what holds for every row that has not looked yet."""
+        return self._with_rest(self._outside())
+
+    def _outside(self) -> list[int]:
+        """Per input what holds for every row that has not been taken."""
+        lows = []
+        for position, reader in enumerate(self.inputs):
+            buffer = reader.buffer
+            if buffer.promise == ANY_TIME:
+                low = self._promise(position)
+            elif buffer.end == reader.taken:
+                low = reader.promise
+            else:
+                low = reader.low_water()
+            line = self.waiting[position]
+            if line.count:
+                head = line.head_us()
+                assert head is not None
+                low = min(low, head)
+            lows.append(low)
+        return lows
+
+    def _with_rest(self, lows: list[int]) -> list[int]:
+        """The same with the rows that have been taken and have not looked."""
+        if not self.rest:
+            return lows
+        lows = lows.copy()
+        for rows in self.rest:
+            lows[rows.position] = min(lows[rows.position], rows.least)
+        return lows
+
+    def low_water(self) -> int:
+        return self._low_water(self._lows())
+
+    def _low_water(self, lows: Sequence[int]) -> int:
+        low = self._lowest(lows)
+        if not self.hold.count:
+            return low
+        head = self.hold.head_us()
+        assert head is not None
+        return min(low, head)
+
+    def _lowest(self, lows: Sequence[int]) -> int:
+        """What holds for every row that is still to be found."""
+        low = min(lows)
+        head = self._oldest_pending() if self.pending.count else None
+        return low if head is None else min(low, head)
+
+    def registers(self) -> list[int]:
+        if self.mode == "arrival":
+            return super().registers()
+        self.absorb()
+        return [
+            self._promise(position) if (head := line.head_us()) is None else head
+            for position, line in enumerate(self.waiting)
+        ]
+
+    def need(self) -> int | None:
+        wait = self._wait()
+        return None if wait is None else wait[0]
+
+    def holding(self) -> list[int]:
+        wait = self._wait()
+        return [] if wait is None else wait[1]
+
+    def blocked(self) -> bool:
+        """Whether something waits that could be given. A row that may still match is not held back, merely not over,
+        until a row has come that is past its window."""
+        wait = self._wait()
+        return wait is not None and (not wait[2] or self._newest_outer >= wait[0])
+
+    def idle(self) -> list[int]:
+        return self.holding() if self.blocked() else []
+
+    def stamps(self) -> bool:
+        holding = self.holding()
+        return bool(holding) and all(self.inputs[position].promise == ANY_TIME for position in holding)
+
+    def reach(self) -> bool:
+        """The clock has gone on: what waits for rows that are stamped here may be taken or given now."""
+        lows = self._lows()
+        if self.more() or self._may_leave(lows) or self._may_give_up(lows):
+            self._left = True
+            return True
+        return self.announce(gave=False)
+
+    def _wait(self) -> tuple[int, list[int], bool] | None:
+        """The least promise that would let it act, the inputs that owe it, and whether only a pending row needs it."""
+        if self.mode == "arrival" and not self.pending.count:
+            return None
+        if self.rest or (self.mode == "arrival" and any(reader.waiting for reader in self.inputs)):
+            return None
+        head = self._blocked_head()
+        if self.pending.count:
+            row = self._oldest_pending()
+            after = self.matcher.bands.reach[0][1]
+            # In order of time, what is held back for less goes first.
+            if row is not None and after < FAR and (head is None or row < head) and self._promise(1) <= row + after:
+                return row + after + 1, [1], True
+        if head is None:
+            return None
+        return head, [p for p in range(len(self.inputs)) if self._promise(p) < head], False
+
+    def _blocked_head(self) -> int | None:
+        """The least time that waits in line or in the hold buffer, if the inputs do not promise it."""
+        if self.mode == "arrival":
+            return None
+        self.absorb()
+        heads = self._heads()
+        if self.hold.count:
+            heads.append(self.hold.head_us())  # type: ignore[arg-type]
+        least = min(heads, default=None)
+        return least if least is not None and least > self.horizon() else None
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def more(self) -> bool:
+        if self._left:
+            return True
+        if self.mode == "arrival":
+            return super(Lines, self).more() or self._standing()
+        self.absorb()
+        heads = self._heads()
+        return bool(heads) and (self.mode == "filter" or min(heads) <= self.horizon())
+
+    def fresh(self) -> bool:
+        for reader in self.inputs:
+            if reader.unseen:
+                return True
+        return self.more()
+
+    def _standing(self) -> bool:
+        """Whether any row stands in line."""
+        for line in self.waiting:  # noqa: SIM110 (asked in every execution: a generator would double its cost)
+            if line.count:
+                return True
+        return False
+
+    def stamped(self, position: int, batch: Batch) -> Batch:
+        """Rows without a time get the clock's."""
+        ts = batch.ts
+        reader = self.inputs[position]
+        if (ts.item(0) if reader.buffer.ordered or len(ts) == 1 else int(ts.min())) != NO_TIME:
+            return batch
+        promise = BEGINNING if reader.promise == ANY_TIME else min(reader.promise, ANY_TIME - 1)
+        stamp = self._stamps[position] = max(self.moment.now_us, self._stamps[position], promise)
+        times: Int64s = np.where(ts == NO_TIME, stamp, ts)
+        return Batch(batch.schema, times, batch.columns, batch.valid, batch.arrival)
+
+    def execute(self, limit: int) -> int:
+        self.counts.executions += 1
+        self.toil = taken = 0
+        given: list[Batch] = []
+        if self.mode != "arrival":
+            self.absorb()
+        # What may leave leaves before anything more is taken.
+        works = not self.hold.count or not self._may_leave(self._lows())
+        if self.rest:
+            self._account(-1)
+        elif works:
+            taken = self._take(limit)
+        self._look()
+        lows = self._outside()
+        if self.rest:
+            if works:
+                self._work(lows, given)
+            self._account(1)
+            lows = self._with_rest(lows)
+        if self.pending.count:
+            self._give_up(lows, given)
+        self._expire(lows)
+        gave = self._release(lows, given) if given or self.hold.count else False
+        self._left = bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
+        if self.matcher.failed:
+            for count, reason in self.matcher.failed:
+                self.failed(count, reason)
+            self.matcher.failed.clear()
+        if self.tempo.turned() and self.order == "adaptive":
+            self._turn_to(self.tempo.choose())
+        self.announce(gave, self._low_water(lows))
+        return taken
+
+    def _may_leave(self, lows: Sequence[int]) -> bool:
+        """Whether the first of what is held back may be given."""
+        if not self.hold.count:
+            return False
+        head = self.hold.head_us()
+        assert head is not None
+        return self.order == "arrival" or head <= self._lowest(lows)
+
+    def _look(self) -> None:
+        for reader in self.inputs:
+            if reader.punctuations:
+                reader.pass_punctuations()
+            reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
+
+    def _take(self, limit: int) -> int:
+        """Take rows, at most `limit` in all, into `rest`."""
+        taken = self._take_arcs(limit) if self.mode == "arrival" else self._take_lines(limit)
+        self.counts.input_tuples += taken
+        return taken
+
+    def _take_arcs(self, limit: int) -> int:
+        taken = self._take_lines(limit)  # what stood in line before the order was changed
+        inputs = self.inputs
+        for _ in inputs:
+            if taken >= limit:
+                break
+            turn = self._turn
+            reader = inputs[turn]
+            if reader.taken != reader.buffer.end:
+                before = reader.taken
+                batch = reader.take(limit - taken)
+                taken += reader.taken - before
+                if batch is not None and len(batch.ts):
+                    self._prepare(turn, self.stamped(turn, batch))
+            self._turn = turn + 1 if turn + 1 < len(inputs) else 0
+        return taken
+
+    def _take_lines(self, limit: int) -> int:
+        through = self.horizon() if self.mode == "sync" else END_OF_TIME
+        taken = 0
+        if not self._standing():
+            return 0
+        for position, share in enumerate(shares(self.waiting, through, limit)):
+            batch = merge_by_time([self.waiting[position]], through, share) if share else None
+            if batch is not None:
+                taken += len(batch)
+                buffer = self.inputs[position].buffer
+                buffer.gauge.add(-len(batch), buffer.width)
+                self._prepare(position, batch)
+        if self._by_rows and len(self.rest) > 1:
+            self.rest = deque(in_turns(list(self.rest)))
+        return taken
+
+    def _prepare(self, position: int, batch: Batch) -> None:
+        rows = self.matcher.prepare(position, batch)
+        if rows is None:
+            self.tempo.took(position, len(batch), int(batch.ts.min()), int(batch.ts.max()))
+            return
+        self.tempo.took(position, len(batch), rows.least, rows.greatest)
+        self.rest.append(rows)
+
+    def _work(self, outside: list[int], given: list[Batch]) -> None:
+        """Let the rows look, and remember them. `outside` is what holds for those that have not been taken."""
+        rest = self.rest
+        matcher = self.matcher
+        while rest and self.toil <= MOST_LOOKED:
+            rows = rest.popleft()
+            done, looked = matcher.match(rows, MOST_LOOKED - self.toil, given)
+            self.toil += looked
+            if done < rows.count:
+                rest.appendleft(rows.part(done, rows.count))
+                rows = rows.part(0, done)
+            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._with_rest(outside)))
+            if self._outer and not rows.position:
+                self._newest_outer = max(self._newest_outer, rows.greatest)
+                self._watch(placed)
+
+    def _expire(self, lows: Sequence[int]) -> None:
+        """Forget what can match nothing more."""
+        bands = self.matcher.bands
+        for position, store in enumerate(self.matcher.stores):
+            floor = bands.floor(position, lows)
+            if self.pending.count and not position:
+                head = self.pending.head_us()
+                assert head is not None
+                floor = min(floor, head)
+            store.expire(floor)
+
+    def _release(self, lows: Sequence[int], given: list[Batch]) -> bool:
+        """Give what may leave; whether that was anything."""
+        if self.order == "arrival" and not self.hold.count:
+            out = Batch.concat(given) if given else None
+        else:
+            for batch in given:
+                self.hold.put(batch)
+            low = END_OF_TIME if self.order == "arrival" else self._lowest(lows)
+            out = merge_by_time([self.hold], low, MOST_LOOKED) if self.hold.count else None
+        if out is None:
+            return False
+        self.counts.output_tuples += len(out.ts)
+        self.toil = max(self.toil, len(out.ts))
+        self.output.put(out)
+        return True
+
+    def failed(self, count: int, reason: str) -> None:
+        """Count rows that could not be computed, of an input or of the result; the others go on."""
+        self.counts.errors += count
+        self.counts.last_error = reason
+
+    # -- rows of input 0 that match nothing ----------------------------------------------------------------------------
+
+    def _watch(self, placed: Sequence[tuple[Segment, int]]) -> None:
+        """Rows that have just been remembered are pending, unless they have matched."""
+        for segment, start in placed:
+            assert segment.matched is not None
+            slots = start + np.flatnonzero(~segment.matched[start : segment.count])
+            if len(slots):
+                numbers = np.full(len(slots), segment.number)
+                self.pending.put(Batch(PLACE, segment.ts[slots], [numbers, slots]))
+
+    def _give_up(self, lows: Sequence[int], given: list[Batch]) -> None:
+        """Give the pending rows that nothing can match any more, without a partner."""
+        floor = self.matcher.bands.floor(0, lows)
+        batch = merge_by_time([self.pending], floor - 1, MOST_LOOKED) if floor > BEGINNING else None
+        if batch is not None:
+            self._give_alone(batch, given)
+        store = self.matcher.stores[0]
+        size = 1
+        while store.shape.newest is not None and (first := self.pending.first()) is not None:
+            if not self._left_behind(first)[0]:
+                break
+            size *= 2
+            batch = merge_by_time([self.pending], END_OF_TIME, size)
+            assert batch is not None
+            behind = self._left_behind(batch)
+            self._give_alone(batch.take(behind), given)
+            if not behind.all():
+                self.pending.put(batch.take(~behind))
+
+    def _left_behind(self, batch: Batch) -> Bools:
+        """Which pending rows are not among the newest any more."""
+        store = self.matcher.stores[0]
+        assert store.shape.newest is not None
+        oldest = store.rows - store.shape.newest
+        behind = np.empty(len(batch), np.bool_)
+        numbers = batch.columns[0]
+        for segment, slots in self._places(batch):
+            behind[numbers == segment.number] = segment.first_row + slots < oldest
+        return behind
+
+    def _give_alone(self, batch: Batch, given: list[Batch]) -> None:
+        for segment, slots in self._places(batch):
+            assert segment.matched is not None
+            slots = slots[~segment.matched[slots]]
+            if len(slots):
+                given.append(self.matcher.alone(segment.strip(slots)))
+
+    def _may_give_up(self, lows: Sequence[int]) -> bool:
+        if not self.pending.count:
+            return False
+        head = self.pending.head_us()
+        assert head is not None
+        return head < self.matcher.bands.floor(0, lows)
+
+    def _places(self, batch: Batch) -> list[tuple[Segment, Int64s]]:
+        """Pending rows by their segments."""
+        numbers, slots = batch.columns
+        segments = {segment.number: segment for segment in self.matcher.stores[0].segments}
+        return [(segments[number], slots[numbers == number]) for number in np.unique(numbers).tolist()]
+
+    def _oldest_pending(self) -> int | None:
+        """The time of the oldest pending row that has not matched; those before it are forgotten."""
+        pending = self.pending
+        size = 1
+        while (first := pending.first()) is not None:
+            if not self._matched(first)[0]:
+                return first.ts.item(0)
+            size *= 2
+            batch = merge_by_time([pending], END_OF_TIME, size)
+            assert batch is not None
+            open_rows = np.flatnonzero(~self._matched(batch))
+            if len(open_rows):
+                pending.put(batch.take(open_rows))
+        return None
+
+    def _matched(self, batch: Batch) -> Bools:
+        """Which pending rows have matched after all."""
+        matched = np.empty(len(batch), np.bool_)
+        numbers = batch.columns[0]
+        for segment, slots in self._places(batch):
+            assert segment.matched is not None
+            matched[numbers == segment.number] = segment.matched[slots]
+        return matched
+
+    # -- changing the order --------------------------------------------------------------------------------------------
+
+    def check_order(self, order: Order | None, alpha: float | None) -> None:
+        """Refuse an order that this join cannot have; `set_order` takes what is not refused."""
+        if order is not None and order not in ORDERS:
+            raise Refuse(f"{self.name}: unknown order {order!r}: expected one of {', '.join(ORDERS)}")
+        if alpha is not None and not alpha >= 0:
+            raise Refuse(f"{self.name}: alpha is a number from 0, got {alpha}")
+        if self._by_rows and order not in (None, "sync"):
+            raise Refuse(f"{self.name}: its windows count rows, so it joins in order of time and nothing else")
+        if order == "arrival" and self.output.ordered:
+            raise Refuse(
+                f"{self.name}: what reads it relies on its order; create the query anew with order = 'arrival', or "
+                "choose among sync, filter and adaptive"
+            )
+
+    def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
+        """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.
+
+        A join whose readers were made for an output in order keeps its output in order.
+        """
+        self.check_order(order, alpha)
+        if order is not None:
+            self.order = order
+        if alpha is not None:
+            self.tempo.alpha = alpha
+        self._turn_to(self.tempo.choose() if self.order == "adaptive" else self.order)
+        self._left = True
+
+    def _turn_to(self, mode: Mode) -> None:
+        if mode != self.mode:
+            self.mode = mode
+            self.tempo.switched(mode)
+            self._left = True
+
+    def measured(self, tuples: int, us: float) -> None:
+        self.tempo.measured(tuples, us)
+
+    def numbers(self) -> dict[str, Any]:
+        """What was measured of it, what NILE predicts from that, and what it does."""
+        return {
+            "order": self.order,
+            "mode": self.mode,
+            **self.tempo.numbers(),
+            "held_rows": self.hold.count,
+            "switches": self.tempo.switches,
+            "last_switches": [switch._asdict() for switch in self.tempo.last],
+        }
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def _account(self, sign: int) -> None:
+        """Rows in `rest` count as queued before their inputs, between executions."""
+        for rows in self.rest:
+            buffer = self.inputs[rows.position].buffer
+            buffer.gauge.add(sign * rows.count, buffer.width)
+
+    def held_tuples(self) -> int:
+        return super().held_tuples() + sum(rows.count for rows in self.rest)
+
+    def queue_tuples(self, position: int) -> int:
+        return super().queue_tuples(position) + sum(rows.count for rows in self.rest if rows.position == position)
+
+    @property
+    def state_tuples(self) -> int:
+        return sum(store.tuples for store in self.matcher.stores) + self.hold.count
+
+    @property
+    def state_bytes(self) -> int:
+        held = (self.hold.count + self.pending.count) * self.output.width
+        return sum(store.nbytes for store in self.matcher.stores) + held
+
+    def clear(self) -> None:
+        super().clear()
+        self._account(-1)
+        self.rest.clear()
+
+    def save(self) -> Any:
+        own = [self.order, self.mode, self._turn, self._left, self._stamps, self._newest_outer]
+        waiting = [self.hold.save(), self.pending.save(), [rows.save() for rows in self.rest]]
+        return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.tempo.save()]
+
+    def restore(self, data: Any) -> None:
+        lines, own, (hold, pending, rest), stores, tempo = data
+        super().restore(lines)
+        self.order, self.mode, self._turn, self._left, self._stamps, self._newest_outer = own
+        self.hold.restore(hold)
+        self.pending.restore(pending)
+        self.rest = deque(Incoming.restore(rows) for rows in rest)
+        self._account(1)
+        for store, saved in zip(self.matcher.stores, stores, strict=True):
+            store.restore(saved)
+        self.tempo.restore(tempo)
+
+
+def in_turns(rows: Sequence[Incoming]) -> list[Incoming]:
+    """The rows of several inputs, each in order of time, cut so that they follow each other in order of time.
+
+    Equal times: in order of the inputs.
+    """
+    order = np.argsort(np.concatenate([one.strip.ts for one in rows]), kind="stable")
+    owners = np.repeat(np.arange(len(rows)), [one.count for one in rows])[order]
+    cuts = np.flatnonzero(owners[1:] != owners[:-1]) + 1
+    taken = [0] * len(rows)
+    turns = []
+    for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(owners)], strict=True):
+        owner = int(owners[start])
+        turns.append(rows[owner].part(taken[owner], taken[owner] + stop - start))
+        taken[owner] += stop - start
+    return turns

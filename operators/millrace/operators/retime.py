@@ -1,0 +1,47 @@
+"""The same rows at another time: what a window reads that goes by one side of a join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.grain import EVERY, Grain
+from millrace.operators.operator import RowWise
+from millrace.operators.spec import RetimeSpec
+
+
+class Retime(RowWise):
+    """Rows at the time that a column carries, in no order. A row whose column is null has no time: it has failed.
+
+    No row's column is more than the spec's lag below its time. So promises lose the lag here, and what promises less
+    than is needed is asked for that much more.
+    """
+
+    kind: ClassVar[str] = "map"
+    bends: ClassVar[bool] = True
+
+    def __init__(self, name: str, spec: RetimeSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self._position = spec.position
+        self._lag_us = spec.lag_us
+
+    def compute(self, batch: Batch) -> Batch:
+        mask = batch.valid[self._position]
+        if mask is not None and not mask.all():
+            self.failed(int((~mask).sum()), "the column that is to be a row's time is null")
+            batch = batch.take(mask)
+        return Batch(self.output.schema, batch.columns[self._position], batch.columns, batch.valid, batch.arrival)
+
+    def declares(self) -> Grain | None:
+        """What readers need at their boundaries is needed `lag_us` above them here."""
+        return EVERY if self.output.wanted else None
+
+    def promised(self, low_us: int) -> int:
+        if low_us == END_OF_TIME:
+            return low_us
+        return max(BEGINNING, low_us - self._lag_us)
+
+    def demand(self, need_us: int) -> int:
+        return min(END_OF_TIME, need_us + self._lag_us)

@@ -1,0 +1,331 @@
+"""What the conditions of a join say: how far apart in time its rows may be, which keys are equal, and what is left.
+
+Conditions are bound over all inputs side by side. A bound on the times of two inputs may be written in any way that
+comes to one: as a comparison or BETWEEN, with intervals on either side, over columns that carry the rows' own time or
+lie within known bounds of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from millrace.operators import expression as e
+from millrace.operators.batch import Batch
+from millrace.operators.evaluate import compile_expression
+from millrace.operators.functions import LIBRARY
+from millrace.operators.spec import Band, Equal
+from millrace.protocol import Field, Schema, Type
+from millrace.sql.aggregation import columns_of
+from millrace.sql.binder import TIME_NAME, Named, Relation
+from millrace.sql.progress import Lag, lag_of, minus, name_of, plus
+
+_COMPARED: Final = {"<", "<=", "=", ">=", ">"}
+_FLIPPED: Final[Mapping[str, str]] = {"<": ">", "<=": ">=", "=": "=", ">=": "<=", ">": "<"}
+_TIMES: Final = (Type.TIMESTAMP, Type.INTERVAL)
+
+
+class Wide:
+    """The columns of several inputs side by side, each input's followed by its rows' own time."""
+
+    def __init__(self, inputs: Sequence[Relation]) -> None:
+        self.inputs = inputs
+        self._places: list[tuple[int, int]] = []
+        fields: list[Field] = []
+        for at, one in enumerate(inputs):
+            self._places += [(at, position) for position in (*range(len(one.schema)), e.TIME)]
+            fields += [*one.schema, Field(TIME_NAME, Type.TIMESTAMP, not one.time_known)]
+        self._schema = Schema(tuple(fields))
+        self._position = {place: position for position, place in enumerate(self._places)}
+
+    def position(self, source: int, position: int) -> int:
+        """Where a column of an input stands."""
+        return self._position[source, position]
+
+    def place(self, position: int) -> tuple[int, int]:
+        """The input that a column is of, and its position there."""
+        return self._places[position]
+
+    def column(self, source: int, position: int) -> e.Column:
+        field_ = self._schema.fields[self.position(source, position)]
+        return e.Column(field_.type, field_.nullable, self.position(source, position), field_.name)
+
+    def named(self, table: Named, source: int) -> Named:
+        """A table of an input under its positions here."""
+
+        def shifted(position: int | None) -> int | None:
+            return None if position is None else self.position(source, position)
+
+        columns = {name: shifted(position) for name, position in table.columns.items()}
+        return replace(table, columns=columns, time=shifted(table.time))
+
+    def relation(self, tables: Sequence[Named]) -> Relation:
+        """What conditions that see these tables are bound over."""
+        return Relation("", self._schema, None, True, None, False, tables=tuple(tables))
+
+    def sources(self, expression: e.Expression) -> set[int]:
+        """The inputs that an expression reads; -1 is the joined row itself, by its time."""
+        return {
+            -1 if column.position == e.TIME else self._places[column.position][0] for column in columns_of(expression)
+        }
+
+    def over_input(self, expression: e.Expression) -> e.Expression:
+        """The same over the only input that it reads."""
+
+        def placed(part: e.Expression) -> e.Expression | None:
+            return replace(part, position=self._places[part.position][1]) if isinstance(part, e.Column) else None
+
+        return e.rewrite(expression, placed)
+
+    def lag(self, expression: e.Expression) -> Lag | None:
+        """How far an expression over one input lies from its rows' time."""
+        sources = self.sources(expression)
+        if len(sources) != 1 or -1 in sources:
+            return None
+        return lag_of(self.over_input(expression), self.inputs[sources.pop()].lags)
+
+
+def conjuncts(condition: e.Expression) -> Iterator[e.Expression]:
+    """What must all be true for a condition to be."""
+    if isinstance(condition, e.Call) and name_of(condition) == "and":
+        for part in condition.arguments:
+            yield from conjuncts(part)
+    else:
+        yield condition
+
+
+@dataclass(slots=True)
+class Conditions:
+    """The conditions of one join, sorted by what they say. Expressions are over the wide row, but for `equal`.
+
+    own     what tests rows of one input alone
+    equal   keys of two inputs
+    where   everything else
+    timed   whether to take out bounds on times
+    """
+
+    wide: Wide
+    timed: bool = True
+    own: dict[int, list[e.Expression]] = field(default_factory=dict)
+    equal: list[Equal] = field(default_factory=list)
+    where: list[e.Expression] = field(default_factory=list)
+    _bounds: dict[tuple[int, int], tuple[int | None, int | None]] = field(default_factory=dict)
+
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        return tuple(Band(left, right, *bounds) for (left, right), bounds in sorted(self._bounds.items()))
+
+    def add(self, condition: e.Expression) -> None:
+        """Take one condition apart."""
+        for term in conjuncts(condition):
+            self._take(term)
+
+    def _take(self, term: e.Expression) -> None:
+        if isinstance(term, e.Constant) and term.value is True:
+            return
+        sources = self.wide.sources(term)
+        if len(sources) == 1 and -1 not in sources:
+            self.own.setdefault(sources.pop(), []).append(term)
+            return
+        if self._timed(term) or self._keyed(term):
+            return
+        self.where.append(term)
+
+    def _timed(self, term: e.Expression) -> bool:
+        """Take what a term says of two inputs' times; True if that is all that it says."""
+        between = self._between(term) if self.timed else None
+        if between is None:
+            return False
+        left, right, low, high, exact = between
+        if low is None and high is None:
+            return False
+        self.bound(left, right, low, high)
+        return exact
+
+    def bound(self, left: int, right: int, low: int | None, high: int | None) -> None:
+        """Two inputs' rows are so far apart: low <= right's time - left's time <= high."""
+        if left > right:
+            left, right = right, left
+            low, high = (None if high is None else -high), (None if low is None else -low)
+        known = self._bounds.get((left, right), (None, None))
+        lows = [one for one in (known[0], low) if one is not None]
+        highs = [one for one in (known[1], high) if one is not None]
+        self._bounds[left, right] = max(lows, default=None), min(highs, default=None)
+
+    def _keyed(self, term: e.Expression) -> bool:
+        """Take an equality of two inputs' expressions as a key."""
+        pair = equality(term, self.wide)
+        if pair is None:
+            return False
+        (left, left_key), (right, right_key) = pair
+        self.equal.append(Equal(left, left_key, right, right_key))
+        return True
+
+    # -- times -----------------------------------------------------------------------------------------------------
+
+    def _between(self, term: e.Expression) -> tuple[int, int, int | None, int | None, bool] | None:
+        """What a comparison says of two inputs' times: the inputs, the bounds, and whether that is all it says."""
+        compared = comparison(term)
+        if compared is None:
+            return None
+        sign, left, right = compared
+        distance = _absolute(sign, left, right)
+        if distance is not None:
+            inner, limit = distance
+            return self._spread(inner, -limit, limit)
+        one, other = self._linear(left), self._linear(right)
+        if one is None or other is None:
+            return None
+        # one - other <sign> 0, in whole microseconds
+        least, most = {"<": (None, -1), "<=": (None, 0), "=": (0, 0), ">=": (0, None), ">": (1, None)}[sign]
+        return self._apart(_less(one, other), least, most)
+
+    def _spread(
+        self, inner: e.Expression, least: int, most: int
+    ) -> tuple[int, int, int | None, int | None, bool] | None:
+        linear = self._linear(inner)
+        return None if linear is None else self._apart(linear, least, most)
+
+    def _apart(
+        self, linear: _Linear, least: int | None, most: int | None
+    ) -> tuple[int, int, int | None, int | None, bool] | None:
+        """The bounds on rows' times that follow from least <= later - earlier + constant <= most."""
+        terms = {atom: times for atom, times in linear.terms.items() if times}
+        if sorted(terms.values()) != [-1, 1]:
+            return None
+        earlier, later = sorted(terms, key=lambda atom: terms[atom])
+        (left,), (right,) = self.wide.sources(earlier), self.wide.sources(later)
+        if left == right:
+            return None
+        from_left, from_right = self.wide.lag(earlier), self.wide.lag(later)
+        assert from_left is not None
+        assert from_right is not None
+        low = plus(minus(least, linear.constant), minus(from_right[0], from_left[1]))
+        high = plus(minus(most, linear.constant), minus(from_right[1], from_left[0]))
+        exact = from_left[0] == from_left[1] and from_right[0] == from_right[1]
+        return left, right, low, high, exact and not (earlier.nullable or later.nullable)
+
+    def _linear(self, expression: e.Expression) -> _Linear | None:
+        """A sum of progressing columns and constants."""
+        if expression.type not in _TIMES:
+            return None
+        if not any(columns_of(expression)):
+            value = constant(expression)
+            return None if value is None else _Linear({}, value)
+        if isinstance(expression, e.Call) and name_of(expression) in ("+", "-"):
+            parts = [self._linear(part) for part in expression.arguments]
+            known = [part for part in parts if part is not None]
+            if len(known) == len(parts):
+                return _sum(name_of(expression), known)
+        return None if self.wide.lag(expression) is None else _Linear({expression: 1}, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    terms: Mapping[e.Expression, int]
+    constant: int
+
+
+def _less(one: _Linear, other: _Linear) -> _Linear:
+    terms = dict(one.terms)
+    for atom, times in other.terms.items():
+        terms[atom] = terms.get(atom, 0) - times
+    return _Linear(terms, one.constant - other.constant)
+
+
+def _sum(sign: str, parts: Sequence[_Linear]) -> _Linear:
+    nothing = _Linear({}, 0)
+    if len(parts) == 1:
+        return _less(nothing, parts[0]) if sign == "-" else parts[0]
+    left, right = parts
+    return _less(left, right if sign == "-" else _less(nothing, right))
+
+
+def _absolute(sign: str, left: e.Expression, right: e.Expression) -> tuple[e.Expression, int] | None:
+    """abs(difference) at most so much."""
+    if sign in (">", ">="):
+        sign, left, right = _FLIPPED[sign], right, left
+    if sign == "=" or not (isinstance(left, e.Call) and name_of(left) == "abs" and left.type is Type.INTERVAL):
+        return None
+    limit = None if any(columns_of(right)) else constant(right)
+    return None if limit is None else (left.arguments[0], limit - (sign == "<"))
+
+
+def comparison(term: e.Expression) -> tuple[str, e.Expression, e.Expression] | None:
+    """The sign and the sides of a comparison."""
+    if isinstance(term, e.Call) and name_of(term) in _COMPARED:
+        left, right = term.arguments
+        return name_of(term), left, right
+    return None
+
+
+def equality(term: e.Expression, wide: Wide) -> tuple[tuple[int, e.Expression], tuple[int, e.Expression]] | None:
+    """The two sides of an equality between two inputs, each with its input; the lower input first.
+
+    A bigint and a double are compared as numbers and are no key: they have no common form without rounding.
+    """
+    compared = comparison(term)
+    if compared is None or compared[0] != "=" or compared[1].type is not compared[2].type:
+        return None
+    sides = []
+    for side in compared[1:]:
+        sources = wide.sources(side)
+        if len(sources) != 1 or -1 in sources:
+            return None
+        sides.append((sources.pop(), wide.over_input(side)))
+    if sides[0][0] == sides[1][0]:
+        return None
+    first, second = sorted(sides, key=lambda side: side[0])
+    return first, second
+
+
+def constant(expression: e.Expression) -> int | None:
+    """The value of a time that reads no columns; None if it is null or cannot be computed."""
+    if isinstance(expression, e.Constant):
+        return None if expression.value is None else int(expression.value)
+    computed = compile_expression(expression)(Batch.from_rows(Schema.of(a="bigint"), [(1,)], [0]))
+    if computed.error is not None or (computed.valid is not None and not computed.valid[0]):
+        return None
+    return int(computed.values[0])
+
+
+def call(name: str, *arguments: e.Expression) -> e.Call:
+    """A function of the library over expressions of just the types that it takes."""
+    function = LIBRARY.resolve(name, [{argument.type: 0} for argument in arguments])
+    assert function is not None, name
+    nullable = function.nullable([argument.nullable for argument in arguments])
+    return e.Call(function.result, nullable, function.key, arguments)
+
+
+def all_of(terms: Sequence[e.Expression]) -> e.Expression | None:
+    """One condition of several."""
+    if len(terms) < 2:
+        return terms[0] if terms else None
+    half = len(terms) // 2
+    left, right = all_of(terms[:half]), all_of(terms[half:])
+    assert left is not None
+    assert right is not None
+    return call("and", left, right)
+
+
+# Functions that are null where an argument is.
+_STRICT: Final = {*_COMPARED, "<>", "+", "-", "*", "/", "%", "||", "like", "ilike", "in", "date_trunc"}
+
+
+def needs_row_of(source: int, term: e.Expression, wide: Wide) -> bool:
+    """Whether a condition cannot hold where the row of an input is missing, because its columns are null then."""
+    if isinstance(term, e.Call) and name_of(term) == "is not null":
+        return _null_without(source, term.arguments[0], wide)
+    return _null_without(source, term, wide)
+
+
+def _null_without(source: int, part: e.Expression, wide: Wide) -> bool:
+    match part:
+        case e.Column():
+            return wide.sources(part) == {source}
+        case e.Cast():
+            return _null_without(source, part.argument, wide)
+        case e.Call() if name_of(part) in _STRICT:
+            return any(_null_without(source, argument, wide) for argument in part.arguments)
+    return False

@@ -1,0 +1,89 @@
+"""Making a user's functions known to SQL: their names join those of Millrace's own, or are refused.
+
+The tables of functions belong to the process, like its code: what is installed is the same for everything that runs
+in it, and it is installed before anything is planned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from millrace.functions.loading import FunctionsError, load
+from millrace.operators.aggregates import AGGREGATES, Aggregate
+from millrace.operators.functions import LIBRARY, Function
+from millrace.sql import syntax as s
+from millrace.sql.binder import CLOCKS
+from millrace.sql.errors import SqlError
+from millrace.sql.parser import parse
+from millrace.sql.windows import FUNCTIONS
+
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+# Names that the binder reads in its own way.
+_OWN: Final = frozenset([*CLOCKS, *FUNCTIONS, "extract", "date_part"])
+
+
+def install_module(name: str) -> None:
+    """Load a module of functions and make them known. FunctionsError says why that cannot be."""
+    install(load(name))
+
+
+def install(rows: Sequence[Function | Aggregate]) -> None:
+    """Make functions known, all or none. Those that are known already stay."""
+    fresh = [row for row in rows if not _is_installed(row)]
+    names: dict[str, type] = {}
+    keys: set[str] = set()
+    for row in fresh:
+        _check_name(row.name)
+        if names.setdefault(row.name, type(row)) is not type(row):
+            raise FunctionsError(
+                f"functions: {row.name} is both a function and an aggregate: call one of them otherwise"
+            )
+        if row.key in keys:
+            raise FunctionsError(f"functions: {row.key} is there twice")
+        keys.add(row.key)
+    for row in fresh:
+        if isinstance(row, Function):
+            LIBRARY.add(row)
+        else:
+            AGGREGATES.add(row)
+
+
+def uninstall(rows: Iterable[Function | Aggregate]) -> None:
+    """Forget functions: for tests, which share a process."""
+    for row in rows:
+        if _is_installed(row):
+            if isinstance(row, Function):
+                LIBRARY.remove(row)
+            else:
+                AGGREGATES.remove(row)
+
+
+def _is_installed(row: Function | Aggregate) -> bool:
+    return any(one is row for one in (LIBRARY if isinstance(row, Function) else AGGREGATES).named(row.name))
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise FunctionsError(
+            f"functions: expected a name of the letters a to z, digits and '_' (at most 63), got {name!r}"
+        )
+    if LIBRARY.named(name) or AGGREGATES.named(name) or name in _OWN:
+        raise FunctionsError(f"functions: {name} is a function of Millrace: choose another name (name=...)")
+    try:
+        called = _called(parse(f"SELECT {name}()")[0])
+    except SqlError:
+        called = None
+    if called != name:
+        raise FunctionsError(f"functions: {name} is a word of SQL: choose another name (name=...)")
+
+
+def _called(statement: s.Statement) -> str | None:
+    """The function that a SELECT of nothing but a call calls."""
+    assert isinstance(statement.body, s.SelectStatement)
+    assert isinstance(statement.body.query.first, s.Select)
+    (item,) = statement.body.query.first.items
+    if isinstance(item, s.Item) and isinstance(item.expression, s.FunctionCall):
+        return item.expression.name.text
+    return None

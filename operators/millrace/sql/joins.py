@@ -1,0 +1,473 @@
+"""FROM with several tables: joins and sequences, planned from the tree that the parser gives.
+
+A chain of inner joins becomes one operator; what cannot be in it (an outer join, LATEST, FOLLOWED BY, a seventh input)
+is an input of the next. Every operator is planned in the same way: bind the conditions over its inputs side by side,
+sort them by what they say (`conditions.py`), send what tests one input alone below it, and keep the columns that are
+needed above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.operators import expression as e
+from millrace.operators.spec import JoinSpec, MapSpec, SelectSpec, Spec
+from millrace.protocol import Type
+from millrace.sql import syntax as s
+from millrace.sql.aggregation import columns_of
+from millrace.sql.binder import TIME_NAME, Named, Relation
+from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, needs_row_of
+from millrace.sql.grouped import WHERE
+from millrace.sql.progress import ahead, contradict
+from millrace.sql.sequences import followed, latest
+from millrace.sql.sides import Picks, Side, Table, shifted
+from millrace.sql.windowed import windowed_rows
+from millrace.sql.windows import interval_us
+
+if TYPE_CHECKING:
+    from millrace.sql.queries import QueryPlanner
+
+# The operator looks at every other input for each row, so more of them are put together step by step.
+MAX_INPUTS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A link of a chain of inner joins: what is joined, and on what."""
+
+    table: s.Table
+    condition: s.Expr | None = None
+
+
+class FromPlanner:
+    """Plans the FROM and the WHERE of one SELECT over several tables."""
+
+    def __init__(self, planner: QueryPlanner, select: s.Select, scope: Mapping[str, Any]) -> None:
+        self.planner = planner
+        self._scope = scope
+        self._root = select.tables[0]
+        self._where = select.where
+        self._ranged = any(
+            isinstance(leaf.window, s.RangeWindow) and leaf.window.slide is None for leaf in _leaves(self._root)
+        )
+        self._stars = [item for item in select.items if isinstance(item, s.Star)]
+        items = [item for item in select.items if isinstance(item, s.Item)]
+        self._selected: list[s.Node] = [*items, *select.group_by, *filter(None, (select.having, select.qualify))]
+
+    def plan(self) -> Relation:
+        """The joined rows, less those that WHERE leaves out."""
+        self._check_names()
+        where = self._where
+        match self._root:
+            case s.Join(latest=False) as join if _inner(join):
+                return self._chain(join, (), where).relation
+            case s.Join(latest=False) as join:
+                side, where = self._outer(join, (), where)
+            case table:
+                side = self.side(table, () if where is None else (where,))
+        if where is None:
+            return side.relation
+        predicate = self.planner.binder(side.relation, instead=WHERE).bind_boolean(where, "WHERE")
+        self.planner.check_runs(where, predicate)
+        return self.planner.add(SelectSpec(predicate), [side.relation], side.relation.ordered)
+
+    # -- the tree --------------------------------------------------------------------------------------------------
+
+    def _check_names(self) -> None:
+        seen: set[str] = set()
+        for table in _leaves(self._root):
+            name = _alias(table)
+            if name is None:
+                continue
+            if name in seen:
+                raise self.planner.error(
+                    table, f"two tables are called {name}: give each an alias, such as {name} x and {name} y"
+                )
+            seen.add(name)
+
+    def side(self, table: s.Table, above: Sequence[s.Node]) -> Side:
+        """The rows of a part of the tree; `above` are the conditions that are tested above it."""
+        match table:
+            case s.TablePrimary():
+                return self.leaf(table)
+            case s.Join(latest=True):
+                return latest(self, table, above)
+            case s.Join() if _inner(table):
+                return self._chain(table, above, None)
+            case s.Join():
+                return self._outer(table, above, None)[0]
+            case s.Followed():
+                return followed(self, table, above)
+        raise AssertionError(table)
+
+    def leaf(self, table: s.TablePrimary, *, updates: bool = False) -> Side:
+        """One table; `updates` says that it may be an update stream."""
+        planner = self.planner
+        relation, window = planner.table(table, self._scope, ranges=True)
+        stays = rows = None
+        if isinstance(window, s.RowsWindow):
+            self._check_rows(window, relation)
+            rows = window.rows
+        elif window is not None and window.range is not None:
+            stays = interval_us(planner.statement.text, window.range)
+            if stays < 0:
+                raise planner.error(window.range, "expected a time of 0 or more")
+        if relation.update_key is not None and not updates:
+            raise planner.error(table, _no_updates(relation))
+        relation = planner.stamped(windowed_rows(planner, None, relation)[0])
+        columns: dict[str, int | None] = {name: at for at, name in enumerate(relation.schema.names)}
+        if relation.time_name is None:
+            return Side(relation, (Table(Named(relation.alias, columns, e.TIME), e.TIME, stays),), rows)
+        return Side(relation, (Table(Named(relation.alias, columns), columns[relation.time_name], stays),), rows)
+
+    def _check_rows(self, window: s.RowsWindow, relation: Relation) -> None:
+        """ROWS counts what a stream took in: nothing in between may leave rows out or put them together."""
+        if window.rows < 1:
+            raise self.planner.error(window, "expected at least one row")
+        if self.planner.below(relation.node, MapSpec) not in self.planner.sources:
+            raise self.planner.error(
+                window,
+                "ROWS counts the tuples of one stream as they are taken in: expected a stream, or a query in "
+                "parentheses that only computes columns; put conditions into the WHERE of the join",
+            )
+
+    # -- inner joins -----------------------------------------------------------------------------------------------
+
+    def _chain(self, root: s.Join, above: Sequence[s.Node], where: s.Expr | None) -> Side:
+        """A chain of inner joins as one operator, or as several where it has too many inputs."""
+        operands = list(self._operands(root))
+        inside = [operand.condition for operand in operands if operand.condition is not None]
+        outside: list[s.Node] = [*above, *inside, *([] if where is None else [where])]
+        sides = [self.side(operand.table, outside) for operand in operands]
+        first, *rest = zip(sides, operands, strict=True)
+        linked = [first]
+        while rest:
+            more = MAX_INPUTS - len(linked)
+            linked, rest = [*linked, *rest[:more]], rest[more:]
+            clocks = self.clocks(root) or (self._ranged and bool(rest))
+            side = self._inner(linked, outside if rest else above, None if rest else where, clocks)
+            linked = [(side, Operand(root))]
+        return side
+
+    def _operands(self, table: s.Table) -> Iterator[Operand]:
+        if isinstance(table, s.Join) and _inner(table):
+            yield from self._operands(table.left)
+            self.check_condition(table)
+            yield Operand(table.right, table.condition)
+        else:
+            yield Operand(table)
+
+    def check_condition(self, join: s.Join) -> None:
+        """CROSS has no ON, and every other join has one."""
+        if join.kind == "cross" and join.condition is not None:
+            raise self.planner.error(join.condition, "a CROSS JOIN has no ON: write JOIN, or test it in WHERE")
+        if join.kind != "cross" and join.condition is None:
+            raise self.planner.error(
+                join.right, "say what is joined: JOIN ... ON a.k = b.k, or ON TRUE for every pair of rows"
+            )
+
+    def _inner(
+        self, linked: Sequence[tuple[Side, Operand]], above: Sequence[s.Node], where: s.Expr | None, clocks: bool
+    ) -> Side:
+        """One operator over these sides, which tests WHERE too if it is given."""
+        sides = [side for side, _ in linked]
+        wide = Wide([side.relation for side in sides])
+        tables = [shifted(side, wide, at) for at, side in enumerate(sides)]
+        conditions = Conditions(wide)
+        for at, (_, operand) in enumerate(linked):
+            if operand.condition is not None:
+                seen = [table for group in tables[: at + 1] for table in group]
+                conditions.add(self.bound(operand.condition, wide, seen))
+        everything = [table for group in tables for table in group]
+        return self._tested(sides, conditions, everything, above, where, clocks)
+
+    def _tested(
+        self,
+        sides: Sequence[Side],
+        conditions: Conditions,
+        tables: Sequence[Table],
+        above: Sequence[s.Node],
+        where: s.Expr | None,
+        clocks: bool,
+    ) -> Side:
+        """An inner join, and all of WHERE."""
+        own_time = self._add_where(where, conditions, tables)
+        made = self._join(sides, conditions, tables, above, own_time, clocks)
+        predicate = all_of([made.over(term) for term in own_time])
+        if predicate is None:
+            return made.side
+        return replace(made.side, relation=self._selected_of(predicate, made.side.relation))
+
+    def _add_where(self, where: s.Expr | None, conditions: Conditions, tables: Sequence[Table]) -> list[e.Expression]:
+        """WHERE is as good as ON in an inner join; what asks for the joined row's own time waits until there is one."""
+        if where is None:
+            return []
+        later = []
+        for term in conjuncts(self.bound(where, conditions.wide, tables, "WHERE")):
+            if -1 in conditions.wide.sources(term):
+                later.append(term)
+            else:
+                conditions.add(term)
+        return later
+
+    def bound(self, condition: s.Expr, wide: Wide, tables: Sequence[Table], what: str = "ON") -> e.Expression:
+        """A condition over the columns of these tables, which stand side by side."""
+        relation = wide.relation([table.named for table in tables])
+        bound = self.planner.binder(relation, instead=WHERE if what == "WHERE" else "ON tests rows").bind_boolean(
+            condition, what
+        )
+        self.planner.check_runs(condition, bound)
+        if what == "ON" and -1 in wide.sources(bound):
+            owned = [f"{table.named.alias}.{TIME_NAME}" for table in tables if table.named.alias is not None]
+            raise self.planner.error(condition, f"{TIME_NAME} is any table's here: write {' or '.join(owned)}")
+        return bound
+
+    # -- outer joins -----------------------------------------------------------------------------------------------
+
+    def _outer(self, join: s.Join, above: Sequence[s.Node], where: s.Expr | None) -> tuple[Side, s.Expr | None]:
+        """A LEFT or RIGHT join, and what of WHERE is left to test."""
+        if join.kind == "full":
+            raise self.planner.error(
+                join.right,
+                "a FULL JOIN would have to wait for both sides at once: unmatched rows are given for one side; write "
+                "LEFT JOIN, and UNION ALL a second LEFT JOIN the other way round that keeps its unmatched rows",
+            )
+        self.check_condition(join)
+        assert join.condition is not None
+        outside = [*above, join.condition, *([] if where is None else [where])]
+        written = [self.side(join.left, outside), self.side(join.right, outside)]
+        places = (0, 1) if join.kind == "left" else (1, 0)
+        sides = [written[place] for place in places]
+        wide = Wide([side.relation for side in sides])
+        tables = [shifted(side, wide, place) for side, place in zip(written, places, strict=True)]
+        everything = [table for group in tables for table in group]
+        clocks = self.clocks(join)
+        conditions = Conditions(wide)
+        conditions.add(self.bound(join.condition, wide, everything))
+        if where is not None:
+            terms = list(conjuncts(self.bound(where, wide, everything, "WHERE")))
+            if any(needs_row_of(1, term, wide) for term in terms):
+                # WHERE leaves out what has no match, so none has to be waited for.
+                return self._tested(sides, conditions, everything, above, where, clocks), None
+            sides[0] = self._less(sides[0], [term for term in terms if wide.sources(term) == {0}], wide)
+        needed = [*above, *([] if where is None else [where])]
+        return self._join(sides, conditions, everything, needed, (), clocks, outer=True).side, where
+
+    # -- the operator ----------------------------------------------------------------------------------------------
+
+    def _join(
+        self,
+        sides: Sequence[Side],
+        conditions: Conditions,
+        tables: Sequence[Table],
+        above: Sequence[s.Node],
+        own_time: Sequence[e.Expression],
+        clocks: bool,
+        *,
+        outer: bool = False,
+    ) -> Joined:
+        """One join operator. Of an outer join, what tests the first side alone decides about matches."""
+        for range_ in _ranges(conditions.wide, tables):
+            conditions.add(range_)
+        sides = [self.pushed(side, conditions, at, keep=outer and at == 0) for at, side in enumerate(sides)]
+        picks = self.picks(conditions.wide, tables, above, [*conditions.where, *own_time], clocks=clocks)
+        where = all_of([picks.over(term) for term in conditions.where])
+        options = self.planner.options
+        rows = tuple(side.rows for side in sides)
+        spec = JoinSpec(
+            picks.columns(),
+            conditions.bands,
+            tuple(conditions.equal),
+            where,
+            outer,
+            rows if any(rows) else None,
+            options.join if options.order == "event" else "arrival",
+            options.alpha,
+        )
+        self._warn(spec, sides)
+        return Joined(self.made(spec, sides, tables, picks, spec.order != "arrival" or spec.counts_rows), picks)
+
+    def pushed(self, side: Side, conditions: Conditions, at: int, *, keep: bool = False) -> Side:
+        """The side less the rows that its own conditions leave out, so that they are not stored.
+
+        With `keep`, and under ROWS, which counts them all the same, the conditions stay in the join.
+        """
+        terms = conditions.own.pop(at, [])
+        if keep or side.rows is not None:
+            conditions.where += terms
+            return side
+        return self._less(side, terms, conditions.wide)
+
+    def _less(self, side: Side, terms: Sequence[e.Expression], wide: Wide) -> Side:
+        """The side less the rows for which these do not hold."""
+        predicate = all_of([wide.over_input(term) for term in terms])
+        if predicate is None or side.rows is not None:
+            return side
+        return replace(side, relation=self._selected_of(predicate, side.relation))
+
+    def _selected_of(self, predicate: e.Expression, relation: Relation) -> Relation:
+        return self.planner.add(SelectSpec(predicate), [relation], relation.ordered)
+
+    def made(self, spec: Spec, sides: Sequence[Side], tables: Sequence[Table], picks: Picks, ordered: bool) -> Side:
+        """The operator's rows, under the names of its tables."""
+        relation = self.planner.add(spec, [side.relation for side in sides], ordered)
+        placed = tuple(
+            Table(
+                replace(
+                    table.named,
+                    columns={name: picks.index(at) for name, at in table.named.columns.items()},
+                    time=picks.index(table.named.time),
+                ),
+                picks.index(table.clock),
+                table.stays,
+            )
+            for table in tables
+        )
+        named = tuple(table.named for table in placed)
+        return Side(replace(relation, alias=None, time_name=None, update_key=None, tables=named), placed)
+
+    # -- columns ---------------------------------------------------------------------------------------------------
+
+    def picks(
+        self,
+        wide: Wide,
+        tables: Sequence[Table],
+        above: Sequence[s.Node],
+        tested: Iterable[e.Expression] = (),
+        *,
+        clocks: bool,
+    ) -> Picks:
+        """The columns that a row must hold: what is selected, and what conditions ask for."""
+        picks = Picks(wide, tables)
+        parts = (part for node in (*self._selected, *above) for part in s.walk(node))
+        asked = {(part.table and part.table.text, part.name.text) for part in parts if isinstance(part, s.ColumnRef)}
+        for table in tables:
+            for name, position in (*table.named.columns.items(), (TIME_NAME, table.named.time)):
+                if position is None or table.named.absent is not None:
+                    continue
+                # Without its table a name may be this one's; the implicit time of a table is never named so.
+                own = name in table.named.columns
+                if (own and (self._in_star(table.named) or (None, name) in asked)) or (
+                    table.named.alias,
+                    name,
+                ) in asked:
+                    picks.add(position)
+        for term in tested:
+            for column in columns_of(term):
+                if column.position != e.TIME:
+                    picks.add(column.position)
+        if clocks:
+            for table in tables:
+                if table.clock is not None:
+                    picks.add(table.clock)
+        if not picks.order:
+            picks.add(wide.position(len(wide.inputs) - 1, e.TIME))
+        return picks
+
+    def picks_of(self, wide: Wide, tables: Sequence[Table], columns: Iterable[e.Column]) -> Picks:
+        """Just these columns."""
+        picks = Picks(wide, tables)
+        for column in columns:
+            picks.add(column.position)
+        return picks
+
+    def clocks(self, table: s.Table) -> bool:
+        """Whether something above a part of the tree asks for its tables' own times, as ranges do."""
+        return self._ranged and table is not self._root
+
+    def _in_star(self, table: Named) -> bool:
+        return any(star.table is None or star.table.text == table.alias for star in self._stars)
+
+    # -- what to think of ------------------------------------------------------------------------------------------
+
+    def _warn(self, spec: JoinSpec, sides: Sequence[Side]) -> None:
+        """Rows that are kept for ever, and unmatched rows that never come."""
+        if contradict(spec.bands, len(sides)):
+            self.planner.warnings.append("nothing matches: no rows are as far apart as the ranges and conditions say")
+            return
+        bounds = ahead(spec.bands, len(sides))
+        endless = [
+            side.title for at, side in enumerate(sides) if side.rows is None and any(one is None for one in bounds[at])
+        ]
+        if endless:
+            self.planner.warnings.append(
+                f"the rows of {' and of '.join(endless)} are kept for ever, up to max_state = "
+                f"{self.planner.options.max_state}: nothing bounds how much later a row that matches may come; write a "
+                "[RANGE '...'] behind the table, or a condition on both times such as "
+                "b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute'"
+            )
+        if spec.outer and bounds[0][1] is None and sides[1].rows is None:
+            self.planner.warnings.append(
+                f"rows of {sides[0].title} without a match are given when {sides[1].title} has ended: until then one "
+                "may still come"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a join came to: its rows, and how expressions over its inputs are said over them."""
+
+    side: Side
+    picks: Picks
+
+    def over(self, expression: e.Expression) -> e.Expression:
+        return self.picks.over(expression)
+
+
+def _ranges(wide: Wide, tables: Sequence[Table]) -> Iterator[e.Expression]:
+    """What the ranges say: a row that stays for its range is matched by rows of others that are at most so much later.
+
+    Of tables that one side has put together before, a row may be missing: then there is nothing to be later than.
+    """
+    for one in tables:
+        for other in tables:
+            if one.stays is None or one.clock is None or other.clock is None:
+                continue
+            if wide.place(one.clock)[0] == wide.place(other.clock)[0]:
+                continue
+            early, late = wide.column(*wide.place(one.clock)), wide.column(*wide.place(other.clock))
+            range_: e.Expression = call("<=", late, call("+", early, e.Constant(Type.INTERVAL, False, one.stays)))
+            for clock in (early, late):
+                if clock.nullable:
+                    range_ = call("or", call("is null", clock), range_)
+            yield range_
+
+
+def _no_updates(relation: Relation) -> str:
+    name = relation.alias or "this query"
+    key = ", ".join(relation.update_key or ())
+    latest = f"JOIN LATEST {name} ON its key ({key}), which takes the row that is current at the time; " if key else ""
+    return (
+        f"{name} is an update stream, whose rows replace each other: what they were joined with would have to be taken "
+        f"back. Legal are {latest}an aggregate per window, FROM TUMBLE(...); or to join what it reads, and aggregate "
+        "the joined rows"
+    )
+
+
+def _inner(join: s.Join) -> bool:
+    return not join.latest and join.kind in ("inner", "cross")
+
+
+def _leaves(table: s.Table) -> Iterator[s.TablePrimary]:
+    if isinstance(table, s.Join | s.Followed):
+        yield from _leaves(table.left)
+        yield table.right
+    elif isinstance(table, s.TablePrimary):
+        yield table
+
+
+def _alias(table: s.TablePrimary) -> str | None:
+    """How columns of a table are qualified."""
+    if table.alias is not None:
+        return table.alias.text
+    source: s.Node = table.source
+    if isinstance(source, s.TableFunction):
+        source = source.arguments[0]
+    match source:
+        case s.NamedTable(name=name, part=part):
+            return name.text if part is None else part.text
+        case s.ColumnRef(name=name):
+            return name.text
+    return None

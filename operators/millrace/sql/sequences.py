@@ -1,0 +1,238 @@
+"""FOLLOWED BY, and JOIN LATEST, which is the same operator: a row with the newest row before it of an update stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from millrace.engine.plan import QueryPlan
+from millrace.operators import expression as e
+from millrace.operators.spec import AggregateSpec, MapSpec, SequenceSpec
+from millrace.sql import syntax as s
+from millrace.sql.aggregation import columns_of
+from millrace.sql.binder import Relation
+from millrace.sql.conditions import Conditions, Wide, all_of, conjuncts, equality
+from millrace.sql.planned import Catalog
+from millrace.sql.sides import Side, Table, shifted
+from millrace.sql.windows import interval_us
+
+if TYPE_CHECKING:
+    from millrace.sql.joins import FromPlanner
+
+Keys = tuple[tuple[e.Expression, e.Expression], ...]
+
+
+def followed(tables: FromPlanner, node: s.Followed, above: Sequence[s.Node]) -> Side:
+    """a FOLLOWED BY [NO] b."""
+    planner = tables.planner
+    condition = [] if node.condition is None else [node.condition]
+    within_us = None if node.within is None else interval_us(planner.statement.text, node.within)
+    _check_form(tables, node, within_us)
+    sides = [tables.side(node.left, [*above, *condition]), tables.side(node.right, [*above, *condition])]
+    _check_side(tables, node.right, sides[1])
+    if isinstance(node.left, s.TablePrimary):
+        _check_side(tables, node.left, sides[0])
+    wide = Wide([side.relation for side in sides])
+    first, second = (shifted(side, wide, at) for at, side in enumerate(sides))
+    joined = [*first, *second]
+    keys, conditions = _sorted(tables, node.condition, wide, joined)
+    if node.absent or node.mode == "recent":
+        # A row that cannot follow anything changes nothing: it need not be looked at.
+        sides[1] = tables.pushed(sides[1], conditions, 1)
+    where = [*conditions.where, *(term for terms in conditions.own.values() for term in terms)]
+    if node.absent:
+        joined = [*first, *map(_absent, second)]
+    if node.mode == "chronicle" and within_us is None:
+        planner.warnings.append(
+            f"a row of {sides[0].title} that nothing follows is kept for ever, up to max_state = "
+            f"{planner.options.max_state}: add WITHIN '...'"
+        )
+    spec = SequenceSpec((), keys, None, node.mode, within_us, node.absent)
+    return _made(tables, node, spec, sides, joined, where, above)
+
+
+def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
+    """a [LEFT] JOIN LATEST b: each row of a with the row that is current in b at its time."""
+    planner = tables.planner
+    if join.kind not in ("inner", "left"):
+        raise planner.error(
+            join.right, f"{join.kind.upper()} JOIN LATEST has no meaning: write JOIN LATEST or LEFT JOIN LATEST"
+        )
+    tables.check_condition(join)
+    assert join.condition is not None
+    outside = [*above, join.condition]
+    first = tables.side(join.left, outside)
+    second = tables.leaf(join.right, updates=True)
+    _check_side(tables, join.right, second)
+    if isinstance(join.left, s.TablePrimary):
+        _check_side(tables, join.left, first)
+    key = _key(tables, second.relation)
+    if key is None:
+        raise planner.error(
+            join.right,
+            f"JOIN LATEST needs a key: {second.title} is no update stream. Legal are a stream "
+            "WITH (update_key = '...') and a query with running totals (GROUP BY without a window); FOLLOWED BY finds "
+            "the most recent row of any stream",
+        )
+    sides = [second, first]
+    wide = Wide([side.relation for side in sides])
+    joined = [*shifted(first, wide, 1), *shifted(second, wide, 0)]
+    keys, where = _key_of(tables, join, wide, joined, key)
+    _read_every(tables, second.relation)
+    spec = SequenceSpec((), keys, outer=join.kind == "left")
+    return _made(tables, join, spec, sides, joined, where, above)
+
+
+# -- what both share ---------------------------------------------------------------------------------------------------
+
+
+def _made(
+    tables: FromPlanner,
+    node: s.Table,
+    spec: SequenceSpec,
+    sides: Sequence[Side],
+    joined: Sequence[Table],
+    where: Sequence[e.Expression],
+    above: Sequence[s.Node],
+) -> Side:
+    """The operator, with the columns that are selected and those that are tested."""
+    wide = Wide([side.relation for side in sides])
+    picks = tables.picks(wide, joined, above, clocks=tables.clocks(node))
+    test = all_of(where)
+    if test is not None:
+        asked = tables.picks_of(wide, joined, columns_of(test))
+        if any(position not in picks.order for position in asked.order):
+            spec = replace(spec, tested=asked.columns(), where=asked.over(test))
+        else:
+            spec = replace(spec, where=picks.over(test))
+    return tables.made(replace(spec, columns=picks.columns()), sides, joined, picks, ordered=True)
+
+
+def _check_side(tables: FromPlanner, table: s.TablePrimary, side: Side) -> None:
+    """No windows: a pattern is bounded by WITHIN, and one row is one event."""
+    if table.window is not None:
+        raise tables.planner.error(table.window, "a range belongs to a JOIN: bound a pattern by WITHIN '...' instead")
+    if isinstance(table.source, s.TableFunction):
+        raise tables.planner.error(
+            table, "a row would be an event once per window: put the window into a query in parentheses"
+        )
+
+
+# -- followed by -------------------------------------------------------------------------------------------------------
+
+
+def _check_form(tables: FromPlanner, node: s.Followed, within_us: int | None) -> None:
+    error = tables.planner.error
+    if within_us is not None and within_us < 0:
+        assert node.within is not None
+        raise error(node.within, "expected a time of 0 or more")
+    if not node.absent:
+        return
+    if within_us is None:
+        raise error(
+            node.right,
+            "that nothing follows is known only when a time is over: say which, FOLLOWED BY NO ... WITHIN '5 seconds'",
+        )
+    if node.mode == "chronicle":
+        raise error(node.right, "CHRONICLE uses up rows that match, and FOLLOWED BY NO has none: leave it out")
+
+
+def _sorted(
+    tables: FromPlanner, condition: s.Expr | None, wide: Wide, joined: Sequence[Table]
+) -> tuple[Keys, Conditions]:
+    """The keys that tell patterns apart, and the conditions that test the chosen pair."""
+    conditions = Conditions(wide, timed=False)
+    if condition is not None:
+        conditions.add(tables.bound(condition, wide, joined))
+    return tuple((equal.left_key, equal.right_key) for equal in conditions.equal), conditions
+
+
+def _absent(table: Table) -> Table:
+    name = table.named.alias or "the query"
+    reason = f"the row says that no row of {name} came; ON may test its columns"
+    return replace(table, named=replace(table.named, absent=reason))
+
+
+# -- latest ------------------------------------------------------------------------------------------------------------
+
+
+def _key(tables: FromPlanner, relation: Relation) -> tuple[int, ...] | None:
+    """The columns that say which row a row replaces: of running totals, or declared for the stream below."""
+    if relation.update_key is not None:
+        return tuple(relation.schema.names.index(name) for name in relation.update_key)
+    planner = tables.planner
+    name, columns = relation.node, list(range(len(relation.schema)))
+    for node in reversed(planner.nodes):
+        if node.name == name and isinstance(node.spec, MapSpec):
+            computed = [column for _, column in node.spec.columns]
+            columns = [_copied(computed[at]) if at >= 0 else at for at in columns]
+            (name,) = node.inputs
+    stream = next((one for one in map(planner.catalog.stream, planner.streams) if one.source == name), None)
+    if stream is None or not stream.update_key:
+        return None
+    wanted = [stream.schema.names.index(key) for key in stream.update_key]
+    return tuple(columns.index(at) for at in wanted) if set(wanted) <= set(columns) else None
+
+
+def _copied(column: e.Expression) -> int:
+    """The column that is only passed on; -1 if it is computed."""
+    return column.position if isinstance(column, e.Column) else -1
+
+
+def _key_of(
+    tables: FromPlanner, join: s.Join, wide: Wide, joined: Sequence[Table], key: Sequence[int]
+) -> tuple[Keys, list[e.Expression]]:
+    """ON as the whole key of the update stream, and what else it tests of the current row."""
+    assert join.condition is not None
+    found: dict[int, tuple[e.Expression, e.Expression]] = {}
+    where = []
+    for term in conjuncts(tables.bound(join.condition, wide, joined)):
+        pair = equality(term, wide)
+        if pair is not None:
+            (_, left), (_, right) = pair
+            if isinstance(left, e.Column) and left.position in key and left.position not in found:
+                found[left.position] = left, right
+                continue
+        where.append(term)
+    names = wide.inputs[0].schema.names
+    missing = [names[at] for at in key if at not in found]
+    if missing:
+        listed = ", ".join(names[at] for at in key)
+        raise tables.planner.error(
+            join.condition,
+            f"JOIN LATEST takes the current row of one key: expected an equality for all of {listed} "
+            f"(missing: {', '.join(missing)})",
+        )
+    return tuple(found[at] for at in key), where
+
+
+def _read_every(tables: FromPlanner, relation: Relation) -> None:
+    """Running totals below this give every row, in order of time: which of them is current must not depend on steps."""
+    planner = tables.planner
+    above = {relation.node}
+    for at, node in reversed(list(enumerate(planner.nodes))):
+        if node.name in above:
+            above |= set(node.inputs)
+            if isinstance(node.spec, AggregateSpec) and node.spec.window is None:
+                planner.nodes[at] = replace(node, spec=replace(node.spec, emit="every", ordered=True))
+    for query in planner.queries:
+        other = planner.catalog.queries[query]
+        if other.output in above and any(_drops(node.spec) for node in other.nodes):
+            planner.warnings.append(
+                f"{query} gives only the last row of each key and step, so which row is current at a time depends on "
+                "how busy the engine is: create it WITH (emit = 'every', order = 'event')"
+            )
+
+
+def _drops(spec: object) -> bool:
+    return isinstance(spec, AggregateSpec) and spec.window is None and (spec.emit == "latest" or not spec.ordered)
+
+
+def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
+    """Whether a query takes current rows from another that does not give all of them."""
+    latest = {node.inputs[0] for node in plan.nodes if isinstance(node.spec, SequenceSpec)}
+    return any(
+        query.output in latest and any(_drops(node.spec) for node in query.nodes)
+        for query in map(catalog.queries.__getitem__, plan.reads_queries)
+    )

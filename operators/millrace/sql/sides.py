@@ -1,0 +1,108 @@
+"""What a join is made of: sides with the tables in them, and the columns that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from millrace.operators import expression as e
+from millrace.operators.spec import Picked
+from millrace.sql.binder import TIME_NAME, Named, Relation
+from millrace.sql.conditions import Wide
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of FROM as it stands in the rows of a side.
+
+    clock   where its own time stands; None if nothing above asks for it
+    stays   how long its rows are kept, where RANGE says it
+    """
+
+    named: Named
+    clock: int | None
+    stays: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An input of a join: rows, and the tables that they were put together from.
+
+    rows   how many of the newest may match (ROWS)
+    """
+
+    relation: Relation
+    tables: tuple[Table, ...]
+    rows: int | None = None
+
+    @property
+    def title(self) -> str:
+        return " and ".join(table.named.alias or "a query" for table in self.tables)
+
+
+class Picks:
+    """The columns that an operator keeps of the wide row, each once."""
+
+    def __init__(self, wide: Wide, tables: Sequence[Table]) -> None:
+        self._wide = wide
+        self._tables = tables
+        self.order: list[int] = []
+
+    def add(self, position: int) -> None:
+        if position not in self.order:
+            self.order.append(position)
+
+    def index(self, position: int | None) -> int | None:
+        """Where a column of the wide row stands in what is kept."""
+        return self.order.index(position) if position in self.order else None
+
+    def over(self, expression: e.Expression) -> e.Expression:
+        """An expression over the wide row as one over what is kept."""
+        names = self.names()
+
+        def placed(part: e.Expression) -> e.Expression | None:
+            if not isinstance(part, e.Column) or part.position == e.TIME:
+                return None
+            at = self.order.index(part.position)
+            return replace(part, position=at, name=names[at])
+
+        return e.rewrite(expression, placed)
+
+    def names(self) -> list[str]:
+        """What the columns are called: as they are, and with their table where two are called the same."""
+        own = {position: name for position, _, name in self._known()}
+        plain = [own.get(position, TIME_NAME) for position in self.order]
+        full = {
+            position: f"{table.named.alias}.{name}" if table.named.alias else name
+            for position, table, name in self._known()
+        }
+        names: list[str] = []
+        for position, name in zip(self.order, plain, strict=True):
+            chosen = full.get(position, name) if plain.count(name) > 1 else name
+            names.append(chosen if chosen not in names else f"{chosen}{len(names) + 1}")
+        return names
+
+    def _known(self) -> Iterator[tuple[int, Table, str]]:
+        for table in self._tables:
+            for name, position in (*table.named.columns.items(), (TIME_NAME, table.named.time)):
+                if position is not None:
+                    yield position, table, name
+            if table.clock is not None and table.clock not in table.named.columns.values():
+                yield table.clock, table, TIME_NAME
+
+    def columns(self) -> tuple[Picked, ...]:
+        return tuple(
+            (name, *self._wide.place(position)) for name, position in zip(self.names(), self.order, strict=True)
+        )
+
+
+def shifted(side: Side, wide: Wide, at: int) -> list[Table]:
+    """The tables of a side under their positions in the wide row."""
+    return [
+        replace(
+            table,
+            named=wide.named(table.named, at),
+            clock=None if table.clock is None else wide.position(at, table.clock),
+        )
+        for table in side.tables
+    ]

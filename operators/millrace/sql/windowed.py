@@ -1,0 +1,162 @@
+"""Windowed sources without aggregates: each row once per window, with the window's bounds as columns.
+
+Windows of time and of rows are known with the row, which goes on at once at its own time. A session is known when it
+closes: its rows are given then, and their time is its end less 1 us, as if they had been aggregated.
+
+WHERE leaves rows out before sessions are made, as with aggregates; a condition on bounds is tested behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from millrace.operators import expression as e
+from millrace.operators.spec import AggregateSpec, MapSpec, RowWindow, SelectSpec, SessionWindow, TimeWindow, WindowSpec
+from millrace.sql import syntax as s
+from millrace.sql.aggregation import columns_of, free_name, has_bound
+from millrace.sql.binder import Relation
+from millrace.sql.windows import BOUNDS, Window
+
+if TYPE_CHECKING:
+    from millrace.sql.queries import QueryPlanner
+
+_SIDES: Final[tuple[tuple[str, Literal["start", "end"]], ...]] = (("window_start", "start"), ("window_end", "end"))
+# Rows of one session have one time, which this window has for itself.
+_INSTANT: Final = TimeWindow(1, 1)
+
+
+def windowed_rows(
+    planner: QueryPlanner, condition: s.Expr | None, relation: Relation
+) -> tuple[Relation, s.Expr | None]:
+    """The rows with their bounds, and what of WHERE is still to be tested."""
+    window = relation.window
+    if window is None or window.spec is None:
+        return replace(relation, window=None), condition
+    relation = _without_bounds(planner, relation)
+    if isinstance(window.spec, SessionWindow):
+        return _session_rows(planner, condition, relation, window)
+    spec = WindowSpec(window.spec, _SIDES, planner.options.partial)
+    ordered = relation.ordered
+    if isinstance(window.spec, RowWindow):
+        names = relation.schema.names
+        relation, columns, where = planner.unfolded(relation, window.place)
+        if names != relation.schema.names or any(column.position != at for at, column in enumerate(_plain(columns))):
+            spec = replace(spec, columns=tuple(zip(names, columns, strict=True)))
+        spec = replace(spec, where=where)
+    return planner.add(spec, [relation], ordered), condition
+
+
+def _plain(columns: Sequence[e.Expression]) -> Iterator[e.Column]:
+    """The columns, with -1 for the position of what is computed."""
+    for column in columns:
+        yield column if isinstance(column, e.Column) else e.Column(column.type, column.nullable, -1, "")
+
+
+def _without_bounds(planner: QueryPlanner, relation: Relation) -> Relation:
+    """The rows without columns that are called as the window's bounds, which hide them."""
+    names = [name for name in relation.schema.names if name not in BOUNDS]
+    if len(names) == len(relation.schema):
+        return relation
+    columns = [(name, column) for name in names if (column := relation.column(name)) is not None]
+    made = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+    return replace(made, window=relation.window)
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def _session_rows(
+    planner: QueryPlanner, where: s.Expr | None, relation: Relation, window: Window
+) -> tuple[Relation, s.Expr | None]:
+    keys = partition_keys(planner, relation, window.partition)
+    before, behind = _split(planner, where, relation)
+    if before is not None:
+        predicate = planner.binder(relation).bind_boolean(before, "WHERE")
+        planner.check_runs(before, predicate)
+        relation = replace(planner.add(SelectSpec(predicate), [relation], relation.ordered), window=window)
+    options = planner.options
+    spec = AggregateSpec(
+        window.spec,
+        tuple((f"key{number}", key) for number, (_, key) in enumerate(keys, 1)),
+        bounds=_SIDES,
+        ordered=options.order == "event",
+        flush=options.flush,
+        max_delay_us=0 if options.flush == "none" else options.max_delay_us,
+        partial=options.partial,
+        rows=True,
+    )
+    return planner.add(spec, [relation], ordered=True), behind
+
+
+def partition_keys(
+    planner: QueryPlanner, relation: Relation, nodes: Sequence[s.Expr]
+) -> list[tuple[s.Expr, e.Expression]]:
+    """What PARTITION BY cuts sessions by, each once, with the place that wrote it."""
+    keys: dict[e.Expression, s.Expr] = {}
+    binder = planner.binder(relation, instead="sessions are cut before anything is aggregated")
+    for node in nodes:
+        key = binder.bind(node)
+        planner.check_runs(node, key)
+        if has_bound(key):
+            raise planner.error(node, "the bounds of a session are known when it closes: PARTITION BY columns of rows")
+        if not any(columns_of(key)):
+            raise planner.error(node, "expected a column or an expression of columns, got a constant")
+        keys.setdefault(key, node)
+    return [(node, key) for key, node in keys.items()]
+
+
+def _split(planner: QueryPlanner, where: s.Expr | None, relation: Relation) -> tuple[s.Expr | None, s.Expr | None]:
+    """A condition as what rows alone decide, and what needs the bounds."""
+    if where is None:
+        return None, None
+    binder = planner.binder(relation, instead="WHERE tests rows")
+    before: s.Expr | None = None
+    behind: s.Expr | None = None
+    for part in _conjuncts(where):
+        if has_bound(binder.bind_boolean(part, "WHERE")):
+            behind = _and(behind, part)
+        else:
+            before = _and(before, part)
+    return before, behind
+
+
+def _conjuncts(node: s.Expr) -> Iterator[s.Expr]:
+    if isinstance(node, s.FunctionCall) and node.operator and node.name.text == "and":
+        for argument in node.arguments:
+            yield from _conjuncts(argument)
+    else:
+        yield node
+
+
+def _and(left: s.Expr | None, right: s.Expr) -> s.Expr:
+    if left is None:
+        return right
+    span = s.Span(left.span.start, right.span.end)
+    return s.FunctionCall(span, s.Name(span, "and"), (left, right), operator=True)
+
+
+def distinct_session_rows(planner: QueryPlanner, select: s.Select, relation: Relation) -> Relation:
+    """SELECT DISTINCT over sessions: each row once per session, which goes by what it is cut by and its bounds."""
+    window = relation.window
+    assert window is not None
+    relation, where = windowed_rows(planner, select.where, relation)
+    if where is not None:
+        predicate = planner.binder(relation).bind_boolean(where, "WHERE")
+        planner.check_runs(where, predicate)
+        relation = planner.add(SelectSpec(predicate), [relation], ordered=True)
+    names, columns = planner.columns(select, relation, planner.binder(relation))
+    own = [key for _, key in partition_keys(planner, relation, window.partition)]
+    own += [column for name in BOUNDS if (column := relation.column(name)) is not None]
+    keys = list(zip(names, columns, strict=True))
+    for key in own:
+        if key not in columns:
+            keys.append((free_name("key", [name for name, _ in keys]), key))
+    ordered = planner.options.order == "event"
+    spec = AggregateSpec(_INSTANT, tuple(keys), ordered=ordered, partial="emit")
+    made = planner.add(spec, [relation], ordered=True)
+    if len(keys) > len(names):
+        shown = [(name, e.Column(column.type, column.nullable, at, name)) for at, (name, column) in enumerate(keys)]
+        made = planner.add(MapSpec(tuple(shown[: len(names)])), [made], ordered=True)
+    return replace(made, alias=None)

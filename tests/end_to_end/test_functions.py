@@ -1,0 +1,118 @@
+"""Functions of a configured module in `millrace run` and in a server, from its start to its next life."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import MILLRACE, Server, clean_environment, millrace
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "functions"
+PAGE = (ROOT / "docs" / "functions.md").read_text("utf-8")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A current folder with the example's files."""
+    shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*more):
+    return subprocess.run(
+        [*MILLRACE, "run", "trips.sql", "--input", "trips=trips.jsonl", *more],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_example_prints_what_the_page_says(here):
+    done = run("--functions", "my_functions")
+    shown = re.search(r"^\$ millrace run trips.sql.*?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout == shown.group(1)
+
+
+def test_a_function_that_raises_is_told_at_the_end(here):
+    sql = (
+        (here / "trips.sql").read_text().replace("weighted_mean(fahrenheit, 1)", "weighted_mean(fahrenheit, lat - 49)")
+    )
+    (here / "trips.sql").write_text(sql)
+    done = run("--functions", "my_functions")
+    assert done.returncode == 0
+    assert [json.loads(line)["row"]["car"] for line in done.stdout.splitlines() if "routes" in line] == [
+        "NCD2",
+        "unknown",
+    ]
+    assert re.search(
+        r"routes.aggregate1: 1 row could not be .*: weighted_mean\(\) failed: ValueError: a weight", done.stderr
+    )
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("serve",), ("config", "check"), ("run", "trips.sql")])
+def test_a_module_that_cannot_be_used_is_exit_78(here, command):
+    (here / "broken.py").write_text("import millrace.functions\n1 / 0\n")
+    for name, words in (
+        ("nowhere", "there is no module nowhere"),
+        ("broken", "broken cannot be imported: ZeroDivisionError: division by zero"),
+    ):
+        done = millrace(*command, "--functions", name)
+        assert done.returncode == 78
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1
+        assert words in done.stderr
+    done = millrace(*command, MILLRACE_SERVER__FUNCTIONS="nowhere")
+    assert done.returncode == 78
+
+
+def test_a_server_with_functions(here):
+    (here / "millrace.toml").write_text('[server]\nfunctions = "my_functions"\n')
+    data = here / "data"
+    data.mkdir()
+    flags = ("--config", str(here / "millrace.toml"))
+    rows = [
+        {"ts": "2026-01-01T00:00:00Z", "k": 1, "x": 50.0, "w": 1.0},
+        {"ts": "2026-01-01T00:00:01Z", "k": 2, "x": 41.0, "w": -1.0},
+        {"ts": "2026-01-01T00:00:02Z", "k": 1, "x": None, "w": 1.0},
+        {"ts": "2026-01-01T00:00:03Z", "k": 1, "x": 32.0, "w": 3.0},
+        {"ts": "2026-01-01T00:01:03Z", "k": 1, "x": 32.0, "w": 3.0},
+    ]
+    sql = """CREATE STREAM s (ts TIMESTAMP, k BIGINT, x DOUBLE, w DOUBLE) WITH (time = 'ts');
+             CREATE QUERY warm AS SELECT celsius(x) AS c FROM s WHERE celsius(x) > 0;
+             CREATE QUERY means AS SELECT k, weighted_mean(x, w) AS mean FROM TUMBLE(s, ts, '1 min') GROUP BY k"""
+    with Server(data, *flags) as server:
+        assert server.millrace("sql", sql).returncode == 0
+        assert "weighted_mean(x, w)" in server.millrace("explain", "means").stdout
+        fed = server.millrace("feed", "s", stdin="".join(json.dumps(row) + "\n" for row in rows))
+        assert fed.returncode == 0, fed.stderr
+        tail = server.millrace("tail", "warm", "--from", "0", "--limit", "2")
+        assert [json.loads(line)["c"] for line in tail.stdout.splitlines()] == [10.0, pytest.approx(5.0)]
+        tail = server.millrace("tail", "means", "--from", "0", "--limit", "1")
+        assert json.loads(tail.stdout) == {"k": 1, "mean": 36.5}
+        shown = server.json("operator", "show", "means.aggregate1")
+        assert shown["errors"] == 1
+        assert shown["last_error"] == "weighted_mean() failed: ValueError: a weight is not below 0, got -1.0"
+        said = server.millrace("sql", "CREATE QUERY bad AS SELECT celsius(k, x) FROM s")
+        assert said.returncode == 1
+        assert "celsius: expected 1 arguments, got 2" in said.stderr
+        code, _, err = server.end()
+        assert code == 0
+        assert "Traceback" not in err
+        assert "a weight is not below 0" in err
+    with Server(data, *flags) as again:
+        assert [query["name"] for query in again.json("query", "list")] == ["warm", "means"]
+        assert again.end()[0] == 0
+    done = millrace("serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(data))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "there is no function celsius" in done.stderr

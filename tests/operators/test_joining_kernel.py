@@ -1,0 +1,114 @@
+"""The loops that find matching tuples, against looking at every pair."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.operators.batch import Int64s
+from tests.kernels import both_ways
+
+tuples = st.lists(st.tuples(st.integers(0, 3), st.integers(-20, 20), st.booleans()), max_size=20)
+
+
+def int64(values: Any) -> Int64s:
+    found: Int64s = np.array(list(values), np.int64)
+    return found
+
+
+@both_ways("joining")
+@settings(deadline=None, max_examples=200)
+@given(
+    stored=tuples,
+    new=tuples,
+    below=st.integers(-5, 20),
+    above=st.integers(-5, 20),
+    shift=st.sampled_from([0, 1, 3, 63]),
+    places=st.sampled_from([1, 4, 64]),
+    cut=st.integers(0, 20),
+    least=st.integers(0, 5),
+    room=st.integers(0, 40),
+    alike=st.booleans(),
+)
+def test_probe_finds_what_looking_at_every_pair_finds(
+    kernel: ModuleType,
+    stored: Any,
+    new: Any,
+    below: int,
+    above: int,
+    shift: int,
+    places: int,
+    cut: int,
+    least: int,
+    room: int,
+    alike: bool,
+) -> None:
+    keys, ts = int64(key for key, _, _ in stored), int64(time for _, time, _ in stored)
+    unlinked = np.array([marked for _, _, marked in stored], np.uint8)
+    table, links = np.zeros(places, np.int32), np.zeros(len(stored), np.int32)
+    cut = min(cut, len(stored))
+    kernel.link(keys, ts, unlinked, shift, 0, cut, table, links)
+    kernel.link(keys, ts, unlinked, shift, cut, len(stored), table, links)
+    first, last = (int(ts.min()), int(ts.max())) if stored else (1, 0)
+    wanted = [
+        (row, slot)
+        for row, (key, time, _) in enumerate(new)
+        for slot, (other, at, marked) in enumerate(stored)
+        if key == other and time - below <= at <= time + above and not marked and slot >= least
+    ]
+    pairs = np.empty((2, room), np.int64)
+    new_keys, new_ts = int64(key for key, _, _ in new), int64(time for _, time, _ in new)
+    high = None if alike else new_ts
+    stop, count = kernel.probe(
+        new_keys, new_ts, high, below, above, 0, len(new), keys, ts, first, last, least, shift, table, links, pairs, 0
+    )
+    found = list(zip(*pairs[:, :count].tolist(), strict=True))
+    assert sorted(found) == [pair for pair in wanted if pair[0] < stop]
+    assert [row for row, _ in found] == sorted(row for row, _ in found)
+    if shift == 63:
+        # All times of one sign are in one bucket, in which tuples are found in order of arrival.
+        for row in range(stop):
+            later = [slot for at, slot in found if at == row and ts[slot] >= 0]
+            assert later == sorted(later)
+    if stop < len(new):
+        assert len([pair for pair in wanted if pair[0] <= stop]) > room, "there was room for the row's pairs"
+
+
+@both_ways("joining")
+def test_a_row_goes_on_where_an_earlier_call_stopped(kernel: ModuleType) -> None:
+    keys, ts = int64([1, 1, 1]), int64([0, 0, 0])
+    table, links = np.zeros(8, np.int32), np.zeros(3, np.int32)
+    kernel.link(keys, ts, None, 4, 0, 3, table, links)
+    pairs = np.empty((2, 7), np.int64)
+    stop, count = kernel.probe(keys, ts, None, 0, 0, 0, 3, keys, ts, 0, 0, 0, 4, table, links, pairs, 0)
+    assert (stop, count) == (2, 6), "the third row's pairs do not fit"
+    stop, count = kernel.probe(keys, ts, None, 0, 0, 2, 3, keys, ts, 0, 0, 0, 4, table, links, pairs, 0)
+    assert (stop, count) == (3, 3)
+    assert pairs[:, :3].tolist() == [[2, 2, 2], [0, 1, 2]]
+
+
+@both_ways("joining")
+def test_fold_tells_rows_apart_and_depends_on_the_order_of_columns(kernel: ModuleType) -> None:
+    columns = [int64([1, 2, 1, -1]), int64([2, 1, 2, 2**63 - 1])]
+    states = np.zeros(4, np.int64)
+    kernel.fold(states, columns)
+    assert states[0] == states[2]
+    assert len(set(states.tolist())) == 3
+    other = np.zeros(4, np.int64)
+    kernel.fold(other, columns[::-1])
+    assert other[0] == states[1]
+    assert other[0] != states[0]
+
+
+def test_both_ways_hash_alike() -> None:
+    from tests.kernels import installed, uncompiled
+
+    columns = [int64([0, 1, -1, 2**63 - 1, -(2**63)]), int64([5, -5, 0, -(2**63), 7])]
+    one, other = np.zeros(5, np.int64), np.zeros(5, np.int64)
+    installed("joining").fold(one, columns)
+    uncompiled("joining").fold(other, columns)
+    assert one.tolist() == other.tolist()

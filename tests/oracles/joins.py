@@ -1,0 +1,72 @@
+"""Joins by nested loops over everything at the end. Dull on purpose; shares no code with the engine.
+
+An input is a list of (time, row) in order of arrival; a row is a tuple of Python values, null is None. A result is
+(time, per input its row with the time before it, or None).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Timed = tuple[int, tuple[Any, ...]]
+Result = tuple[int, tuple[Timed | None, ...]]
+# left, right, low, high: low <= right's time - left's time <= high, None is no bound
+Band = tuple[int, int, int | None, int | None]
+# left input, its column, right input, its column
+Equal = tuple[int, int, int, int]
+
+
+def matches(rows: Sequence[Timed], bands: Sequence[Band], equal: Sequence[Equal]) -> bool:
+    for left, right, low, high in bands:
+        apart = rows[right][0] - rows[left][0]
+        if (low is not None and apart < low) or (high is not None and apart > high):
+            return False
+    for left, mine, right, theirs in equal:
+        one, other = rows[left][1][mine], rows[right][1][theirs]
+        if one is None or other is None or one != other:
+            return False
+    return True
+
+
+def join(
+    inputs: Sequence[Sequence[Timed]],
+    bands: Sequence[Band] = (),
+    equal: Sequence[Equal] = (),
+    where: Callable[[Sequence[Timed]], bool] = lambda rows: True,
+    outer: bool = False,
+    newest: Sequence[int | None] | None = None,
+) -> list[Result]:
+    """All results, in no order."""
+    found: list[Result] = []
+    matched: set[int] = set()
+    allowed = in_windows(inputs, newest) if newest is not None else lambda chosen: True
+    for chosen in itertools.product(*(range(len(rows)) for rows in inputs)):
+        rows = [inputs[at][number] for at, number in enumerate(chosen)]
+        if matches(rows, bands, equal) and allowed(chosen) and where(rows):
+            found.append((max(time for time, _ in rows), tuple(rows)))
+            matched.add(chosen[0])
+    if outer:
+        found += [(row[0], (row, None)) for number, row in enumerate(inputs[0]) if number not in matched]
+    return found
+
+
+def in_windows(inputs: Sequence[Sequence[Timed]], newest: Sequence[int | None]) -> Callable[[tuple[int, ...]], bool]:
+    """Whether all but the last of these rows, in order of time, are among their inputs' newest when the last comes."""
+    turns = sorted((row[0], at, number) for at, rows in enumerate(inputs) for number, row in enumerate(rows))
+    turn_of = {(at, number): turn for turn, (_, at, number) in enumerate(turns)}
+
+    def allowed(chosen: tuple[int, ...]) -> bool:
+        last = max(range(len(chosen)), key=lambda at: turn_of[at, chosen[at]])
+        moment = turn_of[last, chosen[last]]
+        for at, number in enumerate(chosen):
+            most = newest[at]
+            if at == last or most is None:
+                continue
+            before = [n for _, a, n in turns[:moment] if a == at]
+            if number not in before[max(0, len(before) - most) :]:
+                return False
+        return True
+
+    return allowed
