@@ -568,7 +568,7 @@ class Engine:
         return [views.component(self, component) for component in self.graph.components]
 
     def operators(self) -> list[dict[str, Any]]:
-        return [views.operator(self, operator) for operator in self.graph.all_operators()]
+        return views.operators(self)
 
     def why(self, query: str) -> dict[str, Any]:
         """What keeps a query from giving rows, in a sentence and as data."""
