@@ -404,6 +404,7 @@ class Engine:
                     raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
         made: dict[str, Operator] = {}
         entries: list[Reader] = []
+        begins: dict[str, int] = {}
         for node in plan.nodes:
             inputs = []
             for name in node.inputs:
@@ -413,7 +414,10 @@ class Engine:
                     reader = self._enter(self.graph.operators[name])
                     entries.append(reader)
                     inputs.append(reader)
-            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self._beginning(entries))
+                    begins[name] = self._beginning(self.graph.operators[name])
+            begins[node.name] = begin_us = max(begins[name] for name in node.inputs)
+            since_us = None if begin_us == BEGINNING else begin_us
+            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since_us)
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = Query(plan, list(made.values()), sink, entries)
         self.graph.add([*made.values(), sink], chosen)
@@ -425,16 +429,11 @@ class Engine:
             return producer.output.attach(producer.newest + 1)
         return producer.output.attach()
 
-    def _beginning(self, entries: Sequence[Reader]) -> int | None:
-        """From when on a query reads: above everything that the streams under it had taken in before, if anything."""
-        found: list[int] = []
-        todo: list[Operator] = [self.graph.producer(reader) for reader in entries]
-        while todo:
-            operator = todo.pop()
-            if isinstance(operator, Source) and operator.newest > BEGINNING:
-                found.append(operator.newest + 1)
-            todo.extend(self.graph.producer(reader) for reader in operator.inputs)
-        return max(found, default=None)
+    def _beginning(self, producer: Operator) -> int:
+        """From when on a new query reads from here: above everything that the streams above had taken in before."""
+        if isinstance(producer, Source):
+            return producer.newest + 1 if producer.newest > BEGINNING else BEGINNING
+        return max(self._beginning(self.graph.producer(reader)) for reader in producer.inputs)
 
     def _drop_query(self, name: str) -> dict[str, Any]:
         query = self.query(name)
