@@ -426,6 +426,7 @@ class Engine:
                     raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
         made: dict[str, Operator] = {}
         entries: list[Reader] = []
+        since: dict[str, int | None] = {}
         for node in plan.nodes:
             inputs = []
             for name in node.inputs:
@@ -435,7 +436,10 @@ class Engine:
                     reader = self._enter(self.graph.operators[name])
                     entries.append(reader)
                     inputs.append(reader)
-            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self.beginning(entries))
+                    since[name] = self.beginning(self.graph.operators[name])
+            known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
+            since[node.name] = max(known, default=None)
+            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
         self._remembering += query.remembers
@@ -448,15 +452,19 @@ class Engine:
             return producer.output.attach(producer.newest + 1)
         return producer.output.attach()
 
-    def beginning(self, entries: Sequence[Reader]) -> int | None:
-        """From when on a query reads: above everything that the streams under it had taken in before, if anything."""
+    def beginning(self, operator: Operator) -> int | None:
+        """From when on a new reader of the operator reads: above all that its streams had taken in before, if any."""
         found: list[int] = []
-        todo: list[Operator] = [self.graph.producer(reader) for reader in entries]
+        seen: dict[Operator, None] = {}
+        todo = [operator]
         while todo:
-            operator = todo.pop()
-            if isinstance(operator, Source) and operator.newest > BEGINNING:
-                found.append(operator.newest + 1)
-            todo.extend(self.graph.producer(reader) for reader in operator.inputs)
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen[one] = None
+            if isinstance(one, Source) and one.newest > BEGINNING:
+                found.append(one.newest + 1)
+            todo.extend(self.graph.producer(reader) for reader in one.inputs)
         return max(found, default=None)
 
     def _drop_query(self, name: str) -> dict[str, Any]:
