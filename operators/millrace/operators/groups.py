@@ -191,6 +191,7 @@ class Keys:
         self._listed: list[Values | None] = [None] * len(types)
         self._stored = np.zeros(0, np.int64)
         self._index = np.zeros(0, np.int32)
+        self._row, self._slot = np.zeros(self._width, np.int64), np.zeros(1, np.int64)
 
     def find(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Int64s:
         """The number of each row; new rows get the next numbers."""
@@ -210,6 +211,34 @@ class Keys:
             if done == rows:
                 return slots
             self._grow()
+
+    def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> int:
+        """What `find` gives for a single row, for those who are in a hurry with each."""
+        row, slot = self._row, self._slot
+        bits = 0
+        for at, codes in enumerate(self._codes):
+            mask = valid[at]
+            if mask is not None and not mask[0]:
+                row[at] = 0 if codes is None else -1
+                if codes is None:
+                    bits |= 1 << self._null_bits.index(at)
+                continue
+            value = columns[at].item(0)
+            if codes is not None:
+                row[at] = codes[value]
+            elif self._types[at] is Type.DOUBLE:
+                row.view(np.float64)[at] = value + 0.0
+            else:
+                row[at] = value
+        if self._null_bits:
+            row[-1] = bits
+        if self.count == self.room:
+            self._grow()
+        grouping.find_or_add(row, self._width, self._index, self._stored, slot, 0, self.count, self.room)
+        found: int = slot.item(0)
+        if found == self.count:
+            self.count += 1
+        return found
 
     def _grow(self) -> None:
         self.room = max(SMALLEST, 2 * self.room)

@@ -38,6 +38,14 @@ class UpdateKeys:
             return np.zeros(len(batch.ts), np.int64)
         return self._keys.find([batch.columns[at] for at in self.key], [batch.valid[at] for at in self.key])
 
+    def find_one(self, batch: Batch) -> int:
+        """The number of a single row's key."""
+        if not self.key:
+            self._any = True
+            return 0
+        columns, valid = batch.columns, batch.valid
+        return self._keys.find_one([columns[at] for at in self.key], [valid[at] for at in self.key])
+
     def rows(self, numbers: Int64s) -> list[tuple[Any, ...]]:
         """The keys of these numbers as Python values."""
         if not self.key:

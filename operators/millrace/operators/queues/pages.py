@@ -45,6 +45,7 @@ class Pages:
         self._following = np.zeros(0, np.int32)
         self._pool = np.zeros(0, np.int64)
         self._account = np.array([-1, 0, 0, 0], np.int64)
+        self._one = np.zeros(1, np.int64)
         self._shrink_at = 0
         self.ts: Int64s = np.zeros(0, np.int64)
         self.arrival: Int64s = np.zeros(0, np.int64)
@@ -93,6 +94,13 @@ class Pages:
                 return found
             self._grow(count - done)
 
+    def allocate_one(self) -> int:
+        """An empty slot."""
+        one = self._one
+        while not updating.allocate(one, self.slots, self._pages, self._following, self._pool, self._account):
+            self._grow(1)
+        return int(one.item(0))
+
     def release(self, locations: Int64s) -> None:
         """Slots that are empty again."""
         for at in self._texts:
@@ -103,7 +111,7 @@ class Pages:
             else:
                 self.columns[at].reshape(-1, self.width)[locations] = filler
         updating.release(locations, self.slots, self._pages, self._following, self._pool, self._account)
-        if self._account[RETURNED] > self._shrink_at:
+        if self._account.item(RETURNED) > self._shrink_at:
             # Looking through all pages is paid for by those that came back since the last look.
             self._shrink_at = self.returned + self._count // 4
             if self._count > FEWEST and self.taken * 4 <= self._count:
@@ -152,7 +160,7 @@ class Pages:
         """Put the tuples of a batch at these places. If two go to one place, the later stays."""
         if len(rows) == 1:
             # A stream that is not in a hurry: no indexing by arrays.
-            self._write_one(int(rows[0]), batch)
+            self.write_one(rows.item(0), batch)
             return
         self.ts[rows] = batch.ts
         self.arrival[rows] = batch.arrival
@@ -162,7 +170,8 @@ class Pages:
             if own is not None:
                 own[rows] = True if mask is None else mask
 
-    def _write_one(self, row: int, batch: Batch) -> None:
+    def write_one(self, row: int, batch: Batch) -> None:
+        """Put a single tuple at this place."""
         self.ts[row] = batch.ts[0]
         self.arrival[row] = batch.arrival[0]
         for at, (values, mask) in enumerate(zip(batch.columns, batch.valid, strict=True)):
@@ -181,7 +190,7 @@ class Pages:
     def read(self, rows: Int64s) -> Batch:
         """The tuples at these places, copied."""
         if len(rows) == 1:
-            at = int(rows[0])
+            at = rows.item(0)
             one = slice(at, at + 1)
             return Batch(
                 self.schema,

@@ -41,7 +41,7 @@ class UpdateQueue(Queue):
     """
 
     def __init__(self, schema: Schema, key: Sequence[int], scheduler: Scheduler, *, slots: int = SLOTS) -> None:
-        self.scheduler: Scheduler = scheduler
+        self._policy = SCHEDULERS.index(scheduler)
         self.cost_us = 0.0
         self.timed = False
         self._keys = UpdateKeys(schema, key)
@@ -50,6 +50,7 @@ class UpdateQueue(Queue):
         self._areas = np.zeros(2, np.float64)
         self._line = np.zeros(HISTOGRAMS + 2 * BUCKETS, np.int64)
         self._line[FIRST] = self._line[END] = -1
+        self._one, self._entering = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._room = 0
         self._served: tuple[Int64s, Int64s] | None = None
         self._served_us = 0
@@ -61,6 +62,14 @@ class UpdateQueue(Queue):
         self._forget_at = REMEMBERED
         self._forgot_us = BEGINNING
 
+    @property
+    def scheduler(self) -> Scheduler:
+        return SCHEDULERS[self._policy]
+
+    def reschedule(self, scheduler: Scheduler) -> None:
+        """Schedule by another policy from now on; who is in line stays where it is."""
+        self._policy = SCHEDULERS.index(scheduler)
+
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def enqueue(self, batch: Batch, now_us: int) -> None:
@@ -68,6 +77,9 @@ class UpdateQueue(Queue):
         self._pass_time(now_us)
         if self._keys.count + count > self._forget_at:
             self._forget(now_us)
+        if count == 1:
+            self._enqueue_one(batch)
+            return
         slots = self._keys.find(batch)
         if self._keys.count > self._room:
             self._make_room(self._keys.count)
@@ -78,7 +90,7 @@ class UpdateQueue(Queue):
             batch.arrival,
             self._cells,
             self._line,
-            SCHEDULERS.index(self.scheduler),
+            self._policy,
             self.cost_us,
             entering,
         )
@@ -95,6 +107,27 @@ class UpdateQueue(Queue):
             batch = batch.take(rows)
         self._pages.write(locations, batch)
         least = int(batch.ts[0]) if kept == 1 else int(batch.ts.min())
+        if least < self._floor:
+            self._floor = least
+
+    def _enqueue_one(self, batch: Batch) -> None:
+        """The same for a single tuple, without arrays of one."""
+        slot = self._keys.find_one(batch)
+        if slot >= self._room:
+            self._make_room(slot + 1)
+        cells, one = self._cells, self._one
+        one[0] = slot
+        ts = batch.ts
+        at = slot * CELL
+        if updating.enqueue(one, ts, batch.arrival, cells, self._line, self._policy, self.cost_us, self._entering):
+            location = cells[at + LOCATION] = self._pages.allocate_one()
+        elif cells.item(at + WRITER):
+            return  # it is older than what came before it
+        else:
+            location = cells.item(at + LOCATION)
+        cells[at + WRITER] = -1
+        self._pages.write_one(location, batch)
+        least = ts.item(0)
         if least < self._floor:
             self._floor = least
 
@@ -120,14 +153,14 @@ class UpdateQueue(Queue):
 
     @property
     def waiting(self) -> int:
-        return int(self._line[COUNT])
+        return self._line.item(COUNT)
 
     @property
     def superseded(self) -> int:  # type: ignore[override]
         return int(self._line[SUPERSEDED])
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
-        count = min(limit, int(self._line[COUNT]))
+        count = min(limit, self._line.item(COUNT))
         if not count:
             return None
         if self._served is not None:
@@ -289,7 +322,7 @@ class UpdateQueue(Queue):
     def save(self) -> list[Any]:
         served = None if self._served is None else [array.copy() for array in self._served]
         return [
-            self.scheduler,
+            self._policy,
             [self.cost_us, self._served_us, self._floor, self._since_floor, self._promise, self._known_us],
             [self._key_time, self._forget_at, self._forgot_us, self._room],
             self._keys.save(),
@@ -299,7 +332,7 @@ class UpdateQueue(Queue):
         ]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.scheduler, times, rest, keys, pages, arrays, served = data
+        self._policy, times, rest, keys, pages, arrays, served = data
         self.cost_us, self._served_us, self._floor, self._since_floor, self._promise, self._known_us = times
         self._key_time, self._forget_at, self._forgot_us, self._room = rest
         self._keys.restore(keys)
