@@ -38,7 +38,8 @@ def reloaded(queue: Any, blank: Any) -> Any:
 
 @given(steps=STEPS)
 def test_append_loses_nothing(steps: list[int]) -> None:
-    made, wanted, put = AppendQueue(), [], 0
+    wanted: list[int] = []
+    made, put = AppendQueue(), 0
     for step in steps:
         if step > 0:
             made.enqueue(batch_of(list(range(put, put + step))), 0)
@@ -50,7 +51,8 @@ def test_append_loses_nothing(steps: list[int]) -> None:
         else:
             made = reloaded(made, AppendQueue())
         assert made.waiting == len(wanted)
-        assert made.floor_us() == min(wanted, default=2**63 - 1)
+        assert made.floor_us() <= min(wanted, default=2**63 - 1)
+        assert wanted or made.floor_us() == 2**63 - 1
     assert values_of(made.drain()) == wanted
 
 
@@ -92,7 +94,7 @@ def shedding(steps: list[int], limit: int, seed: int) -> list[list[int]]:
         assert made.paging.taken <= made.waiting
     floor = made.floor_us()
     outcome.append(values_of(made.drain()))
-    assert not outcome[-1] or floor == outcome[-1][0]
+    assert not outcome[-1] or floor <= outcome[-1][0]
     return outcome
 
 

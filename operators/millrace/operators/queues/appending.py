@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.kernels import updating
 from millrace.operators.queues.pages import SLOTS, Pages, resized
-from millrace.operators.queues.queue import Paging, Queue
+from millrace.operators.queues.queue import Floor, Paging, Queue
 from millrace.protocol import Schema
 
 # Numbers of a waiting tuple and of the line, as the kernel has them.
@@ -32,6 +32,7 @@ class AppendQueue(Queue):
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque()
         self._waiting = 0
+        self._floor = Floor()
 
     @property
     def waiting(self) -> int:
@@ -40,6 +41,7 @@ class AppendQueue(Queue):
     def enqueue(self, batch: Batch, now_us: int) -> None:
         self._batches.append(batch)
         self._waiting += len(batch)
+        self._floor.met(int(batch.ts.min()))
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
         found: list[Batch] = []
@@ -52,20 +54,24 @@ class AppendQueue(Queue):
             limit -= len(batch)
         if not found:
             return None
-        self._waiting -= sum(map(len, found))
+        count = sum(map(len, found))
+        self._waiting -= count
+        self._floor.gave(count)
         return Batch.concat(found)
 
     def drain(self) -> Batch | None:
         return self.dequeue(self._waiting, 0)
 
     def floor_us(self) -> int:
-        return min((int(batch.ts.min()) for batch in self._batches), default=END_OF_TIME)
+        return self._floor.value(self._waiting, lambda: min(int(batch.ts.min()) for batch in self._batches))
 
     def save(self) -> Any:
-        return [batch.save() for batch in self._batches]
+        return [[batch.save() for batch in self._batches], self._floor.save()]
 
     def restore(self, data: Any) -> None:
-        self._batches = deque(Batch.restore(batch) for batch in data)
+        batches, floor = data
+        self._floor.restore(floor)
+        self._batches = deque(Batch.restore(batch) for batch in batches)
         self._waiting = sum(map(len, self._batches))
 
 
@@ -81,6 +87,7 @@ class SheddingQueue(Queue):
         self._pages = Pages(schema, slots)
         self._entries = np.zeros(0, np.int64)
         self._line = np.array([-1, -1, 0, 0, seed], np.int64)
+        self._floor = Floor()
 
     @property
     def waiting(self) -> int:
@@ -96,6 +103,7 @@ class SheddingQueue(Queue):
         if self.waiting + room > len(self._entries) // ENTRY:
             wanted = min(self.limit, max(SMALLEST, 2 * (self.waiting + room)))
             self._entries = resized(self._entries, wanted * ENTRY)
+        self._floor.met(int(batch.ts.min()))
         rows, locations = np.empty((2, count), np.int64)
         entered = updating.append(
             count, self.limit, self._pages.allocate(room), self._entries, self._line, rows, locations
@@ -113,14 +121,16 @@ class SheddingQueue(Queue):
         updating.serve(self._entries, self._line, locations)
         batch = self._pages.read(locations)
         self._pages.release(locations)
+        self._floor.gave(count)
         return batch
 
     def drain(self) -> Batch | None:
         return self.dequeue(self.waiting, 0)
 
     def floor_us(self) -> int:
-        if not self.waiting:
-            return END_OF_TIME
+        return self._floor.value(self.waiting, self._least)
+
+    def _least(self) -> int:
         locations = np.empty(self.waiting, np.int64)
         updating.waiting(self._entries, self._line, locations)
         return int(self._pages.ts[locations].min())
@@ -132,9 +142,10 @@ class SheddingQueue(Queue):
         return Paging(pages.taken, pages.free, pages.returned, pages.in_use(), nbytes)
 
     def save(self) -> Any:
-        return [self._pages.save(), self._entries.copy(), self._line.copy()]
+        return [self._pages.save(), self._entries.copy(), self._line.copy(), self._floor.save()]
 
     def restore(self, data: Sequence[Any]) -> None:
-        pages, entries, line = data
+        pages, entries, line, floor = data
+        self._floor.restore(floor)
         self._pages.restore(pages)
         self._entries, self._line = np.array(entries), np.array(line)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from millrace.operators.batch import Batch
+from millrace.operators.batch import END_OF_TIME, Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,41 @@ class Staleness:
     application_histogram: Sequence[int] = ()
     oldest_us: int = 0
     worst: Sequence[tuple[tuple[Any, ...], int]] = field(default=())
+
+
+class Floor:
+    """A time below which nothing waits. It may lag: looking at all that wait is paid for by those that were served.
+
+    When nothing waits any more it is exact, so what depends on it is late for a while, never for good.
+    """
+
+    __slots__ = ("_gone", "_value")
+
+    def __init__(self) -> None:
+        self._value = END_OF_TIME
+        self._gone = 0
+
+    def met(self, least_us: int) -> None:
+        """Tuples have come, none of them below this."""
+        if least_us < self._value:
+            self._value = least_us
+
+    def gave(self, count: int) -> None:
+        """So many have gone."""
+        self._gone += count
+
+    def value(self, waiting: int, look: Callable[[], int]) -> int:
+        if not waiting:
+            self._value, self._gone = END_OF_TIME, 0
+        elif self._gone * 4 >= waiting:
+            self._value, self._gone = look(), 0
+        return self._value
+
+    def save(self) -> list[int]:
+        return [self._value, self._gone]
+
+    def restore(self, data: Sequence[int]) -> None:
+        self._value, self._gone = data
 
 
 class Queue(ABC):

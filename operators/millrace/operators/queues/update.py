@@ -12,11 +12,11 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
+from millrace.operators.batch import BEGINNING, Batch, Int64s
 from millrace.operators.kernels import updating
 from millrace.operators.queues.keys import UpdateKeys
 from millrace.operators.queues.pages import SLOTS, Pages, resized
-from millrace.operators.queues.queue import Paging, Queue, Staleness
+from millrace.operators.queues.queue import Floor, Paging, Queue, Staleness
 from millrace.protocol import Schema
 
 Scheduler = Literal["fifo", "inplace", "linecutting"]
@@ -54,8 +54,7 @@ class UpdateQueue(Queue):
         self._room = 0
         self._served: tuple[Int64s, Int64s] | None = None
         self._served_us = 0
-        self._floor = END_OF_TIME
-        self._since_floor = 0
+        self._floor = Floor()
         self._promise = BEGINNING
         self._known_us: int | None = None
         self._key_time = 0.0
@@ -106,9 +105,7 @@ class UpdateQueue(Queue):
             rows, locations = rows[:kept], locations[:kept]
             batch = batch.take(rows)
         self._pages.write(locations, batch)
-        least = int(batch.ts[0]) if kept == 1 else int(batch.ts.min())
-        if least < self._floor:
-            self._floor = least
+        self._floor.met(int(batch.ts.min()))
 
     def _enqueue_one(self, batch: Batch) -> None:
         """The same for a single tuple, without arrays of one."""
@@ -127,9 +124,7 @@ class UpdateQueue(Queue):
             location = cells.item(at + LOCATION)
         cells[at + WRITER] = -1
         self._pages.write_one(location, batch)
-        least = ts.item(0)
-        if least < self._floor:
-            self._floor = least
+        self._floor.met(ts.item(0))
 
     def _make_room(self, count: int) -> None:
         """Cells for so many keys."""
@@ -173,7 +168,7 @@ class UpdateQueue(Queue):
             self._served, self._served_us = (taken, since), now_us
         batch = self._pages.read(locations)
         self._pages.release(locations)
-        self._since_floor += count
+        self._floor.gave(count)
         return batch
 
     def measured(self, us: float, now_us: int) -> None:
@@ -207,14 +202,11 @@ class UpdateQueue(Queue):
         return found
 
     def floor_us(self) -> int:
-        waiting = self.waiting
-        if not waiting:
-            self._floor, self._since_floor = END_OF_TIME, 0
-        elif self._since_floor * 4 >= waiting:
-            # Looking at all that wait is paid for by those that were served since the last look.
-            locations = self._cells.reshape(-1, CELL)[self._in_line(), LOCATION]
-            self._floor, self._since_floor = int(self._pages.ts[locations].min()), 0
-        return self._floor
+        return self._floor.value(self.waiting, self._least)
+
+    def _least(self) -> int:
+        locations = self._cells.reshape(-1, CELL)[self._in_line(), LOCATION]
+        return int(self._pages.ts[locations].min())
 
     # -- forgetting ----------------------------------------------------------------------------------------------------
 
@@ -323,17 +315,19 @@ class UpdateQueue(Queue):
         served = None if self._served is None else [array.copy() for array in self._served]
         return [
             self._policy,
-            [self.cost_us, self._served_us, self._floor, self._since_floor, self._promise, self._known_us],
+            [self.cost_us, self._served_us, self._promise, self._known_us],
             [self._key_time, self._forget_at, self._forgot_us, self._room],
             self._keys.save(),
             self._pages.save(),
             [self._cells.copy(), self._areas.copy(), self._line.copy()],
             served,
+            self._floor.save(),
         ]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self._policy, times, rest, keys, pages, arrays, served = data
-        self.cost_us, self._served_us, self._floor, self._since_floor, self._promise, self._known_us = times
+        self._policy, times, rest, keys, pages, arrays, served, floor = data
+        self.cost_us, self._served_us, self._promise, self._known_us = times
+        self._floor.restore(floor)
         self._key_time, self._forget_at, self._forgot_us, self._room = rest
         self._keys.restore(keys)
         self._pages.restore(pages)
