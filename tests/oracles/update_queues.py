@@ -166,3 +166,151 @@ def least_expected_staleness(keys: int, cost: int, horizon: int, *, free: bool) 
         return tuple(sorted(ages, key=lambda age: -1 if age is None else age))
 
     return value((None,) * keys, horizon)
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Processed:
+    """A window that was committed to: when, the tuples that were processed, and when its result was out."""
+
+    key: Key
+    start: int
+    commit: int
+    tuples: list[int] = field(default_factory=list)
+    output: int | None = None
+
+
+@dataclass
+class WindowsSimulated:
+    """What a run over windows came to. `stale` is the application's staleness per tick, summed over the keys."""
+
+    processed: list[Processed]
+    superseded: int
+    waiting: dict[Key, int]
+    stale: list[int]
+
+
+class WindowsOracle:
+    """Windows by enumeration: every tuple is remembered for ever, every window is looked at anew at every tick."""
+
+    def __init__(self, commit: str, policy: str, size: int, slide: int, begin: int) -> None:
+        self.commit, self.policy, self.size, self.slide, self.begin = commit, policy, size, slide, begin
+        self.times: dict[Key, list[int]] = {}
+        self.updates: dict[Key, list[tuple[int, int]]] = {}  # windows that are updates, with the tick of becoming one
+        self.closings: dict[Key, list[tuple[int, int]]] = {}
+        self.line: list[Key] = []
+        self.pending: dict[Key, int] = {}
+        self.ready: list[Processed] = []
+        self.idle: list[Processed] = []
+
+    def windows(self, key: Key) -> list[int]:
+        """The starts of all windows that have a tuple."""
+        found = {
+            start
+            for time in self.times[key]
+            for start in range(time - self.size + 1, time + 1)
+            if start % self.slide == 0 and start >= self.begin
+        }
+        return sorted(found)
+
+    def arrived(self, key: Key, start: int) -> bool:
+        return max(self.times[key]) >= start + self.size - 1
+
+    def arrive(self, tick: int, key: Key) -> None:
+        self.times.setdefault(key, []).append(tick)
+        known = [start for start, _ in self.updates.setdefault(key, [])]
+        closed = [start for start, _ in self.closings.setdefault(key, [])]
+        closing = [start for start in self.windows(key) if self.arrived(key, start) and start not in closed]
+        self.closings[key] += [(start, tick) for start in closing]
+        new = closing if self.commit == "lazy" else [start for start in self.windows(key) if start not in known]
+        if new:
+            self.updates[key] += [(start, tick) for start in new]
+            if key not in self.pending:
+                self.line.append(key)
+            elif self.policy == "fifo":
+                self.line.remove(key)
+                self.line.append(key)
+            self.pending[key] = max(new)
+        for one in list(self.idle):
+            if one.key == key and (self.left(one) or self.arrived(key, one.start)):
+                self.idle.remove(one)
+                self.ready.append(one)
+
+    def left(self, one: Processed) -> list[int]:
+        """The tuples of a window that have come and were not processed."""
+        inside = [time for time in self.times[one.key] if one.start <= time < one.start + self.size]
+        return inside[len(one.tuples) :]
+
+    def next_tuple(self, tick: int) -> tuple[list[Processed], Processed | None, list[Processed]]:
+        """Serve one tuple: the windows that were over before it, its window, and what was committed to for it."""
+        over: list[Processed] = []
+        committed: list[Processed] = []
+        while True:
+            if not self.ready:
+                busy = {one.key for one in self.idle}
+                key = next((key for key in self.line if key not in busy), None)
+                if key is None:
+                    return over, None, committed
+                self.line.remove(key)
+                committed.append(Processed(key, self.pending.pop(key), tick))
+                self.ready.append(committed[-1])
+            one = self.ready[0]
+            if self.left(one):
+                one.tuples.append(self.left(one)[0])
+                return over, one, committed
+            self.ready.pop(0)
+            (over if self.arrived(one.key, one.start) else self.idle).append(one)
+
+    def settle(self) -> list[Processed]:
+        """Look again at the first in processing: it may be over, or have nothing more to give at present."""
+        over: list[Processed] = []
+        while self.ready and not self.left(self.ready[0]):
+            one = self.ready.pop(0)
+            (over if self.arrived(one.key, one.start) else self.idle).append(one)
+        return over
+
+
+def simulate_windows(
+    commit: str,
+    policy: str,
+    size: int,
+    slide: int,
+    arrivals: Sequence[tuple[int, Key]],
+    cost: int,
+    horizon: int,
+    *,
+    begin: int = 0,
+) -> WindowsSimulated:
+    """One server that takes `cost` ticks per tuple; what comes at the instant of a choice counts (section 6)."""
+    oracle = WindowsOracle(commit, policy, size, slide, begin)
+    found = WindowsSimulated([], 0, {}, [])
+    shown: dict[Key, int] = {}
+    leaving: list[Processed] = []
+    free = 0
+    left = list(arrivals)
+    for tick in range(horizon):
+        while left and left[0][0] == tick:
+            oracle.arrive(*left.pop(0))
+        if free <= tick:
+            for one in leaving:
+                one.output, shown[one.key] = tick, one.start
+            leaving = []
+            over, serving, committed = oracle.next_tuple(tick)
+            found.processed += committed
+            for one in over:
+                # It ended without another tuple: nothing had to be processed for its result.
+                one.output, shown[one.key] = tick, one.start
+            if serving is not None:
+                free = tick + cost
+                leaving = oracle.settle()
+        pending = {
+            key: [at for start, at in closings if start > shown.get(key, -(2**63))]
+            for key, closings in oracle.closings.items()
+        }
+        found.stale.append(sum(tick - min(ages) for ages in pending.values() if ages))
+    made = sum(len(updates) for updates in oracle.updates.values())
+    found.superseded = made - len(found.processed) - len(oracle.pending)
+    found.waiting = dict(oracle.pending)
+    return found
