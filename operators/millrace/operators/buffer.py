@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from millrace.operators.batch import BEGINNING, Batch
 from millrace.protocol import Schema
@@ -45,6 +45,8 @@ class Reader:
     `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at. `told` is
     the last value that an ETS arc has set here, past the operators in between (the papers' register with its active
     flag).
+
+    absorbs   whether it takes what is put at once, into a queue of its own (queues/reader.py)
     """
 
     __slots__ = (
@@ -62,6 +64,8 @@ class Reader:
         "told",
         "unseen",
     )
+
+    absorbs: ClassVar[bool] = False
 
     def __init__(self, buffer: Buffer, since_us: int | None = None) -> None:
         self.home = buffer
@@ -98,7 +102,24 @@ class Reader:
         self.buffer = self.home
         self.jump()
         self.unseen = True  # its operator has to pass on what was promised meanwhile
-        self.home.readers.append(self)
+        self.home.admit(self)
+
+    def absorb(self, batch: Batch) -> None:
+        """Take what was put, at once (those that absorb do)."""
+        raise AssertionError("a head pointer reads what the buffer holds")
+
+    def let_go(self) -> None:
+        """Let go of what it alone holds, when it leaves the arc."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether what it takes comes in order of time."""
+        return self.home.ordered
+
+    @property
+    def presses(self) -> bool:
+        """Whether what waits for it is a reason to slow feeds down."""
+        return True
 
     def _stand_still(self, taken: int, promise: int) -> None:
         self.buffer.end = taken
@@ -229,10 +250,12 @@ class Buffer:
     end        how many tuples have ever been put
     promise    no tuple put from now on is below it
     wanted     whether any reader has a use for punctuation: if none has, none is put
+    absorbers  the readers that take at once what is put: nothing is kept for them here
     entries    the operators to mark in `ready` when something is put (their scheduler's business)
     """
 
     __slots__ = (
+        "absorbers",
         "end",
         "entries",
         "first",
@@ -253,6 +276,7 @@ class Buffer:
         self.gauge = gauge if gauge is not None else Gauge()
         self.width = 16 + 8 * len(schema)
         self.readers: list[Reader] = []
+        self.absorbers: tuple[Reader, ...] = ()
         self.segments: deque[Batch] = deque()
         self.first = 0
         self.end = 0
@@ -269,9 +293,18 @@ class Buffer:
         self.readers.append(reader)
         return reader
 
+    def admit(self, reader: Reader) -> None:
+        """Let a reader read that was made for this buffer, or has been away."""
+        self.readers.append(reader)
+        if reader.absorbs:
+            self.absorbers = (*self.absorbers, reader)
+
     def detach(self, reader: Reader) -> None:
         """Take a reader away; what it alone had still to read is freed."""
         self.readers.remove(reader)
+        if reader.absorbs:
+            self.absorbers = tuple(other for other in self.absorbers if other is not reader)
+        reader.let_go()
         self.release()
 
     # -- putting -------------------------------------------------------------------------------------------------------
@@ -291,6 +324,8 @@ class Buffer:
         if not readers:
             self.first += 1
             return
+        if self.absorbers and self._absorbed(batch):
+            return
         self.segments.append(batch)
         gauge = self.gauge
         gauge.tuples += count
@@ -305,6 +340,19 @@ class Buffer:
                 reader.peak = end - reader.taken
         for entry in self.entries:
             self.ready[entry] = None
+
+    def _absorbed(self, batch: Batch) -> bool:
+        """Give the readers that take at once what is put; say whether that was all of them."""
+        for reader in self.absorbers:
+            reader.absorb(batch)
+        if len(self.absorbers) < len(self.readers):
+            return False
+        self.first += 1
+        for reader in self.readers:
+            reader.unseen = True
+        for entry in self.entries:
+            self.ready[entry] = None
+        return True
 
     def punctuate(self, value_us: int) -> None:
         """Promise that no later tuple is below this time. A promise that says nothing new is not kept."""
@@ -349,6 +397,11 @@ class Buffer:
     def queued(self) -> int:
         """Tuples that the slowest reader has not taken."""
         return self.end - min((reader.taken for reader in self.readers), default=self.end)
+
+    @property
+    def pressing(self) -> int:
+        """The same, without readers whose queues are bounded by themselves."""
+        return self.end - min((reader.taken for reader in self.readers if reader.presses), default=self.end)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -215,6 +215,10 @@ class WindowQueue(Queue):
         self._key_time = 0
         self._forget_at = REMEMBERED
 
+    def reschedule(self, scheduler: Scheduler) -> None:
+        """Schedule by another policy from now on; who is in line stays where it is."""
+        self.scheduler = scheduler
+
     # -- windows -------------------------------------------------------------------------------------------------------
 
     def _start(self, time_us: int) -> int:
