@@ -26,6 +26,7 @@ class UpdateKeys:
         self._null_bits = [at for at, f in enumerate(self._fields) if f.nullable and f.type not in OBJECTS]
         self._keys = Keys(self._types, self._null_bits)
         self._any = False
+        self._zero = np.zeros(1, np.int64)
 
     @property
     def count(self) -> int:
@@ -38,13 +39,12 @@ class UpdateKeys:
             return np.zeros(len(batch.ts), np.int64)
         return self._keys.find([batch.columns[at] for at in self.key], [batch.valid[at] for at in self.key])
 
-    def find_one(self, batch: Batch) -> int:
-        """The number of a single row's key."""
+    def find_one(self, batch: Batch) -> Int64s:
+        """The number of a single row's key, in an array that is the same every time."""
         if not self.key:
             self._any = True
-            return 0
-        columns, valid = batch.columns, batch.valid
-        return self._keys.find_one([columns[at] for at in self.key], [valid[at] for at in self.key])
+            return self._zero
+        return self._keys.find_one(batch.columns, batch.valid, self.key)
 
     def rows(self, numbers: Int64s) -> list[tuple[Any, ...]]:
         """The keys of these numbers as Python values."""

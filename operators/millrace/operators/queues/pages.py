@@ -51,6 +51,7 @@ class Pages:
         self.arrival: Int64s = np.zeros(0, np.int64)
         self.columns: list[Values] = [np.zeros(0, DTYPES[field.type]) for field in schema]
         self.valid: list[Bools | None] = [None for _ in schema]
+        self._masked = False
 
     @property
     def taken(self) -> int:
@@ -158,10 +159,6 @@ class Pages:
 
     def write(self, rows: Int64s, batch: Batch) -> None:
         """Put the tuples of a batch at these places. If two go to one place, the later stays."""
-        if len(rows) == 1:
-            # A stream that is not in a hurry: no indexing by arrays.
-            self.write_one(rows.item(0), batch)
-            return
         self.ts[rows] = batch.ts
         self.arrival[rows] = batch.arrival
         for at, (values, mask) in enumerate(zip(batch.columns, batch.valid, strict=True)):
@@ -176,29 +173,21 @@ class Pages:
         self.arrival[row] = batch.arrival[0]
         for at, (values, mask) in enumerate(zip(batch.columns, batch.valid, strict=True)):
             self.columns[at][row] = values[0]
-            own = self._mask(at, mask)
-            if own is not None:
-                own[row] = True if mask is None else mask[0]
+            if mask is not None or self._masked:
+                owned = self._mask(at, mask)
+                if owned is not None:
+                    owned[row] = True if mask is None else mask[0]
 
     def _mask(self, at: int, mask: Bools | None) -> Bools | None:
         """The mask of a column; it has one from the first null on."""
         own = self.valid[at]
         if own is None and mask is not None:
             own = self.valid[at] = np.ones(len(self.ts), np.bool_)
+            self._masked = True
         return own
 
     def read(self, rows: Int64s) -> Batch:
         """The tuples at these places, copied."""
-        if len(rows) == 1:
-            at = rows.item(0)
-            one = slice(at, at + 1)
-            return Batch(
-                self.schema,
-                self.ts[one].copy(),
-                [column[one].copy() for column in self.columns],
-                [None if mask is None else mask[one].copy() for mask in self.valid],
-                self.arrival[one].copy(),
-            )
         valid = [None if mask is None else mask[rows] for mask in self.valid]
         return Batch(
             self.schema,
@@ -207,6 +196,13 @@ class Pages:
             [None if mask is None or mask.all() else mask for mask in valid],
             self.arrival[rows],
         )
+
+    def read_one(self, row: int) -> Batch:
+        """A single tuple, copied."""
+        one = slice(row, row + 1)
+        valid = [None if mask is None else mask[one].copy() for mask in self.valid] if self._masked else None
+        columns = [column[one].copy() for column in self.columns]
+        return Batch(self.schema, self.ts[one].copy(), columns, valid, self.arrival[one].copy())
 
     def save(self) -> list[Any]:
         masks = [None if mask is None else mask.copy() for mask in self.valid]
@@ -220,6 +216,7 @@ class Pages:
         self.ts, self.arrival = np.array(ts), np.array(arrival)
         self.columns = [np.array(column) for column in columns]
         self.valid = [None if mask is None else np.array(mask) for mask in masks]
+        self._masked = any(mask is not None for mask in masks)
 
 
 def resized(array: Values, length: int, filler: Any = 0) -> Values:

@@ -50,7 +50,7 @@ class UpdateQueue(Queue):
         self._areas = np.zeros(2, np.float64)
         self._line = np.zeros(HISTOGRAMS + 2 * BUCKETS, np.int64)
         self._line[FIRST] = self._line[END] = -1
-        self._one, self._entering = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._entering, self._taken, self._location, self._began = np.zeros((4, 1), np.int64)
         self._room = 0
         self._served: tuple[Int64s, Int64s] | None = None
         self._served_us = 0
@@ -73,8 +73,11 @@ class UpdateQueue(Queue):
 
     def enqueue(self, batch: Batch, now_us: int) -> None:
         count = len(batch.ts)
-        self._pass_time(now_us)
-        if self._keys.count + count > self._forget_at:
+        known = self._keys.count
+        # Means over time and keys need to know for how long each key has been there.
+        if now_us != self._known_us:
+            self._pass_time(now_us, known)
+        if known + count > self._forget_at:
             self._forget(now_us)
         if count == 1:
             self._enqueue_one(batch)
@@ -109,12 +112,11 @@ class UpdateQueue(Queue):
 
     def _enqueue_one(self, batch: Batch) -> None:
         """The same for a single tuple, without arrays of one."""
-        slot = self._keys.find_one(batch)
+        one = self._keys.find_one(batch)
+        slot = one.item(0)
         if slot >= self._room:
             self._make_room(slot + 1)
-        cells, one = self._cells, self._one
-        one[0] = slot
-        ts = batch.ts
+        cells, ts = self._cells, batch.ts
         at = slot * CELL
         if updating.enqueue(one, ts, batch.arrival, cells, self._line, self._policy, self.cost_us, self._entering):
             location = cells[at + LOCATION] = self._pages.allocate_one()
@@ -136,12 +138,11 @@ class UpdateQueue(Queue):
         self._areas = resized(self._areas, 2 + 2 * room)
         self._room = room
 
-    def _pass_time(self, now_us: int) -> None:
-        """Means over time and keys need to know for how long each key has been there."""
+    def _pass_time(self, now_us: int, known: int) -> None:
         if self._known_us is None:
             self._known_us = now_us
         elif now_us > self._known_us:
-            self._key_time += self._keys.count * (now_us - self._known_us)
+            self._key_time += known * (now_us - self._known_us)
             self._known_us = now_us
 
     # -- out -----------------------------------------------------------------------------------------------------------
@@ -160,15 +161,25 @@ class UpdateQueue(Queue):
             return None
         if self._served is not None:
             self._show(now_us)
-        found = np.empty((3, count), np.int64)
-        taken, locations, since = found
         prompt = not self.timed
+        if count == 1 and prompt:
+            return self._dequeue_one(now_us)
+        taken, locations, since = np.empty((3, count), np.int64)
         updating.dequeue(now_us, prompt, self._cells, self._line, self._areas, taken, locations, since)
         if not prompt:
             self._served, self._served_us = (taken, since), now_us
         batch = self._pages.read(locations)
         self._pages.release(locations)
         self._floor.gave(count)
+        return batch
+
+    def _dequeue_one(self, now_us: int) -> Batch:
+        """The same for a single tuple, without arrays of one."""
+        location = self._location
+        updating.dequeue(now_us, True, self._cells, self._line, self._areas, self._taken, location, self._began)
+        batch = self._pages.read_one(location.item(0))
+        self._pages.release(location)
+        self._floor.gave(1)
         return batch
 
     def measured(self, us: float, now_us: int) -> None:

@@ -517,7 +517,7 @@ class WindowQueue(Queue):
         return True
 
     def _copy(self, row: int, target: int) -> None:
-        self._pages.write_one(target, self._pages.read(np.array([row], np.int64)))
+        self._pages.write_one(target, self._pages.read_one(row))
 
     def _finish(self, key: Key, cell: KeyCell, rows: int, freed: list[int]) -> Done:
         assert cell.committed is not None
