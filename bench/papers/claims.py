@@ -84,7 +84,7 @@ class Row:
 
 
 INTRODUCTION: Final = (
-    "Made by `make figures` (`python -m bench.papers`): Millrace's engine under a virtual clock, with Poisson arrivals "
+    "Made by `make figures` (`python -m bench.papers`): Millrace's engine under a virtual clock, with arrivals drawn "
     "from fixed seeds, so the same sources give the same numbers. The claims are also in [claims.csv](claims.csv)."
 )
 COLUMNS: Final = tuple(field.name for field in fields(Row))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets
+from bench.papers import eqg, ets, ups
 from bench.papers.claims import Experiment
 
-EXPERIMENTS: Final[tuple[Experiment, ...]] = (*ets.EXPERIMENTS, *eqg.EXPERIMENTS)
+EXPERIMENTS: Final[tuple[Experiment, ...]] = (*ets.EXPERIMENTS, *eqg.EXPERIMENTS, *ups.EXPERIMENTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import aggregate, engine, ets, wire
+from bench import aggregate, engine, ets, updates, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -39,6 +39,14 @@ def test_windows_against_duckdb() -> None:
 def test_sliding_windows_and_the_closing_of_many_groups() -> None:
     figures = aggregate.sliding(20_000, repeats=1) + aggregate.closing(20_000, 5_000)
     assert all(figure.value > 0 for figure in figures)
+
+
+def test_update_queues_beside_a_dict() -> None:
+    figures = (
+        updates.enqueueing(8_000, 100, 500, repeats=1) + updates.single(40, repeats=1) + updates.few_keys(repeats=1)
+    )
+    assert all(figure.value > 0 for figure in figures)
+    assert all(figure.holds for figure in updates.many_keys(65_536))
 
 
 def test_idle_connections_are_held_and_measured() -> None:

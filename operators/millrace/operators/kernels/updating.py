@@ -1,9 +1,8 @@
 """The loops of update queues: pages and their empty locations, key cells in line, random shedding.
 
-Pages (UPS, section 7.1). A location is a number; page p has the locations p * slots and up. Per page, `pages` holds
-four numbers: its first empty location, how many of its locations are in use, and its neighbours in the
-empty-locations pool, the list of pages in use that have room. `following` links the empty locations of a page.
-`pool` is a stack of the pages that nobody has.
+Pages (UPS, section 7.1). A location is a number; page p has the locations p * slots and up. `books` holds per page its
+first empty location, how many of its locations are in use, and its neighbours in the empty-locations pool, the list of
+pages in use that have room. `following` links the empty locations of a page.
 
 Key cells (figure 15). Per key, `cells` holds the numbers named below; cells that have an update in the queue are in
 line, first to be served first. `line` holds what concerns the queue as a whole. -1 is no cell, page or location.
@@ -13,115 +12,120 @@ import cython
 
 # -- pages -------------------------------------------------------------------------------------------------------------
 
-# Numbers of a page.
-EMPTY = cython.declare(cython.int, 0)
-USED = cython.declare(cython.int, 1)
-BEFORE = cython.declare(cython.int, 2)
-AFTER = cython.declare(cython.int, 3)
-PAGE = cython.declare(cython.int, 4)
-
-# Numbers of the pool: the first page with room, pages that nobody has, pages given out and given back since ever.
+# The books of a queue's pages: first the numbers of the pool (the first page with room, pages that nobody has, pages in
+# use, pages given back since ever), then the numbers of each page. FREE_PAGE is none of the page's own: together they
+# are the stack of the pages that nobody has.
 ROOM = cython.declare(cython.int, 0)
 FREE = cython.declare(cython.int, 1)
 TAKEN = cython.declare(cython.int, 2)
 RETURNED = cython.declare(cython.int, 3)
+POOL = cython.declare(cython.int, 4)
+EMPTY = cython.declare(cython.int, 0)
+USED = cython.declare(cython.int, 1)
+BEFORE = cython.declare(cython.int, 2)
+AFTER = cython.declare(cython.int, 3)
+FREE_PAGE = cython.declare(cython.int, 4)
+PAGE = cython.declare(cython.int, 5)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def pick(slots: cython.Py_ssize_t, books: cython.longlong[:], following: cython.int[:]) -> cython.longlong:
+    """An empty location (MemAdd): of a page in use if one has room, else of one from the pool; -1 if that is empty."""
+    j: cython.Py_ssize_t
+    page: cython.longlong = books[ROOM]
+    at: cython.longlong
+    location: cython.longlong
+    if page < 0:
+        if books[FREE] == 0:
+            return -1
+        books[FREE] -= 1
+        books[TAKEN] += 1
+        page = books[POOL + books[FREE] * PAGE + FREE_PAGE]
+        at = POOL + page * PAGE
+        for j in range(slots - 1):
+            following[page * slots + j] = cython.cast(cython.int, page * slots + j + 1)
+        following[page * slots + slots - 1] = -1
+        books[at + EMPTY] = page * slots
+        books[at + USED] = 0
+        books[at + BEFORE] = -1
+        books[at + AFTER] = -1
+        books[ROOM] = page
+    at = POOL + page * PAGE
+    location = books[at + EMPTY]
+    books[at + EMPTY] = following[location]
+    books[at + USED] += 1
+    if books[at + EMPTY] < 0:
+        books[ROOM] = books[at + AFTER]
+        if books[ROOM] >= 0:
+            books[POOL + books[ROOM] * PAGE + BEFORE] = -1
+    return location
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def put_back(
+    location: cython.longlong, slots: cython.Py_ssize_t, books: cython.longlong[:], following: cython.int[:]
+) -> cython.void:
+    """Give a location back (MemRem). A page whose last location comes back returns to the pool at once."""
+    page: cython.longlong = location // slots
+    at: cython.longlong = POOL + page * PAGE
+    before: cython.longlong
+    after: cython.longlong
+    if books[at + EMPTY] < 0:
+        # It was full: now it has room, and is the first to be filled again.
+        after = books[ROOM]
+        books[at + BEFORE] = -1
+        books[at + AFTER] = after
+        if after >= 0:
+            books[POOL + after * PAGE + BEFORE] = page
+        books[ROOM] = page
+    following[location] = cython.cast(cython.int, books[at + EMPTY])
+    books[at + EMPTY] = location
+    books[at + USED] -= 1
+    if books[at + USED] == 0:
+        before = books[at + BEFORE]
+        after = books[at + AFTER]
+        if before >= 0:
+            books[POOL + before * PAGE + AFTER] = after
+        else:
+            books[ROOM] = after
+        if after >= 0:
+            books[POOL + after * PAGE + BEFORE] = before
+        books[POOL + books[FREE] * PAGE + FREE_PAGE] = page
+        books[FREE] += 1
+        books[TAKEN] -= 1
+        books[RETURNED] += 1
 
 
 def allocate(
-    found: cython.longlong[:],
-    slots: cython.Py_ssize_t,
-    pages: cython.longlong[:],
-    following: cython.int[:],
-    pool: cython.longlong[:],
-    account: cython.longlong[:],
+    found: cython.longlong[:], slots: cython.Py_ssize_t, books: cython.longlong[:], following: cython.int[:]
 ) -> cython.Py_ssize_t:
-    """Fill `found` with empty locations (MemAdd): first those of pages in use, then those of pages from the pool.
-
-    Returns how many were found before the pool was empty.
-    """
+    """Fill `found` with empty locations; returns how many were found before the pool was empty."""
     i: cython.Py_ssize_t
-    j: cython.Py_ssize_t
-    page: cython.longlong
-    at: cython.longlong
-    location: cython.longlong
-    after: cython.longlong
     if not cython.compiled:
-        found, pages, following = memoryview(found), memoryview(pages), memoryview(following)
-        pool, account = memoryview(pool), memoryview(account)
+        found, books, following = memoryview(found), memoryview(books), memoryview(following)
     for i in range(found.shape[0]):
-        page = account[ROOM]
-        if page < 0:
-            if account[FREE] == 0:
-                return i
-            account[FREE] -= 1
-            account[TAKEN] += 1
-            page = pool[account[FREE]]
-            at = page * PAGE
-            for j in range(slots - 1):
-                following[page * slots + j] = cython.cast(cython.int, page * slots + j + 1)
-            following[page * slots + slots - 1] = -1
-            pages[at + EMPTY] = page * slots
-            pages[at + USED] = 0
-            pages[at + BEFORE] = -1
-            pages[at + AFTER] = -1
-            account[ROOM] = page
-        at = page * PAGE
-        location = pages[at + EMPTY]
-        found[i] = location
-        pages[at + EMPTY] = following[location]
-        pages[at + USED] += 1
-        if pages[at + EMPTY] < 0:
-            after = pages[at + AFTER]
-            account[ROOM] = after
-            if after >= 0:
-                pages[after * PAGE + BEFORE] = -1
+        found[i] = pick(slots, books, following)
+        if found[i] < 0:
+            return i
     return found.shape[0]
 
 
 def release(
     locations: cython.const[cython.longlong][:],
     slots: cython.Py_ssize_t,
-    pages: cython.longlong[:],
+    books: cython.longlong[:],
     following: cython.int[:],
-    pool: cython.longlong[:],
-    account: cython.longlong[:],
 ) -> None:
-    """Give locations back (MemRem). A page whose last location comes back returns to the pool at once."""
+    """Give locations back."""
     i: cython.Py_ssize_t
-    page: cython.longlong
-    at: cython.longlong
-    before: cython.longlong
-    after: cython.longlong
     if not cython.compiled:
-        locations, pages, following = memoryview(locations), memoryview(pages), memoryview(following)
-        pool, account = memoryview(pool), memoryview(account)
+        locations, books, following = memoryview(locations), memoryview(books), memoryview(following)
     for i in range(locations.shape[0]):
-        page = locations[i] // slots
-        at = page * PAGE
-        if pages[at + EMPTY] < 0:
-            # It was full: now it has room, and is the first to be filled again.
-            after = account[ROOM]
-            pages[at + BEFORE] = -1
-            pages[at + AFTER] = after
-            if after >= 0:
-                pages[after * PAGE + BEFORE] = page
-            account[ROOM] = page
-        following[locations[i]] = cython.cast(cython.int, pages[at + EMPTY])
-        pages[at + EMPTY] = locations[i]
-        pages[at + USED] -= 1
-        if pages[at + USED] == 0:
-            before = pages[at + BEFORE]
-            after = pages[at + AFTER]
-            if before >= 0:
-                pages[before * PAGE + AFTER] = after
-            else:
-                account[ROOM] = after
-            if after >= 0:
-                pages[after * PAGE + BEFORE] = before
-            pool[account[FREE]] = page
-            account[FREE] += 1
-            account[TAKEN] -= 1
-            account[RETURNED] += 1
+        put_back(locations[i], slots, books, following)
 
 
 # -- key cells ---------------------------------------------------------------------------------------------------------
@@ -166,6 +170,87 @@ def bucket(value: cython.longlong) -> cython.Py_ssize_t:
     return digits
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def leave_cell(cells: cython.longlong[:], line: cython.longlong[:], at: cython.Py_ssize_t) -> cython.void:
+    """Take a cell out of line."""
+    ahead: cython.longlong = cells[at + AHEAD]
+    behind: cython.longlong = cells[at + BEHIND]
+    if ahead >= 0:
+        cells[ahead * CELL + BEHIND] = behind
+    else:
+        line[FIRST] = behind
+    if behind >= 0:
+        cells[behind * CELL + AHEAD] = ahead
+    else:
+        line[END] = ahead
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def update(
+    cell: cython.longlong,
+    ts: cython.longlong,
+    arrival: cython.longlong,
+    cells: cython.longlong[:],
+    line: cython.longlong[:],
+    policy: cython.int,
+    cost: cython.double,
+) -> cython.int:
+    """Let a tuple update its key's cell (section 5.2, 5.3).
+
+    Returns 1 if the cell has got in line and wants a location, 0 if it stood there already, and -1 if the tuple is
+    older than what came before it, and so superseded at once.
+    """
+    at: cython.Py_ssize_t = cell * CELL
+    gap: cython.longlong
+    entered: cython.int
+    cuts: cython.bint
+    if ts < cells[at + NEWEST]:
+        line[SUPERSEDED] += 1
+        return -1
+    cells[at + NEWEST] = ts
+    if cells[at + GAP] == -2:
+        cells[at + GAP] = -1  # the first update of this key: nothing is known of its rate
+    else:
+        gap = arrival - cells[at + LAST]
+        if gap < 0:
+            gap = 0
+        cells[at + GAP] = gap if cells[at + GAP] < 0 else (3 * cells[at + GAP] + gap) >> 2
+    cells[at + LAST] = arrival
+    # Section 5.3: u_k < 1 / (c * n).
+    cuts = policy == LINECUTTING and cost > 0 and cells[at + GAP] > cost * line[COUNT]
+    entered = cells[at + LOCATION] == -1
+    if entered:
+        cells[at + LOCATION] = -2
+        cells[at + SINCE] = arrival
+        line[COUNT] += 1
+    else:
+        line[SUPERSEDED] += 1
+        if not (policy == FIFO and line[END] != cell) and not (cuts and line[FIRST] != cell):
+            return 0  # it keeps its place
+        leave_cell(cells, line, at)
+    if cuts:
+        cells[at + AHEAD] = -1
+        cells[at + BEHIND] = line[FIRST]
+        if line[FIRST] >= 0:
+            cells[line[FIRST] * CELL + AHEAD] = cell
+        else:
+            line[END] = cell
+        line[FIRST] = cell
+    else:
+        cells[at + AHEAD] = line[END]
+        cells[at + BEHIND] = -1
+        if line[END] >= 0:
+            cells[line[END] * CELL + BEHIND] = cell
+        else:
+            line[FIRST] = cell
+        line[END] = cell
+    return entered
+
+
 def enqueue(
     slots: cython.const[cython.longlong][:],
     ts: cython.const[cython.longlong][:],
@@ -176,86 +261,55 @@ def enqueue(
     cost: cython.double,
     entering: cython.longlong[:],
 ) -> cython.Py_ssize_t:
-    """Let each row update its key's cell (section 5.2, 5.3); `cost` is what serving one takes.
+    """Let each row update its key's cell; `cost` is what serving one takes.
 
     Cells that get in line stand in `entering`, in order; says how many. They still want a location.
     """
     i: cython.Py_ssize_t
-    at: cython.Py_ssize_t
-    cell: cython.longlong
-    gap: cython.longlong
-    ahead: cython.longlong
-    behind: cython.longlong
+    outcome: cython.int
     entered: cython.Py_ssize_t = 0
-    first: cython.longlong
-    end: cython.longlong
-    count: cython.longlong
-    cuts: cython.bint
     if not cython.compiled:
         slots, ts, arrival = memoryview(slots), memoryview(ts), memoryview(arrival)
         cells, line, entering = memoryview(cells), memoryview(line), memoryview(entering)
-    first = line[FIRST]
-    end = line[END]
-    count = line[COUNT]
     for i in range(slots.shape[0]):
-        cell = slots[i]
-        at = cell * CELL
-        if ts[i] < cells[at + NEWEST]:
-            # Older than what came before it: superseded already.
-            line[SUPERSEDED] += 1
-            continue
-        cells[at + NEWEST] = ts[i]
-        if cells[at + GAP] == -2:
-            cells[at + GAP] = -1  # the first update of this key: nothing is known of its rate
-        else:
-            gap = arrival[i] - cells[at + LAST]
-            if gap < 0:
-                gap = 0
-            cells[at + GAP] = gap if cells[at + GAP] < 0 else (3 * cells[at + GAP] + gap) >> 2
-        cells[at + LAST] = arrival[i]
-        cells[at + WRITER] = i
-        # Section 5.3: u_k < 1 / (c * n).
-        cuts = policy == LINECUTTING and cost > 0 and cells[at + GAP] > cost * count
-        if cells[at + LOCATION] == -1:
-            cells[at + LOCATION] = -2
-            cells[at + SINCE] = arrival[i]
-            entering[entered] = cell
-            entered += 1
-            count += 1
-        else:
-            line[SUPERSEDED] += 1
-            if not (policy == FIFO and end != cell) and not (cuts and first != cell):
-                continue  # it keeps its place
-            ahead = cells[at + AHEAD]
-            behind = cells[at + BEHIND]
-            if ahead >= 0:
-                cells[ahead * CELL + BEHIND] = behind
-            else:
-                first = behind
-            if behind >= 0:
-                cells[behind * CELL + AHEAD] = ahead
-            else:
-                end = ahead
-        if cuts:
-            cells[at + AHEAD] = -1
-            cells[at + BEHIND] = first
-            if first >= 0:
-                cells[first * CELL + AHEAD] = cell
-            else:
-                end = cell
-            first = cell
-        else:
-            cells[at + AHEAD] = end
-            cells[at + BEHIND] = -1
-            if end >= 0:
-                cells[end * CELL + BEHIND] = cell
-            else:
-                first = cell
-            end = cell
-    line[FIRST] = first
-    line[END] = end
-    line[COUNT] = count
+        outcome = update(slots[i], ts[i], arrival[i], cells, line, policy, cost)
+        if outcome >= 0:
+            cells[slots[i] * CELL + WRITER] = i
+            if outcome:
+                entering[entered] = slots[i]
+                entered += 1
     return entered
+
+
+def enqueue_one(
+    slots: cython.const[cython.longlong][:],
+    ts: cython.const[cython.longlong][:],
+    arrival: cython.const[cython.longlong][:],
+    cells: cython.longlong[:],
+    line: cython.longlong[:],
+    policy: cython.int,
+    cost: cython.double,
+    page_slots: cython.Py_ssize_t,
+    books: cython.longlong[:],
+    following: cython.int[:],
+) -> cython.longlong:
+    """The same for a single tuple; where it belongs, or -1 if it is superseded.
+
+    Returns -2, and has changed nothing, if there is no empty location.
+    """
+    at: cython.Py_ssize_t
+    if not cython.compiled:
+        slots, ts, arrival = memoryview(slots), memoryview(ts), memoryview(arrival)
+        cells, line, books, following = memoryview(cells), memoryview(line), memoryview(books), memoryview(following)
+    if books[ROOM] < 0 and books[FREE] == 0:
+        return -2
+    at = slots[0] * CELL
+    outcome: cython.int = update(slots[0], ts[0], arrival[0], cells, line, policy, cost)
+    if outcome < 0:
+        return -1
+    if outcome:
+        cells[at + LOCATION] = pick(page_slots, books, following)
+    return cells[at + LOCATION]
 
 
 def place(
@@ -292,6 +346,38 @@ def newest(
     return count
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def serve_first(
+    now: cython.longlong,
+    prompt: cython.bint,
+    cells: cython.longlong[:],
+    line: cython.longlong[:],
+    areas: cython.double[:],
+) -> cython.longlong:
+    """Serve the first cell in line, and say which it is; it still knows where its update lay and since when."""
+    cell: cython.longlong = line[FIRST]
+    at: cython.Py_ssize_t = cell * CELL
+    hidden: cython.longlong
+    area: cython.double
+    waited: cython.longlong = now - cells[at + SINCE]
+    if waited < 0:
+        waited = 0
+    area = 0.5 * waited * waited
+    areas[0] += area
+    areas[2 + cell] += area
+    line[HISTOGRAMS + bucket(waited)] += 1
+    if prompt:
+        hidden = cells[at + SHOWN] - cells[at + SINCE] if cells[at + SHOWN] > cells[at + SINCE] else 0
+        areas[1] += area - 0.5 * hidden * hidden
+        line[HISTOGRAMS + BUCKETS + bucket(waited)] += 1
+        cells[at + SHOWN] = now
+    leave_cell(cells, line, at)
+    line[COUNT] -= 1
+    return cell
+
+
 def dequeue(
     now: cython.longlong,
     prompt: cython.bint,
@@ -301,51 +387,43 @@ def dequeue(
     taken: cython.longlong[:],
     locations: cython.longlong[:],
     since: cython.longlong[:],
-) -> cython.Py_ssize_t:
+) -> None:
     """Serve the first cells in line, as many as `taken` has room for: which, where their updates lie, since when.
 
-    `areas` holds, for the queue as a whole and then per cell, the area under its queue staleness and under its
-    application's (section 5.1). `prompt` says that what is served is shown at once.
+    `areas` holds the area under the staleness of the queue, under that of the application (section 5.1), and then under
+    the queue's of each cell. `prompt` says that what is served is shown at once.
     """
     i: cython.Py_ssize_t
-    at: cython.Py_ssize_t
-    cell: cython.longlong
-    waited: cython.longlong
-    hidden: cython.longlong
-    area: cython.double
     if not cython.compiled:
         cells, line, areas, taken = memoryview(cells), memoryview(line), memoryview(areas), memoryview(taken)
         locations, since = memoryview(locations), memoryview(since)
     for i in range(taken.shape[0]):
-        cell = line[FIRST]
-        if cell < 0:
-            return i
-        at = cell * CELL
-        taken[i] = cell
-        locations[i] = cells[at + LOCATION]
-        since[i] = cells[at + SINCE]
-        waited = now - cells[at + SINCE]
-        if waited < 0:
-            waited = 0
-        area = 0.5 * waited * waited
-        areas[0] += area
-        areas[2 + 2 * cell] += area
-        line[HISTOGRAMS + bucket(waited)] += 1
-        if prompt:
-            hidden = cells[at + SHOWN] - cells[at + SINCE] if cells[at + SHOWN] > cells[at + SINCE] else 0
-            area -= 0.5 * hidden * hidden
-            areas[1] += area
-            areas[3 + 2 * cell] += area
-            line[HISTOGRAMS + BUCKETS + bucket(waited)] += 1
-            cells[at + SHOWN] = now
-        cells[at + LOCATION] = -1
-        line[FIRST] = cells[at + BEHIND]
-        if line[FIRST] >= 0:
-            cells[line[FIRST] * CELL + AHEAD] = -1
-        else:
-            line[END] = -1
-        line[COUNT] -= 1
-    return taken.shape[0]
+        taken[i] = serve_first(now, prompt, cells, line, areas)
+        locations[i] = cells[taken[i] * CELL + LOCATION]
+        since[i] = cells[taken[i] * CELL + SINCE]
+        cells[taken[i] * CELL + LOCATION] = -1
+
+
+def dequeue_one(
+    now: cython.longlong,
+    cells: cython.longlong[:],
+    line: cython.longlong[:],
+    areas: cython.double[:],
+    page_slots: cython.Py_ssize_t,
+    books: cython.longlong[:],
+    following: cython.int[:],
+) -> cython.longlong:
+    """Serve the first cell, which is shown at once, and free its location; the tuple still lies there."""
+    at: cython.Py_ssize_t
+    location: cython.longlong
+    if not cython.compiled:
+        cells, line, areas = memoryview(cells), memoryview(line), memoryview(areas)
+        books, following = memoryview(books), memoryview(following)
+    at = serve_first(now, True, cells, line, areas) * CELL
+    location = cells[at + LOCATION]
+    cells[at + LOCATION] = -1
+    put_back(location, page_slots, books, following)
+    return location
 
 
 def show(
@@ -362,7 +440,6 @@ def show(
     at: cython.Py_ssize_t
     waited: cython.longlong
     hidden: cython.longlong
-    area: cython.double
     if not cython.compiled:
         taken, since, cells = memoryview(taken), memoryview(since), memoryview(cells)
         line, areas = memoryview(line), memoryview(areas)
@@ -372,9 +449,7 @@ def show(
         if waited < 0:
             waited = 0
         hidden = cells[at + SHOWN] - since[i] if cells[at + SHOWN] > since[i] else 0
-        area = 0.5 * waited * waited - 0.5 * hidden * hidden
-        areas[1] += area
-        areas[3 + 2 * taken[i]] += area
+        areas[1] += 0.5 * waited * waited - 0.5 * hidden * hidden
         line[HISTOGRAMS + BUCKETS + bucket(waited)] += 1
         cells[at + SHOWN] = now
 

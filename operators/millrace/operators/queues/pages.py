@@ -22,9 +22,11 @@ from millrace.protocol import Schema
 SLOTS: Final = 256
 # Pages that a queue keeps at the least, so that one that fills and empties does not move its arrays all the time.
 FEWEST: Final = 4
-# How many numbers the kernel keeps per page.
-PAGE: Final = 4
-ROOM, FREE, TAKEN, RETURNED = range(4)
+# The numbers of the pool and of a page in the kernel's books.
+POOL: Final = 4
+ROOM, FREE, TAKEN, RETURNED = range(POOL)
+PAGE: Final = 5
+EMPTY, USED, BEFORE, AFTER, FREE_PAGE = range(PAGE)
 
 
 class Pages:
@@ -41,10 +43,8 @@ class Pages:
         self.width = width
         self._texts = [at for at, field in enumerate(schema) if DTYPES[field.type].hasobject]
         self._count = 0
-        self._pages = np.zeros(0, np.int64)
-        self._following = np.zeros(0, np.int32)
-        self._pool = np.zeros(0, np.int64)
-        self._account = np.array([-1, 0, 0, 0], np.int64)
+        self.books = np.array([-1, 0, 0, 0], np.int64)
+        self.following = np.zeros(0, np.int32)
         self._one = np.zeros(1, np.int64)
         self._shrink_at = 0
         self.ts: Int64s = np.zeros(0, np.int64)
@@ -55,30 +55,34 @@ class Pages:
 
     @property
     def taken(self) -> int:
-        return int(self._account[TAKEN])
+        return self.books.item(TAKEN)
 
     @property
     def free(self) -> int:
-        return int(self._account[FREE])
+        return self.books.item(FREE)
 
     @property
     def returned(self) -> int:
-        return int(self._account[RETURNED])
+        return self.books.item(RETURNED)
 
     @property
     def nbytes(self) -> int:
         """All arrays, of tuples and of pages."""
-        own = self._pages.nbytes + self._following.nbytes + self._pool.nbytes + self.ts.nbytes + self.arrival.nbytes
+        own = self.books.nbytes + self.following.nbytes + self.ts.nbytes + self.arrival.nbytes
         return own + sum(v.nbytes for v in self.columns) + sum(v.nbytes for v in self.valid if v is not None)
 
     def in_use(self) -> int:
         """Slots that hold something."""
-        return int(self._pages.reshape(-1, PAGE)[self._held(), 1].sum())
+        return int(self._by_page()[self._held(), USED].sum())
+
+    def _by_page(self) -> Int64s:
+        """The numbers of each page."""
+        return self.books[POOL:].reshape(-1, PAGE)
 
     def _held(self) -> Bools:
         """Which pages are not in the pool."""
         held = np.ones(self._count, np.bool_)
-        held[self._pool[: self.free]] = False
+        held[self._by_page()[: self.free, FREE_PAGE]] = False
         return held
 
     # -- locations -----------------------------------------------------------------------------------------------------
@@ -88,18 +92,16 @@ class Pages:
         found = np.empty(count, np.int64)
         done = 0
         while True:
-            done += updating.allocate(
-                found[done:] if done else found, self.slots, self._pages, self._following, self._pool, self._account
-            )
+            done += updating.allocate(found[done:] if done else found, self.slots, self.books, self.following)
             if done == count:
                 return found
-            self._grow(count - done)
+            self.grow(count - done)
 
     def allocate_one(self) -> int:
         """An empty slot."""
         one = self._one
-        while not updating.allocate(one, self.slots, self._pages, self._following, self._pool, self._account):
-            self._grow(1)
+        while not updating.allocate(one, self.slots, self.books, self.following):
+            self.grow(1)
         return int(one.item(0))
 
     def release(self, locations: Int64s) -> None:
@@ -111,20 +113,27 @@ class Pages:
                 self.columns[at][locations] = filler
             else:
                 self.columns[at].reshape(-1, self.width)[locations] = filler
-        updating.release(locations, self.slots, self._pages, self._following, self._pool, self._account)
-        if self._account.item(RETURNED) > self._shrink_at:
-            # Looking through all pages is paid for by those that came back since the last look.
+        updating.release(locations, self.slots, self.books, self.following)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Give memory up that is not needed. Looking for it is paid for by the pages that came back meanwhile."""
+        if self.books.item(RETURNED) > self._shrink_at:
             self._shrink_at = self.returned + self._count // 4
             if self._count > FEWEST and self.taken * 4 <= self._count:
                 self._shrink()
 
-    def _grow(self, slots: int) -> None:
+    def grow(self, slots: int) -> None:
         """Twice as many pages, or as many as hold so many slots more."""
         before = self._count
         wanted = before + max(FEWEST, before, -(-slots // self.slots))
         self._resize(wanted)
-        self._pool[: wanted - before] = np.arange(wanted - 1, before - 1, -1)  # the pool was empty
-        self._account[FREE] = wanted - before
+        self._fill_pool(np.arange(wanted - 1, before - 1, -1))  # it was empty
+
+    def _fill_pool(self, pages: Int64s) -> None:
+        """Let the pool be these pages; the last is given out first."""
+        self._by_page()[: len(pages), FREE_PAGE] = pages
+        self.books[FREE] = len(pages)
 
     def _shrink(self) -> None:
         """Give up the pages behind the last one in use, if they are half of all or more.
@@ -133,21 +142,17 @@ class Pages:
         """
         held = np.flatnonzero(self._held())
         wanted = max(FEWEST, int(held[-1]) + 1 if len(held) else 0)
-        pool = self._pool[: self.free]
+        pool = self._by_page()[: self.free, FREE_PAGE].copy()
         if wanted * 2 <= self._count:
-            kept = pool[pool < wanted]
+            pool = pool[pool < wanted]
             self._resize(wanted)
-        else:
-            kept = pool
-        self._account[FREE] = len(kept)
-        self._pool[: len(kept)] = np.sort(kept)[::-1]
+        self._fill_pool(np.sort(pool)[::-1])
 
     def _resize(self, pages: int) -> None:
         slots, rows = pages * self.slots, pages * self.slots * self.width
         self._count = pages
-        self._pages = resized(self._pages, pages * PAGE)
-        self._following = resized(self._following, slots)
-        self._pool = resized(self._pool, pages)
+        self.books = resized(self.books, POOL + pages * PAGE)
+        self.following = resized(self.following, slots)
         self.ts = resized(self.ts, rows)
         self.arrival = resized(self.arrival, rows)
         self.columns = [
@@ -197,6 +202,14 @@ class Pages:
             self.arrival[rows],
         )
 
+    def read_freed(self, row: int) -> Batch:
+        """A single tuple whose location has just been given back."""
+        batch = self.read_one(row)
+        for at in self._texts:
+            self.columns[at][row] = FILLERS[self.schema.fields[at].type]
+        self._tidy()
+        return batch
+
     def read_one(self, row: int) -> Batch:
         """A single tuple, copied."""
         one = slice(row, row + 1)
@@ -206,13 +219,13 @@ class Pages:
 
     def save(self) -> list[Any]:
         masks = [None if mask is None else mask.copy() for mask in self.valid]
-        books = [self._pages.copy(), self._following.copy(), self._pool.copy(), self._account.copy()]
+        books = [self.books.copy(), self.following.copy()]
         own = [self._count, self._shrink_at]
         return [own, books, self.ts.copy(), self.arrival.copy(), [c.copy() for c in self.columns], masks]
 
     def restore(self, data: Sequence[Any]) -> None:
         (self._count, self._shrink_at), books, ts, arrival, columns, masks = data
-        self._pages, self._following, self._pool, self._account = (np.array(book) for book in books)
+        self.books, self.following = np.array(books[0]), np.array(books[1])
         self.ts, self.arrival = np.array(ts), np.array(arrival)
         self.columns = [np.array(column) for column in columns]
         self.valid = [None if mask is None else np.array(mask) for mask in masks]

@@ -50,7 +50,6 @@ class UpdateQueue(Queue):
         self._areas = np.zeros(2, np.float64)
         self._line = np.zeros(HISTOGRAMS + 2 * BUCKETS, np.int64)
         self._line[FIRST] = self._line[END] = -1
-        self._entering, self._taken, self._location, self._began = np.zeros((4, 1), np.int64)
         self._room = 0
         self._served: tuple[Int64s, Int64s] | None = None
         self._served_us = 0
@@ -116,16 +115,26 @@ class UpdateQueue(Queue):
         slot = one.item(0)
         if slot >= self._room:
             self._make_room(slot + 1)
-        cells, ts = self._cells, batch.ts
-        at = slot * CELL
-        if updating.enqueue(one, ts, batch.arrival, cells, self._line, self._policy, self.cost_us, self._entering):
-            location = cells[at + LOCATION] = self._pages.allocate_one()
-        elif cells.item(at + WRITER):
-            return  # it is older than what came before it
-        else:
-            location = cells.item(at + LOCATION)
-        cells[at + WRITER] = -1
-        self._pages.write_one(location, batch)
+        pages, ts = self._pages, batch.ts
+        while True:
+            location = updating.enqueue_one(
+                one,
+                ts,
+                batch.arrival,
+                self._cells,
+                self._line,
+                self._policy,
+                self.cost_us,
+                pages.slots,
+                pages.books,
+                pages.following,
+            )
+            if location >= 0:
+                break
+            if location == -1:
+                return  # it is older than what came before it
+            pages.grow(1)
+        pages.write_one(location, batch)
         self._floor.met(ts.item(0))
 
     def _make_room(self, count: int) -> None:
@@ -135,7 +144,7 @@ class UpdateQueue(Queue):
         room = max(SMALLEST, count, more)
         self._cells = resized(self._cells, room * CELL)
         self._cells.reshape(room, CELL)[self._room :] = BLANK
-        self._areas = resized(self._areas, 2 + 2 * room)
+        self._areas = resized(self._areas, 2 + room)
         self._room = room
 
     def _pass_time(self, now_us: int, known: int) -> None:
@@ -175,10 +184,11 @@ class UpdateQueue(Queue):
 
     def _dequeue_one(self, now_us: int) -> Batch:
         """The same for a single tuple, without arrays of one."""
-        location = self._location
-        updating.dequeue(now_us, True, self._cells, self._line, self._areas, self._taken, location, self._began)
-        batch = self._pages.read_one(location.item(0))
-        self._pages.release(location)
+        pages = self._pages
+        location = updating.dequeue_one(
+            now_us, self._cells, self._line, self._areas, pages.slots, pages.books, pages.following
+        )
+        batch = pages.read_freed(location)
         self._floor.gave(1)
         return batch
 
@@ -246,7 +256,7 @@ class UpdateQueue(Queue):
         numbers = np.full(count + 1, -1, np.int64)
         numbers[kept] = np.arange(len(kept))
         cells = self._cells.reshape(-1, CELL)[kept]
-        areas = self._areas[2:].reshape(-1, 2)[kept]
+        areas = self._areas[2:][kept]
         for side in (AHEAD, BEHIND):
             cells[:, side] = numbers[cells[:, side]]  # -1, no neighbour, is the last of the numbers: -1
         for side in (FIRST, END):
@@ -257,7 +267,7 @@ class UpdateQueue(Queue):
         self._make_room(len(kept))
         self._cells.reshape(-1, CELL)[: len(kept)] = cells
         self._areas[:2] = totals
-        self._areas[2:].reshape(-1, 2)[: len(kept)] = areas
+        self._areas[2 : 2 + len(kept)] = areas
 
     # -- what is seen of it --------------------------------------------------------------------------------------------
 
@@ -314,7 +324,7 @@ class UpdateQueue(Queue):
 
     def mean_by_key(self, now_us: int) -> dict[tuple[Any, ...], float]:
         """Per key the area under its queue staleness so far, in square microseconds."""
-        areas = self._areas[2:].reshape(-1, 2)[: self.keys, 0].copy()
+        areas = self._areas[2 : 2 + self.keys].copy()
         slots = self._in_line()
         ages = np.maximum(now_us - self._cells.reshape(-1, CELL)[slots, SINCE], 0).astype(np.float64)
         areas[slots] += 0.5 * ages**2
