@@ -194,6 +194,9 @@ class Keys:
         self._stored = np.zeros(0, np.int64)
         self._index = np.zeros(0, np.int32)
         self._row, self._slot = np.zeros(self._width, np.int64), np.zeros(1, np.int64)
+        # Whether the key is a single number that can be taken as it is; and the null bits in the row at hand.
+        self._whole = len(types) == 1 and types[0] is not Type.DOUBLE and types[0] not in OBJECTS
+        self._bits = 0
 
     def find(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Int64s:
         """The number of each row; new rows get the next numbers."""
@@ -214,12 +217,27 @@ class Keys:
                 return slots
             self._grow()
 
-    def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]) -> Int64s:
-        """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each.
-
-        The array that it gives is the same every time.
-        """
+    def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]) -> int:
+        """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each."""
         row, slot = self._row, self._slot
+        if self._whole and valid[positions[0]] is None:
+            row[0] = columns[positions[0]].item(0)
+            if self._bits:
+                row[-1] = self._bits = 0
+        else:
+            self._fill(row, columns, valid, positions)
+        if self.count == self.room:
+            self._grow()
+        grouping.find_or_add(row, self._width, self._index, self._stored, slot, 0, self.count, self.room)
+        found: int = slot.item(0)
+        if found == self.count:
+            self.count += 1
+        return found
+
+    def _fill(
+        self, row: Int64s, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]
+    ) -> None:
+        """Put the key of a single row into an array."""
         bits = 0
         for at, codes in enumerate(self._codes):
             position = positions[at]
@@ -233,15 +251,9 @@ class Keys:
             elif self._types[at] is Type.DOUBLE:
                 row.view(np.float64)[at] = columns[position].item(0) + 0.0
             else:
-                row[at] = columns[position][0]
+                row[at] = columns[position].item(0)
         if self._null_bits:
-            row[-1] = bits
-        if self.count == self.room:
-            self._grow()
-        grouping.find_or_add(row, self._width, self._index, self._stored, slot, 0, self.count, self.room)
-        if slot.item(0) == self.count:
-            self.count += 1
-        return slot
+            row[-1] = self._bits = bits
 
     def _grow(self) -> None:
         self.room = max(SMALLEST, 2 * self.room)

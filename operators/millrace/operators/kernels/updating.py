@@ -282,9 +282,9 @@ def enqueue(
 
 
 def enqueue_one(
-    slots: cython.const[cython.longlong][:],
-    ts: cython.const[cython.longlong][:],
-    arrival: cython.const[cython.longlong][:],
+    cell: cython.longlong,
+    ts: cython.longlong,
+    arrival: cython.longlong,
     cells: cython.longlong[:],
     line: cython.longlong[:],
     policy: cython.int,
@@ -299,12 +299,11 @@ def enqueue_one(
     """
     at: cython.Py_ssize_t
     if not cython.compiled:
-        slots, ts, arrival = memoryview(slots), memoryview(ts), memoryview(arrival)
         cells, line, books, following = memoryview(cells), memoryview(line), memoryview(books), memoryview(following)
     if books[ROOM] < 0 and books[FREE] == 0:
         return -2
-    at = slots[0] * CELL
-    outcome: cython.int = update(slots[0], ts[0], arrival[0], cells, line, policy, cost)
+    at = cell * CELL
+    outcome: cython.int = update(cell, ts, arrival, cells, line, policy, cost)
     if outcome < 0:
         return -1
     if outcome:

@@ -56,7 +56,7 @@ class AppendQueue(Queue):
             return None
         count = sum(map(len, found))
         self._waiting -= count
-        self._floor.gave(count)
+        self._floor.gone += count
         return Batch.concat(found)
 
     def drain(self) -> Batch | None:
@@ -121,7 +121,7 @@ class SheddingQueue(Queue):
         updating.serve(self._entries, self._line, locations)
         batch = self._pages.read(locations)
         self._pages.release(locations)
-        self._floor.gave(count)
+        self._floor.gone += count
         return batch
 
     def drain(self) -> Batch | None:

@@ -26,7 +26,6 @@ class UpdateKeys:
         self._null_bits = [at for at, f in enumerate(self._fields) if f.nullable and f.type not in OBJECTS]
         self._keys = Keys(self._types, self._null_bits)
         self._any = False
-        self._zero = np.zeros(1, np.int64)
 
     @property
     def count(self) -> int:
@@ -39,11 +38,11 @@ class UpdateKeys:
             return np.zeros(len(batch.ts), np.int64)
         return self._keys.find([batch.columns[at] for at in self.key], [batch.valid[at] for at in self.key])
 
-    def find_one(self, batch: Batch) -> Int64s:
-        """The number of a single row's key, in an array that is the same every time."""
+    def find_one(self, batch: Batch) -> int:
+        """The number of a single row's key."""
         if not self.key:
             self._any = True
-            return self._zero
+            return 0
         return self._keys.find_one(batch.columns, batch.valid, self.key)
 
     def rows(self, numbers: Int64s) -> list[tuple[Any, ...]]:

@@ -114,14 +114,14 @@ class Pages:
             else:
                 self.columns[at].reshape(-1, self.width)[locations] = filler
         updating.release(locations, self.slots, self.books, self.following)
-        self._tidy()
+        if self.books.item(RETURNED) > self._shrink_at:
+            self._tidy()
 
     def _tidy(self) -> None:
         """Give memory up that is not needed. Looking for it is paid for by the pages that came back meanwhile."""
-        if self.books.item(RETURNED) > self._shrink_at:
-            self._shrink_at = self.returned + self._count // 4
-            if self._count > FEWEST and self.taken * 4 <= self._count:
-                self._shrink()
+        self._shrink_at = self.returned + self._count // 4
+        if self._count > FEWEST and self.taken * 4 <= self._count:
+            self._shrink()
 
     def grow(self, slots: int) -> None:
         """Twice as many pages, or as many as hold so many slots more."""
@@ -172,12 +172,13 @@ class Pages:
             if own is not None:
                 own[rows] = True if mask is None else mask
 
-    def write_one(self, row: int, batch: Batch) -> None:
-        """Put a single tuple at this place."""
-        self.ts[row] = batch.ts[0]
-        self.arrival[row] = batch.arrival[0]
-        for at, (values, mask) in enumerate(zip(batch.columns, batch.valid, strict=True)):
-            self.columns[at][row] = values[0]
+    def write_one(self, row: int, batch: Batch, ts: int, arrival: int) -> None:
+        """Put a single tuple at this place, whose time and arrival the caller has looked at already."""
+        self.ts[row] = ts
+        self.arrival[row] = arrival
+        for own, values in zip(self.columns, batch.columns, strict=True):
+            own[row] = values.item(0)
+        for at, mask in enumerate(batch.valid):
             if mask is not None or self._masked:
                 owned = self._mask(at, mask)
                 if owned is not None:
@@ -207,15 +208,16 @@ class Pages:
         batch = self.read_one(row)
         for at in self._texts:
             self.columns[at][row] = FILLERS[self.schema.fields[at].type]
-        self._tidy()
+        if self.books.item(RETURNED) > self._shrink_at:
+            self._tidy()
         return batch
 
     def read_one(self, row: int) -> Batch:
         """A single tuple, copied."""
-        one = slice(row, row + 1)
-        valid = [None if mask is None else mask[one].copy() for mask in self.valid] if self._masked else None
-        columns = [column[one].copy() for column in self.columns]
-        return Batch(self.schema, self.ts[one].copy(), columns, valid, self.arrival[one].copy())
+        stop = row + 1
+        valid = [None if mask is None else mask[row:stop].copy() for mask in self.valid] if self._masked else None
+        columns = [column[row:stop].copy() for column in self.columns]
+        return Batch(self.schema, self.ts[row:stop].copy(), columns, valid, self.arrival[row:stop].copy())
 
     def save(self) -> list[Any]:
         masks = [None if mask is None else mask.copy() for mask in self.valid]

@@ -42,36 +42,33 @@ class Staleness:
 class Floor:
     """A time below which nothing waits. It may lag: looking at all that wait is paid for by those that were served.
 
-    When nothing waits any more it is exact, so what depends on it is late for a while, never for good.
+    When nothing waits any more it is exact, so what depends on it is late for a while, never for good. `gone` counts
+    those that were served since the last look.
     """
 
-    __slots__ = ("_gone", "_value")
+    __slots__ = ("gone", "value_us")
 
     def __init__(self) -> None:
-        self._value = END_OF_TIME
-        self._gone = 0
+        self.value_us = END_OF_TIME
+        self.gone = 0
 
     def met(self, least_us: int) -> None:
         """Tuples have come, none of them below this."""
-        if least_us < self._value:
-            self._value = least_us
-
-    def gave(self, count: int) -> None:
-        """So many have gone."""
-        self._gone += count
+        if least_us < self.value_us:
+            self.value_us = least_us
 
     def value(self, waiting: int, look: Callable[[], int]) -> int:
         if not waiting:
-            self._value, self._gone = END_OF_TIME, 0
-        elif self._gone * 4 >= waiting:
-            self._value, self._gone = look(), 0
-        return self._value
+            self.value_us, self.gone = END_OF_TIME, 0
+        elif self.gone * 4 >= waiting:
+            self.value_us, self.gone = look(), 0
+        return self.value_us
 
     def save(self) -> list[int]:
-        return [self._value, self._gone]
+        return [self.value_us, self.gone]
 
     def restore(self, data: Sequence[int]) -> None:
-        self._value, self._gone = data
+        self.value_us, self.gone = data
 
 
 class Queue(ABC):

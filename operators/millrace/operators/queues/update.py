@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, Batch, Int64s
+from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
 from millrace.operators.kernels import updating
 from millrace.operators.queues.keys import UpdateKeys
 from millrace.operators.queues.pages import SLOTS, Pages, resized
@@ -55,7 +55,7 @@ class UpdateQueue(Queue):
         self._served_us = 0
         self._floor = Floor()
         self._promise = BEGINNING
-        self._known_us: int | None = None
+        self._known_us = END_OF_TIME  # until the first key comes
         self._key_time = 0.0
         self._forget_at = REMEMBERED
         self._forgot_us = BEGINNING
@@ -72,15 +72,16 @@ class UpdateQueue(Queue):
 
     def enqueue(self, batch: Batch, now_us: int) -> None:
         count = len(batch.ts)
-        known = self._keys.count
         # Means over time and keys need to know for how long each key has been there.
         if now_us != self._known_us:
-            self._pass_time(now_us, known)
-        if known + count > self._forget_at:
-            self._forget(now_us)
+            if now_us > self._known_us:
+                self._key_time += self._keys.count * (now_us - self._known_us)
+            self._known_us = now_us
         if count == 1:
-            self._enqueue_one(batch)
+            self._enqueue_one(batch, now_us)
             return
+        if self._keys.count + count > self._forget_at:
+            self._forget(now_us)
         slots = self._keys.find(batch)
         if self._keys.count > self._room:
             self._make_room(self._keys.count)
@@ -109,18 +110,20 @@ class UpdateQueue(Queue):
         self._pages.write(locations, batch)
         self._floor.met(int(batch.ts.min()))
 
-    def _enqueue_one(self, batch: Batch) -> None:
+    def _enqueue_one(self, batch: Batch, now_us: int) -> None:
         """The same for a single tuple, without arrays of one."""
-        one = self._keys.find_one(batch)
-        slot = one.item(0)
-        if slot >= self._room:
-            self._make_room(slot + 1)
-        pages, ts = self._pages, batch.ts
+        cell = self._keys.find_one(batch)
+        if cell >= self._room:
+            if self._keys.count > self._forget_at:
+                self._forget(now_us)
+                cell = self._keys.find_one(batch)  # it has no cell yet, and was forgotten with the others
+            self._make_room(self._keys.count)
+        pages, ts, arrival = self._pages, batch.ts.item(0), batch.arrival.item(0)
         while True:
             location = updating.enqueue_one(
-                one,
+                cell,
                 ts,
-                batch.arrival,
+                arrival,
                 self._cells,
                 self._line,
                 self._policy,
@@ -134,8 +137,9 @@ class UpdateQueue(Queue):
             if location == -1:
                 return  # it is older than what came before it
             pages.grow(1)
-        pages.write_one(location, batch)
-        self._floor.met(ts.item(0))
+        pages.write_one(location, batch, ts, arrival)
+        if ts < self._floor.value_us:
+            self._floor.met(ts)
 
     def _make_room(self, count: int) -> None:
         """Cells for so many keys."""
@@ -146,13 +150,6 @@ class UpdateQueue(Queue):
         self._cells.reshape(room, CELL)[self._room :] = BLANK
         self._areas = resized(self._areas, 2 + room)
         self._room = room
-
-    def _pass_time(self, now_us: int, known: int) -> None:
-        if self._known_us is None:
-            self._known_us = now_us
-        elif now_us > self._known_us:
-            self._key_time += known * (now_us - self._known_us)
-            self._known_us = now_us
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -165,21 +162,22 @@ class UpdateQueue(Queue):
         return int(self._line[SUPERSEDED])
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
-        count = min(limit, self._line.item(COUNT))
+        waiting = self._line.item(COUNT)
+        count = limit if limit < waiting else waiting
         if not count:
             return None
-        if self._served is not None:
-            self._show(now_us)
         prompt = not self.timed
         if count == 1 and prompt:
             return self._dequeue_one(now_us)
+        if self._served is not None:
+            self._show(now_us)
         taken, locations, since = np.empty((3, count), np.int64)
         updating.dequeue(now_us, prompt, self._cells, self._line, self._areas, taken, locations, since)
         if not prompt:
             self._served, self._served_us = (taken, since), now_us
         batch = self._pages.read(locations)
         self._pages.release(locations)
-        self._floor.gave(count)
+        self._floor.gone += count
         return batch
 
     def _dequeue_one(self, now_us: int) -> Batch:
@@ -189,7 +187,7 @@ class UpdateQueue(Queue):
             now_us, self._cells, self._line, self._areas, pages.slots, pages.books, pages.following
         )
         batch = pages.read_freed(location)
-        self._floor.gave(1)
+        self._floor.gone += 1
         return batch
 
     def measured(self, us: float, now_us: int) -> None:
@@ -293,9 +291,7 @@ class UpdateQueue(Queue):
         ages = np.maximum(now_us - cells[slots, SINCE], 0)
         queue = float(self._areas[0]) + 0.5 * float((ages.astype(np.float64) ** 2).sum())
         application = float(self._areas[1]) + self._hidden_area(slots, now_us)
-        lasted = self._key_time
-        if self._known_us is not None:
-            lasted += count * max(0, now_us - self._known_us)
+        lasted = self._key_time + count * max(0, now_us - self._known_us)
         order = np.lexsort((slots, -ages))[:worst]
         line = self._line.tolist()
         return Staleness(

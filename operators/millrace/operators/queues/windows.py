@@ -467,7 +467,7 @@ class WindowQueue(Queue):
             self._count(key, cell)
         batch = self._pages.read(np.array(rows, np.int64)) if rows else None
         self._give_back(freed)
-        self._floor.gave(len(rows))
+        self._floor.gone += len(rows)
         self._served_us = now_us
         if not self.timed:
             self._show(now_us)
@@ -517,7 +517,8 @@ class WindowQueue(Queue):
         return True
 
     def _copy(self, row: int, target: int) -> None:
-        self._pages.write_one(target, self._pages.read_one(row))
+        pages = self._pages
+        pages.write_one(target, pages.read_one(row), int(pages.ts[row]), int(pages.arrival[row]))
 
     def _finish(self, key: Key, cell: KeyCell, rows: int, freed: list[int]) -> Done:
         assert cell.committed is not None
