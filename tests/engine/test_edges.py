@@ -223,7 +223,7 @@ def test_an_exchange_takes_the_order_of_all_that_follows() -> None:
         (EdgeSpec("inplace", (1,), shed=5), "sheds nothing"),
         (EdgeSpec("append", shed=0), "from 1 to"),
         (EdgeSpec("inplace", (1,), commit="lazy"), "both a window and"),
-        (EdgeSpec("append", window=TimeWindow(1, 1), commit="lazy"), "this edge appends"),
+        (EdgeSpec("append", window=TimeWindow(1, 1), commit="lazy"), "cannot append"),
     ],
 )
 def test_edges_that_make_no_sense_are_refused(edge: EdgeSpec, text: str) -> None:
@@ -359,3 +359,35 @@ def test_nothing_is_lost_and_a_restored_engine_goes_on_alike(actions: list[Any],
     assert audited == arrived == delivered + reader.superseded + reader.shed + reader.skipped
     assert bench.engine.gauge.tuples == 0
     assert reader.queue.waiting == 0
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit", ["lazy", "eager"])
+def test_an_edge_of_windows_gives_whole_windows_with_marks(commit: Any) -> None:
+    bench = Bench(ticks())
+    bench.query(dashboard(window=TimeWindow(10, 10), commit=commit))
+    bench.do(WatchProgress("d"))
+    found: list[Any] = []
+    for at in range(35):
+        found += rows(bench.run(tick(("a", at, at)), budget=2, at=at), "d")
+    reader = queue_of(bench)
+    found += rows(bench.run(punctuate("s", 100), at=100), "d")
+    windows = [[row[2] for row in found if row[2] // 10 == n] for n in range(4)]
+    assert windows == [list(range(n * 10, n * 10 + 10)) for n in range(3)] + [[30, 31, 32, 33, 34]]
+    assert reader.superseded == 0
+    assert Engine.restore(bench.engine.save()).save() == bench.engine.save()
+    assert "cannot append" in refusal(bench, SetQueue("d.Q", "append"))
+    assert bench.do(SetQueue("d.Q", "fifo"))["kind"] == "fifo"
+    assert reader.queue.last.done or commit == "lazy"  # type: ignore[attr-defined]
+
+
+def test_under_load_windows_are_dropped_whole_and_counted() -> None:
+    bench = Bench(ticks())
+    bench.query(dashboard(window=TimeWindow(10, 10), commit="lazy"))
+    for at in range(50):
+        bench.step(tick(("a", at, at)), budget=0)
+    found = [row[2] for row in rows(bench.run(), "d")]
+    assert found == list(range(30, 40))  # 40 to 49 has not arrived: the mark is 49
+    assert queue_of(bench).superseded == 3

@@ -117,6 +117,11 @@ class Reader:
         return self.home.ordered
 
     @property
+    def drained(self) -> bool:
+        """Whether it has nothing more to give before something is put."""
+        return self.taken == self.buffer.end
+
+    @property
     def presses(self) -> bool:
         """Whether what waits for it is a reason to slow feeds down."""
         return True

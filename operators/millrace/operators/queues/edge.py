@@ -51,7 +51,10 @@ class EdgeSpec:
         if (self.window is None) != (self.commit is None):
             raise Refuse(f"{where}: an update queue of windows has both a window and LAZY or EAGER, got one of them")
         if self.window is not None and not self.updates:
-            raise Refuse(f"{where}: LAZY and EAGER are for update queues, this edge appends")
+            raise Refuse(
+                f"{where}: its updates are windows, LAZY or EAGER, so its kind is one of {', '.join(SCHEDULERS)}, "
+                "and it cannot append"
+            )
         if self.shed is not None and self.updates:
             raise Refuse(f"{where}: SHED is for edges that append; an update queue of kind {self.kind} sheds nothing")
         if self.shed is not None and not 0 < self.shed < 2**31 - 1:

@@ -88,6 +88,11 @@ class Queue(ABC):
     def waiting(self) -> int:
         """Tuples that can be taken now or will be: what it holds and has not given."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether it will still give anything: what waits, and what does not yet."""
+        return self.waiting > 0
+
     @abstractmethod
     def enqueue(self, batch: Batch, now_us: int) -> None:
         """Take tuples in, in order of their arrival."""

@@ -18,9 +18,8 @@ from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Moment
 from millrace.operators.queues.edge import EdgeSpec, build_queue
 from millrace.operators.queues.queue import Queue
-from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
+from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
-from millrace.protocol import Refuse
 
 
 class QueueReader(Reader):
@@ -73,6 +72,10 @@ class QueueReader(Reader):
         return self.home.ordered and not self.edge.updates
 
     @property
+    def drained(self) -> bool:
+        return self.buffer is not self.home or not self.queue.holds
+
+    @property
     def presses(self) -> bool:
         """Whether its feeds have to be slowed down when much waits here: what is bounded by itself does not grow."""
         return not self.queue.bounded
@@ -104,14 +107,23 @@ class QueueReader(Reader):
     def take(self, limit: int) -> Batch | None:
         if self.buffer is not self.home:
             return None
+        self.refresh()
         queue, now_us = self.queue, self.moment.now_us
         before = queue.waiting
-        queue.promised(self.promise, now_us)
         batch = queue.dequeue(limit, now_us)
         waiting = queue.waiting
         self.home.gauge.add(waiting - before, self.home.width)
         self.taken = self.home.end - waiting
         return batch
+
+    def refresh(self) -> None:
+        """Tell the queue what the arc promises: windows may be over by it, and their tuples ready to be taken."""
+        queue = self.queue
+        before = queue.waiting
+        queue.promised(self.promise, self.moment.now_us)
+        if queue.waiting != before:
+            self.home.gauge.add(queue.waiting - before, self.home.width)
+            self.taken = self.home.end - queue.waiting
 
     def pass_punctuations(self) -> None:
         """Take all punctuation: where it stood between the tuples says nothing when those are served in any order."""
@@ -153,11 +165,7 @@ class QueueReader(Reader):
         Between two schedulers everybody keeps the place in line.
         """
         queue = self.queue
-        if isinstance(queue, WindowQueue) and not edge.updates:
-            raise Refuse(
-                "an update queue of windows cannot append: its operator processes windows, not tuples; "
-                f"its kind can be one of {', '.join(SCHEDULERS)}"
-            )
+        assert edge.updates or not isinstance(queue, WindowQueue)
         self.edge = edge
         if isinstance(queue, UpdateQueue | WindowQueue) and edge.updates:
             assert edge.kind != "append"

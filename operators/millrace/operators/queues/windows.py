@@ -410,6 +410,12 @@ class WindowQueue(Queue):
         return self._takeable
 
     @property
+    def holds(self) -> bool:
+        return bool(self._ready or self._line) or any(
+            cell.arriving.count or cell.committed is not None for cell in self._cells.values()
+        )
+
+    @property
     def pending(self) -> bool:
         """Whether serving would give a tuple or the end of a window."""
         return bool(self._ready) or any(self._cells[key].committed is None for key in self._line)
