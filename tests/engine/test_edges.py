@@ -147,13 +147,14 @@ def test_what_is_promised_behind_an_update_queue_holds(kind: str, strategy: str)
     bench.do(WatchProgress("d"))
     reached = -(2**63)
     for at in range(60):
-        effects = bench.run(tick((f"k{at % 5}", at + (at * 5) % 7, at)), executions=1 + at % 3)
+        given_now = [(f"k{(at * 3 + n) % 11}", at + (at * 5 + n * 3) % 7, at) for n in range(3)]
+        effects = bench.step(tick(*given_now), executions=3)  # more comes than can be done
         for effect in effects.orders:
             if isinstance(effect, Progressed) and effect.query == "d":
                 reached = effect.value_us
             if isinstance(effect, Deliver) and effect.query == "d":
                 assert int(effect.batch.ts.min()) >= reached
-    assert reached > 40
+    assert reached > 20
     assert bench.engine.operators()[-2]["errors"] == 0
 
 

@@ -154,6 +154,10 @@ def run_both(policy: str, steps: list[Any], cost: int) -> None:
         audit(made)
         assert made.waiting == len(wanted.line)
         assert made.superseded == wanted.superseded
+        numbers = np.arange(made.keys)
+        gaps = made._cells.reshape(-1, update.CELL)[numbers, update.GAP].tolist()
+        rates = {key: gap for (key,), gap in zip(made._keys.rows(numbers), gaps, strict=True) if gap >= 0}
+        assert rates == wanted.mean_gap
         if wanted.pending:
             assert made.floor_us() <= min(pending.newest[1] for pending in wanted.pending.values())
     assert served(made.drain()) == [wanted.dequeue() for _ in list(wanted.line)]

@@ -358,7 +358,6 @@ def serve_first(
     """Serve the first cell in line, and say which it is; it still knows where its update lay and since when."""
     cell: cython.longlong = line[FIRST]
     at: cython.Py_ssize_t = cell * CELL
-    hidden: cython.longlong
     area: cython.double
     waited: cython.longlong = now - cells[at + SINCE]
     if waited < 0:
@@ -368,8 +367,8 @@ def serve_first(
     areas[2 + cell] += area
     line[HISTOGRAMS + bucket(waited)] += 1
     if prompt:
-        hidden = cells[at + SHOWN] - cells[at + SINCE] if cells[at + SHOWN] > cells[at + SINCE] else 0
-        areas[1] += area - 0.5 * hidden * hidden
+        # Nothing of this key was under way when its update came: both stalenesses are one.
+        areas[1] += area
         line[HISTOGRAMS + BUCKETS + bucket(waited)] += 1
         cells[at + SHOWN] = now
     leave_cell(cells, line, at)
