@@ -194,8 +194,8 @@ class Keys:
         self._stored = np.zeros(0, np.int64)
         self._index = np.zeros(0, np.int32)
         self._row, self._slot = np.zeros(self._width, np.int64), np.zeros(1, np.int64)
-        # Whether the key is a single number that can be taken as it is; and the null bits in the row at hand.
-        self._whole = len(types) == 1 and types[0] is not Type.DOUBLE and types[0] not in OBJECTS
+        # Whether the key is a single value that takes no thought; and the null bits in the row at hand.
+        self._whole = len(types) == 1 and types[0] is not Type.DOUBLE
         self._bits = 0
 
     def find(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Int64s:
@@ -221,7 +221,8 @@ class Keys:
         """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each."""
         row, slot = self._row, self._slot
         if self._whole and valid[positions[0]] is None:
-            row[0] = columns[positions[0]].item(0)
+            value, codes = columns[positions[0]].item(0), self._codes[0]
+            row[0] = value if codes is None else codes[value]
             if self._bits:
                 row[-1] = self._bits = 0
         else:

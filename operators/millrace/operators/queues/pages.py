@@ -41,7 +41,7 @@ class Pages:
         self.schema = schema
         self.slots = slots
         self.width = width
-        self._texts = [at for at, field in enumerate(schema) if DTYPES[field.type].hasobject]
+        self._texts = [(at, FILLERS[field.type]) for at, field in enumerate(schema) if DTYPES[field.type].hasobject]
         self._count = 0
         self.books = np.array([-1, 0, 0, 0], np.int64)
         self.following = np.zeros(0, np.int32)
@@ -106,9 +106,8 @@ class Pages:
 
     def release(self, locations: Int64s) -> None:
         """Slots that are empty again."""
-        for at in self._texts:
+        for at, filler in self._texts:
             # Texts must not outlive the tuples that they came with.
-            filler = FILLERS[self.schema.fields[at].type]
             if self.width == 1:
                 self.columns[at][locations] = filler
             else:
@@ -206,8 +205,8 @@ class Pages:
     def read_freed(self, row: int) -> Batch:
         """A single tuple whose location has just been given back."""
         batch = self.read_one(row)
-        for at in self._texts:
-            self.columns[at][row] = FILLERS[self.schema.fields[at].type]
+        for at, filler in self._texts:
+            self.columns[at][row] = filler
         if self.books.item(RETURNED) > self._shrink_at:
             self._tidy()
         return batch
