@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import failures, saving, views
+from millrace.engine import edges, failures, saving, views
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -41,6 +41,7 @@ from millrace.engine.events import (
     ResumeQuery,
     SetBreak,
     SetOrder,
+    SetQueue,
     SetStrategy,
     SetWeight,
     TooFar,
@@ -48,7 +49,7 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.graph import Graph
-from millrace.engine.plan import POLICIES, QueryPlan, StreamDefinition, names
+from millrace.engine.plan import POLICIES, Node, QueryPlan, StreamDefinition, names
 from millrace.engine.table import Strategy
 from millrace.engine.timekeeper import Timekeeper
 from millrace.engine.why import why
@@ -171,6 +172,7 @@ class Engine:
             case Measured():
                 tuples, us = self.costs.get(event.operator, (0, 0.0))
                 self.costs[event.operator] = (tuples + event.tuples, us + event.us)
+                edges.measured(self, event)
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
                     measured.measured(event.tuples, event.us)
@@ -307,7 +309,7 @@ class Engine:
                 continue
             component = self.graph.component_of(stream.source)
             ahead = stream.source in failures.withheld(self, component)
-            if (ahead or component.queued() >= self.most_queued) and not self._awaited(component, stream.source):
+            if (ahead or component.pressing() >= self.most_queued) and not self._awaited(component, stream.source):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
@@ -351,6 +353,8 @@ class Engine:
             case SetBreak(operator, on):
                 self.graph.set_break(operator, on)
                 return {"operator": operator, "break": on}
+            case SetQueue(operator, kind, position):
+                return edges.exchange(self, operator, position, kind)
             case SetWeight(name, weight):
                 return self._set_weight(name, weight)
             case SetOrder(query, order, alpha):
@@ -420,6 +424,7 @@ class Engine:
         return added
 
     def _add_checked_query(self, plan: QueryPlan, chosen: Strategy | None) -> dict[str, Any]:
+        edges.check(self, plan)
         for node in plan.nodes:
             for name in node.inputs:
                 if name not in self.graph.operators and all(name != other.name for other in plan.nodes):
@@ -429,11 +434,11 @@ class Engine:
         since: dict[str, int | None] = {}
         for node in plan.nodes:
             inputs = []
-            for name in node.inputs:
+            for position, name in enumerate(node.inputs):
                 if name in made:
-                    inputs.append(made[name].output.attach())
+                    inputs.append(edges.attach(self, node, position, made[name].output, None))
                 else:
-                    reader = self._enter(self.graph.operators[name])
+                    reader = self._enter(self.graph.operators[name], node, position)
                     entries.append(reader)
                     inputs.append(reader)
                     since[name] = self.beginning(self.graph.operators[name])
@@ -446,11 +451,10 @@ class Engine:
         self.graph.add([*made.values(), sink], chosen)
         return {"query": plan.name, "component": self.graph.component_of(made[plan.output]).name}
 
-    def _enter(self, producer: Operator) -> Reader:
+    def _enter(self, producer: Operator, node: Node, position: int) -> Reader:
         """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""
-        if isinstance(producer, Source) and producer.newest > BEGINNING:
-            return producer.output.attach(producer.newest + 1)
-        return producer.output.attach()
+        since_us = producer.newest + 1 if isinstance(producer, Source) and producer.newest > BEGINNING else None
+        return edges.attach(self, node, position, producer.output, since_us)
 
     def beginning(self, operator: Operator) -> int | None:
         """From when on a new reader of the operator reads: above all that its streams had taken in before, if any."""
@@ -581,6 +585,10 @@ class Engine:
     def why(self, query: str) -> dict[str, Any]:
         """What keeps a query from giving rows, in a sentence and as data."""
         return why(self, query)
+
+    def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
+        """How far behind the results of an operator's update queue are, with the keys that wait longest."""
+        return edges.staleness(self, operator, position, worst)
 
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}

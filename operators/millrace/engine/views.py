@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
@@ -174,6 +175,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
                 "skipped": reader.skipped,
                 "idle_wait_us": idle_us(found, position, now_us) if waiting else 0,
                 "register_us": time_or_none(found.registers()[position]) if isinstance(found, Prone) else None,
+                "queue": queue_of(reader, now_us),
             }
             for position, reader in enumerate(found.inputs)
         ],
