@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, join, memory, sequence, wire
+from bench import aggregate, engine, ets, join, memory, punctuation, sequence, updates, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "sequence-chronicle": lambda: (
         sequence.throughput(1 << 20, "chronicle") + sequence.single_tuple(20_000, "chronicle")
     ),
+    "punctuation": lambda: punctuation.thinning(50_000),
     "join-band": lambda: join.band(1 << 18),
     "join-single": lambda: join.single(20_000),
     "join-skew": lambda: join.skew(1 << 16),
@@ -33,6 +34,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "wire-idle": lambda: wire.idle_connections(1_000),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
+    **updates.BENCHMARKS,
 }
 
 

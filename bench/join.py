@@ -176,10 +176,10 @@ def kernel_alone(load: Load, repeats: int) -> float:
             table[:] = 0
             for _ in range(2):
                 joining.probe(
-                    keys64, ts, ts, BAND_US, BAND_US, 0, len(ts), keys64, ts, int(ts[0]), int(ts[-1]), 0, 21, table,
+                    keys64, ts, None, BAND_US, BAND_US, 0, len(ts), keys64, ts, int(ts[0]), int(ts[-1]), 0, 21, table,
                     links, pairs, 0,
                 )  # fmt: skip
-                joining.link(keys64, ts, np.empty(0, np.uint8), 21, 0, len(ts), table, links)
+                joining.link(keys64, ts, None, 21, 0, len(ts), table, links)
 
     return best_of(repeats, run)
 

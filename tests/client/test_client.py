@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 import uvloop
 
-from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, Feed, ServerError
+from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, Feed, ProgressTo, ServerError
 from millrace.client.address import parse_address
 from millrace.protocol import MillraceError, PeerError, Refuse, Schema
 from millrace.protocol.messages import Closed, Credit, Error, EtsRequest, Limits, Progress
@@ -599,6 +599,24 @@ async def test_progress_comes_in_its_place(server, client):
     with pytest.raises(ServerError, match="gone"):
         await subscription.next_batch()
     assert seen == [(2, None), (1, 20)]
+
+
+@scenario()
+async def test_updates_are_batches_and_progress_in_their_order(server, client):
+    server.results["q"] = rows_of(2)
+    subscription = await client.subscribe("q", progress=True)
+    server.last.say(Progress(0, 10))
+    server.last.say(Progress(0, 20))
+    server.results["q"] += rows_of(1, 2)
+    server.last.deliver(0)
+    server.last.say(Progress(0, 30))
+    seen = []
+    async for update in subscription.updates():
+        seen.append(update.below_us if isinstance(update, ProgressTo) else len(update))
+        if seen[-1] == 30:
+            break
+    assert seen == [2, 20, 1, 30]
+    assert subscription.progress_us == 30
 
 
 @scenario()

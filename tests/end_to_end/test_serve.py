@@ -41,6 +41,18 @@ def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
         assert again.end()[0] == 0
 
 
+def test_a_server_that_is_killed_comes_back_as_it_was(tmp_path):
+    with Server(tmp_path) as server:
+        assert server.millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s").returncode == 0
+        assert server.millrace("strategy", "set", "s", "bfs(3)").returncode == 0
+        assert server.millrace("query", "pause", "q", "--reason", "for lunch").returncode == 0
+        before = server.json("export")
+    (tmp_path / "addresses.json").unlink()
+    with Server(tmp_path) as again:
+        assert again.json("export") == before
+        assert again.end()[0] == 0
+
+
 def test_a_port_in_use():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -67,7 +79,9 @@ def test_wrong_configuration_is_exit_78(tmp_path):
     database = tmp_path / "catalog.sqlite"
     database.write_text("this is no database, and long enough to be noticed as such" * 100)
     flags = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(tmp_path))
-    assert "catalog.sqlite" in refused("serve", *flags, code=78)
+    said = refused("serve", *flags, code=1)
+    assert (said.count("\n"), "cannot read the catalog" in said, "catalog.sqlite" in said) == (1, True, True)
+    assert database.read_text().startswith("this is no database")
 
 
 def test_config_check_prints_what_would_hold(tmp_path):

@@ -7,17 +7,27 @@ from typing import Any
 import pytest
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import AskTimestamp, FeedClosed, FeedOpened, Late, WakeAt
+from millrace.engine.events import (
+    AskTimestamp,
+    FeedClosed,
+    FeedOpened,
+    Late,
+    Progressed,
+    SetStrategy,
+    WakeAt,
+    WatchProgress,
+)
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.expression import Column
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow, WindowSpec
-from millrace.protocol import Type
+from millrace.protocol import Schema, Type
 from tests.engine.graphs import (
     Bench,
     V,
     arrive,
     external,
     give_tv,
+    identity,
     plan,
     punctuate,
     rows,
@@ -27,10 +37,15 @@ from tests.engine.graphs import (
 )
 
 COUNT = AggregateCall(Type.BIGINT, False, "count()")
+COUNTED = Schema.of(n="bigint")
 
 
 def counted(window: Any, **options: Any) -> AggregateSpec:
     return AggregateSpec(window, (), (("n", COUNT),), (("window_start", "start"),), **options)
+
+
+def counting(window: Any, **options: Any) -> AggregateSpec:
+    return AggregateSpec(window, (), (("n", COUNT),), **options)
 
 
 def over(spec: AggregateSpec, *nodes: Any, last: str = "s.source") -> Any:
@@ -187,3 +202,74 @@ def test_latent_tuples_are_stamped_by_the_window_and_close_by_the_clock(ordered:
     effects = bench.run(arrive("s", 3), at=3_000)
     assert rows(effects, "q") == [(2, 2_000)]
     assert rows(bench.run(at=4_000), "q") == [(1, 3_000)]
+
+
+# -- found by the simulator --------------------------------------------------------------------------------------------
+
+
+def test_a_window_in_order_is_not_held_up_by_a_tuple_far_ahead() -> None:
+    """The open window's end is less than the time of the tuple that waits: that is what the clock is asked for."""
+    bench = Bench(external("s", max_skew_us=0))
+    bench.query(plan("q", ("agg", counting(TimeWindow(100, 100), ordered=True), ["s.source"]), schema=COUNTED))
+    bench.run(FeedOpened("s", "x"), FeedOpened("s", "y"), at=50)
+    bench.run(give_tv("s", 10, feed="x"), give_tv("s", 10, feed="y"), at=50)
+    bench.run(give_tv("s", 10**9, feed="y"), at=60)
+    (agg,) = (o for o in bench.engine.operators() if o["kind"] == "aggregate")
+    assert agg["inputs"][0]["queue_tuples"] == 1
+    assert rows(bench.run(at=140), "q") == [(2,)]
+
+
+def test_a_slow_window_in_order_promises_no_more_than_what_lies_on_the_arc() -> None:
+    """Rows are urgent, so nothing is taken; the promise on the arc holds behind the tuple that lies there."""
+    bench = Bench(external("s"))
+    spec = counting(TimeWindow(4, 1), ordered=True, flush="slow", max_delay_us=1)
+    bench.query(plan("q", ("agg", spec, ["s.source"]), schema=COUNTED), "dfs(1)")
+    bench.do(WatchProgress("q"))
+    given: list[int] = []
+    progress = 0
+    for at in range(0, 120, 4):
+        effects = bench.step(give_tv("s", at), punctuate("s", at + 4), executions=1)
+        given += times(effects, "q")
+        assert all(time >= progress for time in times(effects, "q"))
+        progress = max([progress, *(e.value_us for e in effects.orders if isinstance(e, Progressed))])
+    given += times(bench.run(FeedClosed("s", "main", ended=True)), "q")
+    assert given == sorted(given)
+    assert len(given) == 4 * 30
+
+
+@pytest.mark.parametrize("below", ["rr", "dfs"])
+def test_slow_rows_come_behind_a_break_point_too(below: str) -> None:
+    """A cycle that goes forward into a fragment that exits does not come back to rows still to be given."""
+    bench = Bench(external("s"))
+    spec = counting(TimeWindow(1, 1), flush="slow", max_delay_us=1_000)
+    bench.query(plan("q", ("agg", spec, ["s.source"]), ("id", identity(COUNTED), ["agg"]), schema=COUNTED), "dfs")
+    bench.do(SetStrategy("s", below, "q.id"))
+    bench.run()
+    effects = bench.run(give_tv("s", *range(50)))
+    assert rows(effects, "q") == [(1,)] * 49
+
+
+def test_what_a_window_is_needed_for_is_less_than_the_need_itself() -> None:
+    """A row waits for a window of another stream: it needs the window before that one to close, and no more."""
+    bench = Bench(external("a"), StreamDefinition("b", V))
+    bench.query(
+        plan(
+            "q",
+            ("left", counting(TimeWindow(10, 10)), ["a.source"]),
+            ("right", counting(TimeWindow(1_000, 1_000)), ["b.source"]),
+            ("both", union(ordered=True), ["left", "right"]),
+            schema=COUNTED,
+            ordered=True,
+        )
+    )
+    assert rows(bench.run(give_tv("a", 1_501, 1_600), at=1_200), "q") == [(1,)]
+
+
+def test_each_window_begins_with_its_own_streams_whatever_order_the_plan_has() -> None:
+    """A stream that is far ahead elsewhere in the query takes no window away."""
+    for names in (("a", "b"), ("b", "a")):
+        bench = Bench(external("a"), external("b"))
+        bench.run(give_tv("a", 5), give_tv("b", 500))
+        nodes = [(name, counting(TimeWindow(10, 10)), [f"{name}.source"]) for name in names]
+        bench.query(plan("q", *nodes, ("both", union(), list(names)), schema=COUNTED))
+        assert rows(bench.run(give_tv("a", 12, 21)), "q") == [(1,)]

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millrace.operators.batch import BEGINNING, Batch
 from millrace.operators.buffer import Buffer, Gauge, Reader
+from millrace.operators.grain import EVERY
 from millrace.protocol import Schema
 
 V = Schema.of(v="bigint")
@@ -159,13 +160,12 @@ def test_on_an_ordered_arc_the_newest_tuple_promises_as_much_as_a_punctuation() 
 
 def test_nobody_gets_punctuation_that_nobody_wants_until_somebody_does() -> None:
     arc = buffer()
-    arc.wanted = False
+    arc.want(None)
     reader = arc.attach()
-    arc.punctuate(9)
-    assert not reader.unseen
-    arc.wanted = True
-    arc.remind()
-    assert reader.punctuations
+    assert not arc.punctuate(9)
+    assert not reader.punctuations
+    arc.want(EVERY)
+    assert list(reader.punctuations) == [(0, 9)]
     reader.pass_punctuations()
     assert reader.passed == 9
 

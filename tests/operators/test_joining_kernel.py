@@ -32,6 +32,7 @@ def int64(values: Any) -> Int64s:
     cut=st.integers(0, 20),
     least=st.integers(0, 5),
     room=st.integers(0, 40),
+    alike=st.booleans(),
 )
 def test_probe_finds_what_looking_at_every_pair_finds(
     kernel: ModuleType,
@@ -44,6 +45,7 @@ def test_probe_finds_what_looking_at_every_pair_finds(
     cut: int,
     least: int,
     room: int,
+    alike: bool,
 ) -> None:
     keys, ts = int64(key for key, _, _ in stored), int64(time for _, time, _ in stored)
     unlinked = np.array([marked for _, _, marked in stored], np.uint8)
@@ -60,8 +62,9 @@ def test_probe_finds_what_looking_at_every_pair_finds(
     ]
     pairs = np.empty((2, room), np.int64)
     new_keys, new_ts = int64(key for key, _, _ in new), int64(time for _, time, _ in new)
+    high = None if alike else new_ts
     stop, count = kernel.probe(
-        new_keys, new_ts, new_ts, below, above, 0, len(new), keys, ts, first, last, least, shift, table, links, pairs, 0
+        new_keys, new_ts, high, below, above, 0, len(new), keys, ts, first, last, least, shift, table, links, pairs, 0
     )
     found = list(zip(*pairs[:, :count].tolist(), strict=True))
     assert sorted(found) == [pair for pair in wanted if pair[0] < stop]
@@ -79,11 +82,11 @@ def test_probe_finds_what_looking_at_every_pair_finds(
 def test_a_row_goes_on_where_an_earlier_call_stopped(kernel: ModuleType) -> None:
     keys, ts = int64([1, 1, 1]), int64([0, 0, 0])
     table, links = np.zeros(8, np.int32), np.zeros(3, np.int32)
-    kernel.link(keys, ts, np.empty(0, np.uint8), 4, 0, 3, table, links)
+    kernel.link(keys, ts, None, 4, 0, 3, table, links)
     pairs = np.empty((2, 7), np.int64)
-    stop, count = kernel.probe(keys, ts, ts, 0, 0, 0, 3, keys, ts, 0, 0, 0, 4, table, links, pairs, 0)
+    stop, count = kernel.probe(keys, ts, None, 0, 0, 0, 3, keys, ts, 0, 0, 0, 4, table, links, pairs, 0)
     assert (stop, count) == (2, 6), "the third row's pairs do not fit"
-    stop, count = kernel.probe(keys, ts, ts, 0, 0, 2, 3, keys, ts, 0, 0, 0, 4, table, links, pairs, 0)
+    stop, count = kernel.probe(keys, ts, None, 0, 0, 2, 3, keys, ts, 0, 0, 0, 4, table, links, pairs, 0)
     assert (stop, count) == (3, 3)
     assert pairs[:, :3].tolist() == [[2, 2, 2], [0, 1, 2]]
 

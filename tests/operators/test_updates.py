@@ -472,7 +472,7 @@ def test_a_union_delivers_the_youngest(seed: int, gone: bool) -> None:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-@both_ways("updating")
+@both_ways("replacing")
 def test_members_move_between_chains(kernel: Any) -> None:
     draw = random.Random(3)
     owner, following, before = (np.full(30, -1) for _ in range(3))
@@ -490,7 +490,7 @@ def test_members_move_between_chains(kernel: Any) -> None:
             assert sorted(found) == [key for key, value in belongs.items() if value == one]
 
 
-@both_ways("updating")
+@both_ways("replacing")
 def test_what_is_newest_and_what_shows(kernel: Any) -> None:
     slots, times = np.array([0, 1, 0, 0, 1]), np.array([5, 1, 4, 5, 2])
     last, kept = np.full(2, -(2**63)), np.zeros(5, np.uint8)

@@ -1,4 +1,5 @@
-"""What a graph of selects, maps, unions and sorts has given, computed from scratch out of what its streams took in.
+"""What a graph of selects, maps, unions, sorts and aggregates has given, computed from scratch out of what its streams
+took in.
 
 Dull on purpose: rows are tuples in lists, nothing is incremental, order is a filter. Shares no code with the engine.
 """
@@ -7,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from tests.oracles.stream import END, Taken
+from tests.oracles import windows
+from tests.oracles.stream import END, NEVER, Taken
 
 Row = tuple[int | None, int, int | None]  # time, id, v
+
+# Groups that a grouping aggregate makes of its rows, by their ids.
+GROUPS = 3
 
 
 @dataclass(frozen=True)
@@ -19,16 +25,32 @@ class NodeModel:
 
     below, divisor   select v < c; select c % v = 0 (a row with v = 0 cannot be computed)
     plus, quotient   map v + c; map c / v (likewise)
+    hop, session     the sums of id and v per window (of `size`; a session's gap) and group
+    total            the same so far, one row per row
+
+    How an aggregate works (`in_order`, `flush`, `delay`) changes nothing here.
     """
 
     name: str
     kind: str
     inputs: tuple[str, ...]
     constant: int = 0
+    size: int = 1
+    slide: int = 1
+    offset: int = 0
+    grouped: bool = False
+    in_order: bool = False
+    flush: Literal["none", "slow", "lazy"] = "none"
+    delay: int = 0
+    partial: Literal["skip", "emit"] = "skip"
+
+    @property
+    def aggregates(self) -> bool:
+        return self.kind in ("hop", "session", "total")
 
     @property
     def ordered(self) -> bool:
-        return self.kind in ("merge", "sort")
+        return self.kind in ("merge", "sort", "hop", "session")
 
 
 class Impossible(Exception):  # noqa: N818 - an outcome of a row
@@ -77,8 +99,12 @@ def source(taken: Sequence[Taken], bound: int, admitted: Callable[[Taken], bool]
     return Given([(one.ts, one.id, one.v) for one in taken if admitted(one)], bound)
 
 
-def compute(node: NodeModel, inputs: Sequence[Given]) -> Given:
-    """What a node gives when nothing is left to do."""
+def compute(node: NodeModel, inputs: Sequence[Given], since: int | None = None) -> Given:
+    """What a node gives when nothing is left to do; `since` is from when on its query reads."""
+    if node.kind == "total":
+        return _totals(node, inputs[0])
+    if node.aggregates:
+        return _windows(node, inputs[0], since if node.partial == "skip" else None)
     bound = min((given.bound for given in inputs), default=END)
     if node.kind in ROW_WISE:
         return _row_wise(node, inputs[0])
@@ -87,6 +113,48 @@ def compute(node: NodeModel, inputs: Sequence[Given]) -> Given:
         # Rows without a time wait for nobody.
         rows = [row for row in rows if row[0] is None or row[0] <= bound]
     return Given(rows, bound, sum(given.impossible for given in inputs))
+
+
+def _sum(column: str) -> windows.Aggregate:
+    return lambda rows: windows.total(rows, column, False)
+
+
+def _windows(node: NodeModel, given: Given, since: int | None) -> Given:
+    """The windows that end at the input's bound or before, and the least time that a later one may have."""
+    rows: list[windows.Row] = [
+        {"ts": ts, "place": place, "g": number % GROUPS, "id": number, "v": v}
+        for place, (ts, number, v) in enumerate(given.rows)
+    ]
+    keys = ["g"] if node.grouped else []
+
+    def found(since: int | None) -> list[windows.Result]:
+        sums = (_sum("id"), _sum("v"))
+        if node.kind == "session":
+            return windows.sessions(rows, keys, sums, node.size, since)
+        return windows.time_windows(rows, keys, sums, node.size, node.slide, node.offset, since)
+
+    closed: list[Row] = [(time, row[-4], row[-3]) for row, time in found(since) if row[-1] <= given.bound]
+    bound = given.bound
+    if bound not in (NEVER, END):
+        if node.kind == "session":
+            bound = min([bound + node.size, *(row[-1] for row, _ in found(None) if row[-1] > bound)]) - 1
+        else:
+            first = node.offset + node.size
+            bound = next(end for end in range(bound + 1, bound + node.slide + 1) if (end - first) % node.slide == 0) - 1
+    return Given(closed, bound, given.impossible)
+
+
+def _totals(node: NodeModel, given: Given) -> Given:
+    """The sums up to each row, at the newest time of its group so far."""
+    made: list[Row] = []
+    groups: dict[int, list[Row]] = {}
+    for row in given.rows:
+        group = groups.setdefault(row[1] % GROUPS if node.grouped else 0, [])
+        group.append(row)
+        vs = [v for _, _, v in group if v is not None]
+        time = max(ts for ts, _, _ in group if ts is not None)
+        made.append((time, sum(number for _, number, _ in group), sum(vs) if vs else None))
+    return Given(made, given.bound, given.impossible)
 
 
 def _row_wise(node: NodeModel, given: Given) -> Given:

@@ -121,18 +121,18 @@ def time_windows(
     axis: str = "ts",
 ) -> list[Result]:
     """Every window that any row is in, tried one by one."""
-    if not rows:
-        return []
-    places = [row[axis] for row in rows]
-    start = offset + ((min(places) - size - offset) // slide) * slide
+    starts = {
+        offset + number * slide
+        for place in {row[axis] for row in rows}
+        for number in range((place - size - offset) // slide + 1, (place - offset) // slide + 1)
+    }
     found = []
-    while start <= max(places):
+    for start in sorted(starts):
         inside = [row for row in rows if start <= row[axis] < start + size]
         if since is None or start >= since:
             time = start + size - 1 if axis == "ts" else max((row["ts"] for row in inside), default=0)
             for key, members in groups(inside, keys).items():
                 found += result(key, members, aggregates, start, start + size, time)
-        start += slide
     return found
 
 

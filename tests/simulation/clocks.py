@@ -164,11 +164,11 @@ class Timed(Play):
 
 
 def registers(engine: Engine) -> dict[str, list[int]]:
-    """The registers of the operators that are idle-waiting."""
+    """The registers of the operators that are idle-waiting, without what is of no use to them."""
     return {
-        operator.name: operator.registers()
+        operator.name: [grain.rounded(register) for register in operator.registers()]
         for operator in engine.graph.operators.values()
-        if isinstance(operator, Prone) and operator.blocked()
+        if isinstance(operator, Prone) and operator.blocked() and (grain := operator.declares()) is not None
     }
 
 

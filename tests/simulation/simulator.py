@@ -28,6 +28,7 @@ from millrace.engine.events import (
     Arrived,
     Command,
     CommandBody,
+    Deliver,
     DropQuery,
     Effects,
     Event,
@@ -80,13 +81,16 @@ class Outcome:
 class Play:
     """One engine playing one world. `style` None is plain, a number seeds a wild one, which may be rough."""
 
-    def __init__(self, world: World, style: int | None, *, rough: bool = False) -> None:
+    def __init__(
+        self, world: World, style: int | None, *, rough: bool = False, strategy: str = "dfs(1)", thin: bool = True
+    ) -> None:
         self.world = world
         self.rough = rough
         self.rng = random.Random(f"style {world.seed} {style}")
         self.wild = style is not None
-        self.strategy = "dfs(1)"
-        self.engine = Engine(trace=True)
+        self.strategy = strategy
+        self.engine = Engine(trace=True, thin=thin)
+        self.released: list[tuple[int, str, list[tuple[int, Any]]]] = []
         self.books = Books()
         self.outcome = Outcome()
         self.ordered: dict[str, bool] = {}
@@ -229,6 +233,9 @@ class Play:
             match order:
                 case WakeAt(at_us):
                     self._wake = at_us
+                case Deliver(query, _, batch):
+                    rows = list(zip(batch.ts.tolist(), batch.rows(), strict=True))
+                    self.released.append((self.outcome.steps, query, rows))
                 case Late(batch=batch, marks=marks):
                     late = zip(batch.rows(), marks.tolist(), strict=True)
                     self.outcome.late.update((mark, row[1], row[2]) for row, mark in late)
@@ -366,6 +373,8 @@ class Expected:
         # The side streams of late tuples, from the first query on that reads them.
         self._asides: dict[str, StreamOracle] = {}
         self._begun: dict[str, dict[str, tuple[int, int | None]]] = {}
+        # By query, the newest time that each stream had taken in before it.
+        self._before: dict[str, dict[str, int | None]] = {}
         self._away: dict[str, list[tuple[int, int]]] = {}
         self._paused: dict[str, int] = {}
         self._gone: dict[str, Rows | None] = {}
@@ -392,6 +401,7 @@ class Expected:
     def _begin(self, query: QueryModel, position: int) -> None:
         """A query reads each stream from one microsecond above the newest time taken in so far."""
         self._begun[query.name] = {name: (position, self._stream(name).newest) for name in query.reads_streams}
+        self._before[query.name] = {name: stream.newest for name, stream in (self.streams | self._asides).items()}
 
     def _said(self, position: int, said: Said) -> None:
         stream = self.streams.get(said.stream, self._asides.get(said.stream))
@@ -454,8 +464,21 @@ class Expected:
             return given[name]
 
         for node in query.nodes:
-            given[node.name] = graph.compute(node, [of(name) for name in node.inputs])
+            inputs = [of(name) for name in node.inputs]
+            given[node.name] = graph.compute(node, inputs, self._since(query, node.name, query.name))
         return given[query.output.name]
+
+    def _since(self, query: QueryModel, name: str, reader: str) -> int | None:
+        """From when on `reader` reads what a node gives: above all that the streams above it had taken in before."""
+        if name.endswith(".source"):
+            newest = self._before[reader].get(name.removesuffix(".source"))
+            return None if newest is None else newest + 1
+        node = next((node for node in query.nodes if node.name == name), None)
+        if node is None:
+            other = next(other for other in self.world.queries if other.output.name == name)
+            return self._since(other, name, reader)
+        found = [self._since(query, one, reader) for one in node.inputs]
+        return max((since for since in found if since is not None), default=None)
 
     def _outside(self, query: QueryModel, name: str) -> graph.Given:
         if not name.endswith(".source"):

@@ -7,14 +7,25 @@ may change what comes out.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from millrace.engine.plan import EtsPolicy, Node, Propagation, QueryPlan, StreamDefinition, Timestamps
 from millrace.operators.expression import Call, Column, Constant, Expression
-from millrace.operators.spec import MapSpec, SelectSpec, SortSpec, Spec, UnionSpec
+from millrace.operators.spec import (
+    AggregateCall,
+    AggregateSpec,
+    MapSpec,
+    SelectSpec,
+    SessionWindow,
+    SortSpec,
+    Spec,
+    TimeWindow,
+    UnionSpec,
+)
 from millrace.protocol import Field, Schema, Type
-from tests.oracles.graph import NodeModel
+from tests.oracles.graph import GROUPS, NodeModel
 
 SCHEMA = Schema((Field("ts", Type.TIMESTAMP), Field("id", Type.BIGINT, False), Field("v", Type.BIGINT)))
 EXTERNAL = Schema((Field("ts", Type.TIMESTAMP, False), *SCHEMA.fields[1:]))
@@ -57,7 +68,7 @@ class QueryModel:
         return self.nodes[-1]
 
     def plan(self) -> QueryPlan:
-        nodes = tuple(Node(node.name, spec_of(node), node.inputs) for node in self.nodes)
+        nodes = tuple(made for node in self.nodes for made in nodes_of(node))
         return QueryPlan(
             self.name,
             nodes,
@@ -82,7 +93,40 @@ class World:
         return next(query for query in self.queries if query.name == name)
 
 
+def nodes_of(node: NodeModel) -> list[Node]:
+    """The operators of a node: an aggregate's rows are brought back to the columns that all rows have."""
+    if not node.aggregates:
+        return [Node(node.name, spec_of(node), node.inputs)]
+    counted = Node(f"{node.name}.groups", spec_of(node), node.inputs)
+    at = 1 if node.grouped else 0
+    columns = [Column(Type.BIGINT, True, at, "id"), Column(Type.BIGINT, True, at + 1, "v")]
+    ts = Constant(Type.TIMESTAMP, True, None)
+    return [counted, Node(node.name, MapSpec((("ts", ts), ("id", columns[0]), ("v", columns[1]))), (counted.name,))]
+
+
+def aggregate_of(node: NodeModel) -> Spec:
+    windows: dict[str, TimeWindow | SessionWindow | None] = {
+        "hop": TimeWindow(node.size, node.slide, node.offset),
+        "session": SessionWindow(node.size),
+        "total": None,
+    }
+    keys = (("g", _call(Type.BIGINT, "%", ID, Constant(Type.BIGINT, False, GROUPS))),) if node.grouped else ()
+    calls = [(name, AggregateCall(Type.BIGINT, True, "sum(bigint)", (of,))) for name, of in (("id", ID), ("v", V))]
+    return AggregateSpec(
+        windows[node.kind],
+        keys,
+        tuple(calls),
+        ordered=node.in_order,
+        flush=node.flush,
+        max_delay_us=node.delay,
+        partial=node.partial,
+        emit="every",
+    )
+
+
 def spec_of(node: NodeModel) -> Spec:
+    if node.aggregates:
+        return aggregate_of(node)
     c = Constant(Type.BIGINT, False, node.constant)
     match node.kind:
         case "below":
@@ -112,8 +156,27 @@ def world_of(seed: int) -> World:
     return _Maker(seed).make()
 
 
+def windowed_world_of(seed: int) -> World:
+    """One in which hardly anybody wants to know every time."""
+    return _WindowMaker(seed).make()
+
+
 @dataclass
 class _Maker:
+    # How often each operator of one input comes, and those of several.
+    KINDS: ClassVar[Mapping[str, int]] = {
+        "below": 4,
+        "divisor": 2,
+        "plus": 3,
+        "quotient": 1,
+        "sort": 3,
+        "hop": 5,
+        "session": 3,
+        "total": 5,
+    }
+    MANY: ClassVar[Sequence[str]] = ("union", "merge", "merge")
+    SIZES: ClassVar[Sequence[int]] = (1, 3, 10, 12, 40)
+    IN_ORDER: ClassVar[float] = 0.3
     seed: int
     rng: random.Random = field(init=False)
 
@@ -126,6 +189,8 @@ class _Maker:
         # Whether the rows of a node may have no time, and whether some may have been stamped on the way.
         self.timeless = {stream.source: stream.timestamps == "latent" for stream in self.streams}
         self.stamped: set[str] = set()
+        # The nodes whose rows come in an order that does not depend on who runs when.
+        self.straight = {stream.source for stream in self.streams}
         self.asides = [f"{stream.name}.late" for stream in self.streams if stream.timestamps == "external"]
         self.timeless |= {f"{aside}.source": False for aside in self.asides}
         self.copies = dict.fromkeys(self.timeless, 1)
@@ -201,11 +266,35 @@ class _Maker:
     def _node(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
         if len(inputs) > 1:
             return self._many(name, inputs)
-        kind = self.rng.choices(["below", "divisor", "plus", "quotient", "sort"], [4, 2, 3, 1, 3])[0]
+        kind = self.rng.choices(list(self.KINDS), list(self.KINDS.values()))[0]
+        if kind in ("hop", "session", "total"):
+            return self._seen(self._aggregate(name, kind, inputs))
         return self._seen(NodeModel(name, kind, inputs, self.rng.randint(1, 12)))
 
+    def _aggregate(self, name: str, kind: str, inputs: tuple[str, ...]) -> NodeModel:
+        """Windows over what has times of its own; running totals over what comes in one order."""
+        rng = self.rng
+        if self.timeless[inputs[0]] or inputs[0] in self.stamped:
+            return NodeModel(name, "plus", inputs, 1)
+        if kind == "total" and inputs[0] not in self.straight:
+            kind = "hop"
+        size = rng.choice(self.SIZES)
+        return NodeModel(
+            name,
+            kind,
+            inputs,
+            size=size,
+            slide=rng.choice([size, size, max(size // 3, 1), max(size // 2, 1), size + 2]),
+            offset=rng.choice([0, 0, rng.randint(-20, 20)]),
+            grouped=rng.random() < 0.7,
+            in_order=kind != "total" and rng.random() < self.IN_ORDER,
+            flush=rng.choice(["none", "none", "slow", "lazy"]),
+            delay=rng.choice([0, 5, 30]),
+            partial=rng.choice(["skip", "skip", "emit"]),
+        )
+
     def _many(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
-        return self._seen(NodeModel(name, self.rng.choice(["union", "merge", "merge"]), inputs))
+        return self._seen(NodeModel(name, self.rng.choice(self.MANY), inputs))
 
     def _seen(self, node: NodeModel) -> NodeModel:
         """Keep to what SQL can say: rows without a time are never sorted, and mixed with others by a merge alone."""
@@ -215,6 +304,8 @@ class _Maker:
             node = NodeModel(node.name, "plus", node.inputs, 1)
         if node.kind == "union" and len(set(timeless)) > 1:
             node = NodeModel(node.name, "merge", node.inputs)
+        if node.kind in ("below", "divisor", "plus", "quotient") and node.inputs[0] in self.straight:
+            self.straight.add(node.name)
         merged = node.kind == "merge"
         self.timeless[node.name] = any(timeless) and not merged
         if any(name in self.stamped for name in node.inputs) or (merged and any(timeless)):
@@ -282,3 +373,10 @@ class _Maker:
             made.append((ts if external or rng.random() < 0.5 else None, self.ids, v))
             self.ids += 1
         return tuple(made)
+
+
+class _WindowMaker(_Maker):
+    KINDS: ClassVar[Mapping[str, int]] = {"below": 2, "plus": 1, "hop": 12}
+    MANY: ClassVar[Sequence[str]] = ("union",)
+    IN_ORDER: ClassVar[float] = 0.05
+    SIZES: ClassVar[Sequence[int]] = (40, 100, 150)

@@ -246,6 +246,7 @@ POLICIES = {
     "ets_interval": ("'10 ms'", "ets_interval_us", 10_000),
     "ets_retry": ("'20 ms'", "ets_retry_us", 20_000),
     "propagation": ("'punctuation'", "propagation", "punctuation"),
+    "lull": ("'2 s'", "lull_us", 2_000_000),
 }
 CREATED = {
     "nothing said": "CREATE STREAM n (at TIMESTAMP, v BIGINT) WITH (time = 'at')",
@@ -260,7 +261,7 @@ CREATED = {
 @given(st.sampled_from(sorted(CREATED)), st.lists(st.sampled_from(sorted(POLICIES)), min_size=1, unique=True))
 def test_an_altered_stream_is_the_one_that_its_rewritten_statement_creates(created: str, chosen: list[str]) -> None:
     external = "at" in CREATED[created]
-    chosen = [name for name in chosen if external or name in ("ets", "ets_interval", "propagation")] or ["ets"]
+    chosen = [name for name in chosen if external or name in ("ets", "ets_interval", "propagation", "lull")] or ["ets"]
     options = ", ".join(f"{name} = {POLICIES[name][0]}" for name in chosen)
     (_, altered), catalog = plan_all(parse(f"{CREATED[created]}; ALTER STREAM n SET ({options})"), CATALOG)
     assert isinstance(altered, AlterStatement)

@@ -112,7 +112,8 @@ class Component:
                 self.current = None
                 break
             used += max(taken, operator.toil) or 1
-            if taken >= row.limit or operator.toil >= row.limit:
+            if taken >= row.limit or (operator.paced and operator.more()):
+                # It may have stopped short; a cycle that goes forward into a fragment that exits does not come back.
                 self.ready[operator] = None
             if operator.counts.errors != errors:
                 effects.orders.append(
@@ -183,6 +184,11 @@ class Component:
     def queued(self) -> int:
         """Tuples that wait anywhere in the component, shared ones once."""
         on_arcs = sum(row.operator.output.queued for row in self.table.values() if row.role is not Role.FORK)
+        return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
+
+    def pressing(self) -> int:
+        """The same, without update queues: those cannot grow beyond their keys, and what comes makes nothing longer."""
+        on_arcs = sum(row.operator.output.pressing for row in self.table.values() if row.role is not Role.FORK)
         return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
 
     def save(self) -> list[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import failures, saving, views
+from millrace.engine import edges, failures, saving, views
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -41,6 +41,7 @@ from millrace.engine.events import (
     ResumeQuery,
     SetBreak,
     SetOrder,
+    SetQueue,
     SetStrategy,
     SetWeight,
     TooFar,
@@ -48,7 +49,7 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.graph import Graph
-from millrace.engine.plan import POLICIES, QueryPlan, StreamDefinition, names
+from millrace.engine.plan import POLICIES, Node, QueryPlan, StreamDefinition, names
 from millrace.engine.table import Strategy
 from millrace.engine.timekeeper import Timekeeper
 from millrace.engine.why import why
@@ -85,7 +86,7 @@ class Query:
     """A running query: its plan, its operators in plan order, and the readers by which it takes from outside itself.
 
     `paused` says why it takes nothing at present, `failed` that it is because it could not go on, and `lost` how many
-    tuples it held whenever that happened.
+    tuples it held whenever that happened. `remembers` says whether any of its operators has a state that can grow.
     """
 
     plan: QueryPlan
@@ -95,6 +96,10 @@ class Query:
     paused: str | None = None
     failed: bool = False
     lost: int = 0
+    remembers: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in self.operators)
 
 
 def clocking_of(definition: StreamDefinition) -> Clocking:
@@ -113,6 +118,7 @@ class Engine:
         trace: bool = False,
         credit: int = CREDIT,
         most_queued: int = MOST_QUEUED,
+        thin: bool = True,
     ) -> None:
         self.stopwatch = stopwatch
         self.trace = trace
@@ -122,11 +128,12 @@ class Engine:
         self.gauge = Gauge()
         self.streams_by_name: dict[str, Stream] = {}
         self.queries_by_name: dict[str, Query] = {}
-        self.graph = Graph()
+        self.graph = Graph(thin=thin)
         self.costs: dict[str, tuple[int, float]] = {}
         self._turn = 0
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
+        self._remembering = 0
 
     # -- the one door --------------------------------------------------------------------------------------------------
 
@@ -165,6 +172,7 @@ class Engine:
             case Measured():
                 tuples, us = self.costs.get(event.operator, (0, 0.0))
                 self.costs[event.operator] = (tuples + event.tuples, us + event.us)
+                edges.measured(self, event)
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
                     measured.measured(event.tuples, event.us)
@@ -274,7 +282,8 @@ class Engine:
                 self._turn += 1
             budget -= used
             executions -= done
-        failures.check_states(self, worked, effects)
+        if self._remembering:
+            failures.check_states(self, worked, effects)
         for component in worked:
             for waiter in component.waiters:
                 waiter.clock_idle(self.moment.now_us)
@@ -300,7 +309,7 @@ class Engine:
                 continue
             component = self.graph.component_of(stream.source)
             ahead = stream.source in failures.withheld(self, component)
-            if (ahead or component.queued() >= self.most_queued) and not self._awaited(component, stream.source):
+            if (ahead or component.pressing() >= self.most_queued) and not self._awaited(component, stream.source):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
@@ -344,6 +353,8 @@ class Engine:
             case SetBreak(operator, on):
                 self.graph.set_break(operator, on)
                 return {"operator": operator, "break": on}
+            case SetQueue(operator, kind, position):
+                return edges.exchange(self, operator, position, kind)
             case SetWeight(name, weight):
                 return self._set_weight(name, weight)
             case SetOrder(query, order, alpha):
@@ -413,42 +424,51 @@ class Engine:
         return added
 
     def _add_checked_query(self, plan: QueryPlan, chosen: Strategy | None) -> dict[str, Any]:
+        edges.check(self, plan)
         for node in plan.nodes:
             for name in node.inputs:
                 if name not in self.graph.operators and all(name != other.name for other in plan.nodes):
                     raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
         made: dict[str, Operator] = {}
         entries: list[Reader] = []
+        since: dict[str, int | None] = {}
         for node in plan.nodes:
             inputs = []
-            for name in node.inputs:
+            for position, name in enumerate(node.inputs):
                 if name in made:
-                    inputs.append(made[name].output.attach())
+                    inputs.append(edges.attach(self, node, position, made[name].output, None))
                 else:
-                    reader = self._enter(self.graph.operators[name])
+                    reader = self._enter(self.graph.operators[name], node, position)
                     entries.append(reader)
                     inputs.append(reader)
-            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self.beginning(entries))
+                    since[name] = self.beginning(self.graph.operators[name])
+            known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
+            since[node.name] = max(known, default=None)
+            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
-        self.queries_by_name[plan.name] = Query(plan, list(made.values()), sink, entries)
+        self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
+        self._remembering += query.remembers
         self.graph.add([*made.values(), sink], chosen)
         return {"query": plan.name, "component": self.graph.component_of(made[plan.output]).name}
 
-    def _enter(self, producer: Operator) -> Reader:
+    def _enter(self, producer: Operator, node: Node, position: int) -> Reader:
         """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""
-        if isinstance(producer, Source) and producer.newest > BEGINNING:
-            return producer.output.attach(producer.newest + 1)
-        return producer.output.attach()
+        since_us = producer.newest + 1 if isinstance(producer, Source) and producer.newest > BEGINNING else None
+        return edges.attach(self, node, position, producer.output, since_us)
 
-    def beginning(self, entries: Sequence[Reader]) -> int | None:
-        """From when on a query reads: above everything that the streams under it had taken in before, if anything."""
+    def beginning(self, operator: Operator) -> int | None:
+        """From when on a new reader of the operator reads: above all that its streams had taken in before, if any."""
         found: list[int] = []
-        todo: list[Operator] = [self.graph.producer(reader) for reader in entries]
+        seen: dict[Operator, None] = {}
+        todo = [operator]
         while todo:
-            operator = todo.pop()
-            if isinstance(operator, Source) and operator.newest > BEGINNING:
-                found.append(operator.newest + 1)
-            todo.extend(self.graph.producer(reader) for reader in operator.inputs)
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen[one] = None
+            if isinstance(one, Source) and one.newest > BEGINNING:
+                found.append(one.newest + 1)
+            todo.extend(self.graph.producer(reader) for reader in one.inputs)
         return max(found, default=None)
 
     def _drop_query(self, name: str) -> dict[str, Any]:
@@ -457,6 +477,7 @@ class Engine:
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
         del self.queries_by_name[name]
+        self._remembering -= query.remembers
         if query.paused is None:
             for reader in query.entries:
                 reader.buffer.detach(reader)
@@ -559,11 +580,15 @@ class Engine:
         return [views.component(self, component) for component in self.graph.components]
 
     def operators(self) -> list[dict[str, Any]]:
-        return [views.operator(self, operator) for operator in self.graph.all_operators()]
+        return views.operators(self)
 
     def why(self, query: str) -> dict[str, Any]:
         """What keeps a query from giving rows, in a sentence and as data."""
         return why(self, query)
+
+    def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
+        """How far behind the results of an operator's update queue are, with the keys that wait longest."""
+        return edges.staleness(self, operator, position, worst)
 
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
+from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -182,6 +183,19 @@ class SetBreak:
 
 
 @dataclass(frozen=True, slots=True)
+class SetQueue:
+    """Exchange the queue of an operator's input while it runs.
+
+    What waits is kept as far as the new kind keeps it. An input that has no update key yet gets that of the stream or
+    query that it reads.
+    """
+
+    operator: str
+    kind: QueueKind
+    input: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SetWeight:
     """The component's share of the processor against the others'."""
 
@@ -209,6 +223,7 @@ CommandBody = (
     | WatchProgress
     | SetStrategy
     | SetBreak
+    | SetQueue
     | SetWeight
     | SetOrder
 )

@@ -39,7 +39,7 @@ def check_states(engine: Engine, worked: Iterable[Component], effects: Effects) 
     """Stop the queries that remember more than they may, unless they are to wait until it has become less."""
     components = set(worked)
     for query in list(engine.queries_by_name.values()):
-        if not _remembers(query) or engine.graph.component_of(query.operators[0]) not in components:
+        if not query.remembers or engine.graph.component_of(query.operators[0]) not in components:
             continue
         held = state_tuples(query)
         most = query.plan.options.max_state
@@ -53,7 +53,7 @@ def withheld(engine: Engine, component: Component) -> dict[Source, None]:
     found: dict[Source, None] = {}
     for query in engine.queries_by_name.values():
         options = query.plan.options
-        if options.on_max_state != "backpressure" or not _remembers(query) or state_tuples(query) <= options.max_state:
+        if options.on_max_state != "backpressure" or not query.remembers or state_tuples(query) <= options.max_state:
             continue
         sources = [source for source in _sources(engine, query) if engine.graph.component_of(source) is component]
         least = min((source.mark for source in sources), default=BEGINNING)
@@ -95,7 +95,6 @@ def begin_again(engine: Engine, query: Query) -> None:
 def _renew(engine: Engine, query: Query) -> None:
     """Put new operators in the places of the old ones: same names, same arcs, same counts, nothing remembered."""
     inner = {reader for operator in query.operators for reader in operator.inputs} - set(query.entries)
-    since_us = engine.beginning(query.entries)
     renewed = []
     for node, old in zip(query.plan.nodes, query.operators, strict=True):
         if isinstance(old, Prone):
@@ -105,7 +104,7 @@ def _renew(engine: Engine, query: Query) -> None:
                 reader.jump()
                 reader.buffer.release()
         output = old.output
-        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.moment, since_us)
+        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.moment, engine.beginning(old))
         new.output = output
         new.counts = old.counts
         if isinstance(new, Prone) and isinstance(old, Prone):
@@ -113,10 +112,6 @@ def _renew(engine: Engine, query: Query) -> None:
         renewed.append((old, new))
     query.operators = [new for _, new in renewed]
     engine.graph.replace(renewed)
-
-
-def _remembers(query: Query) -> bool:
-    return any(type(operator).state_tuples is not Operator.state_tuples for operator in query.operators)
 
 
 def _sources(engine: Engine, query: Query) -> Iterator[Source]:

@@ -16,6 +16,7 @@ from millrace.engine.table import Discipline, Next, Row, Strategy, role_of
 from millrace.operators.arcs import Arc
 from millrace.operators.buffer import Reader
 from millrace.operators.fork import Fork
+from millrace.operators.grain import EVERY, Grain, union_of
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
@@ -32,9 +33,11 @@ class Graph:
     strategies   per operator; one without an entry has its component's
     breaks       the operators at whose output an admin has set a break point
     punctuating  the sources whose promises on demand go through the operators, not by arcs
+    thin         whether arcs carry only the punctuation that their readers declare, or all there is (to compare)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, thin: bool = True) -> None:
+        self.thin = thin
         self.operators: dict[str, Operator] = {}
         self.components: list[Component] = []
         self.strategies: dict[str, Strategy] = {}
@@ -248,21 +251,17 @@ class Graph:
         self.components = list(made.values())
 
     def _want(self, operators: Sequence[Operator]) -> None:
-        """Punctuation is put on an arc only where somebody behind it has a use for it."""
+        """Punctuation is put on an arc only where somebody behind it has a use for it, and only what is of use."""
         for operator in reversed(operators):
             if isinstance(operator, Sink):
                 continue
-            wanted = any(self._wants(self._consumers[reader]) for reader in operator.output.readers)
-            output = operator.output
-            if wanted and not output.wanted:
-                output.wanted = True
-                output.remind()
-            output.wanted = wanted
-
-    def _wants(self, consumer: Operator) -> bool:
-        if isinstance(consumer, Sink):
-            return consumer.watched
-        return consumer.wants or consumer.output.wanted
+            declared: list[Grain] = []
+            for reader in operator.output.readers:
+                grain = self._consumers[reader].declares()
+                if grain is not None:
+                    reader.grain = grain if self.thin else EVERY
+                    declared.append(reader.grain)
+            operator.output.want(union_of(declared) if declared else None)
 
     def _draw_arcs(self, operators: Sequence[Operator]) -> None:
         """An ETS arc from each source or idle-waiting operator to each next register below it (EQG, section 4).
@@ -279,7 +278,7 @@ class Graph:
     def _arcs_from(self, operator: Operator, between: tuple[Reader, ...]) -> Iterator[Arc]:
         for reader in operator.output.readers:
             consumer = self._consumers[reader]
-            if not self._wants(consumer):
+            if consumer.declares() is None:
                 continue
             if isinstance(consumer, Sink) or consumer.waits or consumer.bends or len(consumer.inputs) > 1:
                 yield Arc(reader, consumer, between)

@@ -7,9 +7,10 @@ The SQL room makes plans and the engine runs them; neither knows the other. Name
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from millrace.operators.queues.edge import APPEND, EdgeSpec, QueueKind
 from millrace.operators.spec import Spec
 from millrace.protocol import Field, Refuse, Schema, Type
 
@@ -20,9 +21,18 @@ Propagation = Literal["arcs", "punctuation"]
 Order = Literal["arrival", "event"]
 # What may be changed of a stream while it runs.
 POLICIES = frozenset(
-    {"ets", "ets_interval_us", "ets_retry_us", "max_skew_us", "grace_us", "ahead_us", "propagation", "disorder_us"}
+    {
+        "ets",
+        "ets_interval_us",
+        "ets_retry_us",
+        "max_skew_us",
+        "grace_us",
+        "ahead_us",
+        "propagation",
+        "disorder_us",
+        "lull_us",
+    }
 )
-QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
 
 # What a late tuple is told beside its own fields.
 LATE_FIELDS = (
@@ -40,8 +50,9 @@ class StreamDefinition:
     `time` names the field that carries the time of an external stream; other streams have an implicit column `ts`.
     `disorder_us` is how far behind its newest tuple a feed may still be in time; `max_skew_us` (the papers' delta)
     bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone. `grace_us` is how
-    long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie, and
-    `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them.
+    long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie,
+    `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them, and
+    `lull_us` how far the stream's time is behind the clock at the most: its user's promise.
     """
 
     name: str
@@ -130,11 +141,23 @@ class QueryOptions:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator of a plan: its name, what it does, and the names of the operators it reads, in order."""
+    """One operator of a plan: its name, what it does, and the names of the operators it reads, in order.
+
+    `edges` says what each input keeps; inputs without an entry keep everything.
+    """
 
     name: str
     spec: Spec
     inputs: tuple[str, ...]
+    edges: tuple[EdgeSpec, ...] = ()
+
+    def edge(self, position: int) -> EdgeSpec:
+        return self.edges[position] if position < len(self.edges) else APPEND
+
+    def with_edge(self, position: int, edge: EdgeSpec) -> Node:
+        """The same with another edge at one of its inputs."""
+        edges = [edge if at == position else self.edge(at) for at in range(len(self.inputs))]
+        return replace(self, edges=tuple(edges))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.table import Strategy
 from millrace.operators import expression, spec
 from millrace.operators.operator import Operator
+from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.protocol import Field, Refuse, Schema, Type
@@ -40,6 +41,7 @@ CLASSES: Final[dict[str, type]] = {
         Field,
         Schema,
         Type,
+        EdgeSpec,
         plans.Node,
         plans.QueryOptions,
         plans.QueryPlan,
@@ -116,7 +118,7 @@ def save(engine: Engine) -> bytes:
         {
             "version": VERSION,
             "now_us": engine.moment.now_us,
-            "limits": [engine.credit, engine.most_queued],
+            "limits": [engine.credit, engine.most_queued, graph.thin],
             "turn": engine._turn,
             "time": engine.time.save(),
             "owing": list(engine._owing),
@@ -151,7 +153,7 @@ def _definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
 
 
 def _save_operator(operator: Operator) -> list[Any]:
-    output = None if isinstance(operator, Sink) else [operator.output.wanted, operator.output.save()]
+    output = None if isinstance(operator, Sink) else operator.output.save()
     return [operator.counts.save(), [reader.save() for reader in operator.inputs], output, operator.save()]
 
 
@@ -163,8 +165,8 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
         raise Refuse(
             f"the saved state has version {saved['version']}, this program reads version {VERSION}", code="bad_state"
         )
-    credit, most_queued = saved["limits"]
-    engine = Engine(stopwatch=stopwatch, trace=trace, credit=credit, most_queued=most_queued)
+    credit, most_queued, thin = saved["limits"]
+    engine = Engine(stopwatch=stopwatch, trace=trace, credit=credit, most_queued=most_queued, thin=thin)
     engine.moment.now_us = saved["now_us"]
     for definition in saved["definitions"]:
         if isinstance(definition, StreamDefinition):
@@ -197,8 +199,7 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
         operator = graph.operators[name]
         operator.counts.restore(counts)
         if output is not None:
-            operator.output.wanted = output[0]
-            operator.output.restore(output[1])
+            operator.output.restore(output)
         for reader, reader_state in zip(operator.inputs, readers, strict=True):
             reader.restore(reader_state)
         operator.restore(state)

@@ -5,7 +5,8 @@ the least promise that would let it act is carried to the sources that hold it b
 answers with the clock. An external one asks its feeds: the clients that can answer get a request, at most one under
 way for each; for the others the clock guesses, newest time + time passed - declared skew, if a skew is declared. A
 guess never makes an honest tuple late, so time in which something of a feed's may lie unread does not count as
-passed.
+passed. A stream with a lull has promised never to be further behind the clock than that, whoever feeds it and whatever
+its policy: the clock less the lull answers for it, as soon as that is enough.
 
 What cannot be answered yet is tried again at a time that is known: every wait in here has a timer, and nothing is asked
 and no timer is set while nobody waits.
@@ -127,14 +128,14 @@ class Timekeeper:
         helped = False
         # Another input past the need: this one's clock is behind for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
-        for holder, owed in self.holders(waiter, need).items():
+        for holder, enough in self.holders(waiter, need).items():
             if busy and (not isinstance(holder, Source) or holder.output.queued):
                 # What lies at a source comes by itself; a stamper may have tuples before it that it has not seen.
                 continue
             if isinstance(holder, Source):
-                helped |= self._ask(holder, owed, passed, waiter, effects)
+                helped |= self._ask(holder, enough, passed, waiter, effects)
             else:
-                helped |= self._ask_stamper(holder, owed)
+                helped |= self._ask_stamper(holder, enough)
         return helped
 
     def _try_again(self, at_us: int, source: Source) -> None:
@@ -142,7 +143,7 @@ class Timekeeper:
         self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
 
     def holders(self, waiter: Prone, need_us: int) -> dict[Source | Prone, int]:
-        """What holds an operator back, above its inputs, in order, and what each would have to promise.
+        """What holds an operator back, above its inputs, each once, in order, and how much it would have to promise.
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
         """
@@ -154,15 +155,15 @@ class Timekeeper:
             (graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()
         ]
         while todo:
-            operator, need_us = todo.pop(0)
+            operator, need = todo.pop(0)
             if isinstance(operator, Source):
-                found[operator] = max(need_us, found.get(operator, need_us))
+                found[operator] = max(need, found.get(operator, need))
                 continue
-            need_us = operator.demand(need_us)
-            above = [graph.producer(reader) for reader in operator.lacking(need_us)]
+            enough = operator.demand(need)
+            above = [(graph.producer(reader), enough) for reader in operator.lacking(enough)]
             if not above and isinstance(operator, Prone):
-                found[operator] = need_us
-            todo.extend((one, need_us) for one in above)
+                found[operator] = max(need, enough, found.get(operator, need))
+            todo.extend(above)
         return found
 
     def _ask_stamper(self, waiter: Prone, need_us: int) -> bool:
@@ -180,6 +181,8 @@ class Timekeeper:
         if source.mark >= need_us:
             # An operator that came later, or was bypassed, has not been told yet.
             return source.reach(source.mark, "ets")
+        if definition.lull_us is not None and self._lulled(source, definition.lull_us, need_us):
+            return True
         if definition.ets != "on-demand" or definition.timestamps == "latent":
             return False
         now_us = self._engine.moment.now_us
@@ -194,13 +197,24 @@ class Timekeeper:
             helped |= self._ask_feed(source, definition, feed, need_us, passed, effects)
         return helped
 
+    def _lulled(self, source: Source, lull_us: int, need_us: int) -> bool:
+        """By the user's promise: the clock less the lull. What the server has not read yet may be older than that."""
+        held = [feed.held_since for feed in source.feeds if feed.held_since is not None]
+        bound = min((self.heard_us, *held)) - lull_us
+        if bound >= need_us:
+            return source.reach(bound, "lull")
+        if not held:
+            self._try_again(self._engine.moment.now_us + need_us - bound, source)
+        return False
+
     def _ask_feed(
         self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, passed: bool, effects: Effects
     ) -> bool:
         if not feed.can_answer or feed.leaves_us is not None:
             return self._guess(source, definition, feed, need_us)
         if feed.request is not None:
-            return False
+            # Somebody else may have asked it for more than is needed here, though it had not answered before.
+            return feed.silent and self._guess(source, definition, feed, need_us)
         if feed.answered_us is None and feed.asked_us is not None and self._guess(source, definition, feed, need_us):
             return True
         now_us = self._engine.moment.now_us
@@ -222,6 +236,7 @@ class Timekeeper:
         now_us = self._engine.moment.now_us
         self.requests += 1
         feed.request = self.requests
+        feed.silent = feed.asked_us is not None and feed.answered_us is None
         feed.asked_us = now_us
         feed.asked_need = need_us
         feed.answered_us = None

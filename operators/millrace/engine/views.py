@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
-from millrace.operators.source import Source
 
 if TYPE_CHECKING:
     from millrace.engine.component import Component
@@ -40,6 +40,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "grace_us": definition.grace_us,
         "ahead_us": definition.ahead_us,
         "propagation": definition.propagation,
+        "lull_us": definition.lull_us,
         "component": engine.graph.component_of(source).name,
         "tuples": source.counts.input_tuples,
         "late": source.late,
@@ -111,16 +112,56 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
     }
 
 
-def operator(engine: Engine, found: Operator) -> dict[str, Any]:
+def decisions(engine: Engine) -> list[dict[str, Any]]:
+    """What an admin has decided of each component's scheduling, in terms that outlive the process.
+
+    Components and forks have names that depend on the order in which things were made, so each is also named by an
+    operator: `first`, the component's oldest, and `fork_of`, the one whose output a fork shares.
+    """
+    origins: dict[Operator, str] = {fork: operator.name for operator, fork in engine.graph.forks.items()}
+    return [
+        {
+            "component": found.name,
+            "first": next(operator.name for operator in found.table),
+            "strategy": str(found.strategy),
+            "weight": found.weight,
+            "operators": [
+                {
+                    "operator": row.operator.name,
+                    "fork_of": origins.get(row.operator),
+                    "strategy": str(row.strategy),
+                }
+                for row in found.table.values()
+                if row.strategy != found.strategy
+            ],
+            "breaks": [operator.name for operator in found.table if operator.name in engine.graph.breaks],
+        }
+        for found in engine.graph.components
+    ]
+
+
+def forks(engine: Engine) -> dict[str, str]:
+    """By operator whose output several share, the fork's name."""
+    return {operator.name: fork.name for operator, fork in engine.graph.forks.items()}
+
+
+def operators(engine: Engine) -> list[dict[str, Any]]:
+    """All operators. Whom each works for is looked up once for all of them."""
+    queries = _queries_by_operator(engine)
+    return [operator(engine, found, queries.get(found, [])) for found in engine.graph.all_operators()]
+
+
+def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
     waiting = isinstance(found, Prone)
     now_us = engine.moment.now_us
     busy = engine.costs.get(found.name, (0, 0.0))
     return {
         "name": found.name,
         "kind": found.kind,
-        "queries": queries_of(engine, found),
+        "queries": queries,
         "component": engine.graph.component_of(found).name,
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
+        "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,
@@ -136,6 +177,7 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
                 "skipped": reader.skipped,
                 "idle_wait_us": idle_us(found, position, now_us) if waiting else 0,
                 "register_us": time_or_none(found.registers()[position]) if isinstance(found, Prone) else None,
+                "queue": queue_of(reader, now_us),
             }
             for position, reader in enumerate(found.inputs)
         ],
@@ -147,15 +189,33 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
     }
 
 
-def queries_of(engine: Engine, found: Operator) -> list[str]:
-    """The queries that an operator works for."""
-    if isinstance(found, Source):
-        return [
-            query.plan.name for query in engine.queries_by_name.values() if found.stream in query.plan.reads_streams
-        ]
-    return [
-        query.plan.name for query in engine.queries_by_name.values() if found is query.sink or found in query.operators
-    ]
+def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, float, tuple[int, ...]]]:
+    """By operator, what only grows: tuples in and out, executions, microseconds busy, and idle-waiting per input.
+
+    Cheap enough to be looked at every second. Waiting goes on while the engine makes no steps, so the clock is told.
+    """
+    now_us = max(now_us, engine.moment.now_us)
+    return {
+        found.name: (
+            found.counts.input_tuples,
+            found.counts.output_tuples,
+            found.counts.executions,
+            engine.costs.get(found.name, (0, 0.0))[1],
+            tuple(idle_us(found, at, now_us) for at in range(len(found.inputs))) if isinstance(found, Prone) else (),
+        )
+        for found in engine.graph.operators.values()
+    }
+
+
+def _queries_by_operator(engine: Engine) -> dict[Operator, list[str]]:
+    """The queries that each operator works for, in the order of their making."""
+    found: dict[Operator, list[str]] = {}
+    for query in engine.queries_by_name.values():
+        members: list[Operator] = [*query.operators, query.sink]
+        members += [engine.source(stream) for stream in query.plan.reads_streams if stream in engine.streams_by_name]
+        for member in members:
+            found.setdefault(member, []).append(query.plan.name)
+    return found
 
 
 def idle_us(found: Operator, position: int, now_us: int) -> int:

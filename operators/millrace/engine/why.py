@@ -147,6 +147,9 @@ class _Held:
 
     def told(self) -> Why:
         definition = self.engine.streams_by_name[self.source.stream].definition
+        if definition.lull_us is not None and not any(feed.held_since is not None for feed in self.source.feeds):
+            seconds = definition.lull_us / 1e6
+            return self._say("lull", f"{definition.name} is silent and is waited for until {seconds:g} s later (lull)")
         if definition.ets != "on-demand":
             return self._by_policy(definition)
         if definition.timestamps == "internal":

@@ -18,6 +18,7 @@ import numpy as np
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import compile_predicate
+from millrace.operators.grain import EVERY, Grain, union_of
 from millrace.operators.groups import Grouping
 from millrace.operators.operator import Moment
 from millrace.operators.panes import Panes, Windows
@@ -69,6 +70,7 @@ class WindowAggregate(Prone):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
+    paced: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -94,6 +96,10 @@ class WindowAggregate(Prone):
         known = self.windows.reached if self.stamps() else reader.promise
         return None if end is None or end <= known else end
 
+    def declares(self) -> Grain | None:
+        """The ends of its windows: between two of them it has nothing to do and nothing to promise."""
+        return self.windows.grain()
+
     def _clocked(self, promise_us: int) -> int:
         """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""
         return self.moment.now_us if promise_us == ANY_TIME else promise_us
@@ -110,8 +116,14 @@ class WindowAggregate(Prone):
 
     def reach(self) -> bool:
         """The clock has come to where a window of latent tuples ends."""
+        if not self.stamps():
+            return super().reach()
         self.windows.reached = max(self.windows.reached, self.moment.now_us)
         return self.windows.due()
+
+    def demand(self, need_us: int) -> int:
+        """Less than is needed of it: as soon as one window has closed it speaks for all up to the end of the next."""
+        return self.windows.demand(need_us)
 
     def low_water(self) -> int:
         return self.windows.low_water()
@@ -222,6 +234,10 @@ class OrderedWindowAggregate(WindowAggregate):
             reader.peak = max(reader.peak, self.waiting.count)
             reader.buffer.gauge.add(len(batch), reader.buffer.width)
 
+    def declares(self) -> Grain | None:
+        """Every time frees a tuple that waits for it."""
+        return EVERY
+
     def registers(self) -> list[int]:
         self.absorb()
         head = self.waiting.head_us()
@@ -230,9 +246,10 @@ class OrderedWindowAggregate(WindowAggregate):
     def need(self) -> int | None:
         self.absorb()
         head = self.waiting.head_us()
-        if head is not None:
-            return head if head > self.inputs[0].promise else None
-        return super().need()
+        end = super().need()
+        if head is None or head <= self.inputs[0].promise:
+            return end if head is None else None
+        return head if end is None else min(head, end)
 
     def blocked(self) -> bool:
         return (self.waiting.count > 0 and self.need() is not None) or super().blocked()
@@ -246,6 +263,7 @@ class OrderedWindowAggregate(WindowAggregate):
         return self.inputs[0].unseen or self.more()
 
     def _promised(self) -> int:
+        self.absorb()  # what the arc promises holds behind what lies on it
         head = self.waiting.head_us()
         promise = self.inputs[0].promise
         return promise if head is None else min(head, promise)
@@ -311,6 +329,13 @@ class RowAggregate(WindowAggregate):
     def reach(self) -> bool:
         """The clock closes no window of tuples; it only promises what it can."""
         return self.announce(gave=False)
+
+    def declares(self) -> Grain | None:
+        own = self.windows.grain()
+        return union_of((own, self.output.grain)) if self.output.wanted else own
+
+    def demand(self, need_us: int) -> int:
+        return need_us
 
     def low_water(self) -> int:
         assert isinstance(self.windows, Panes)

@@ -26,21 +26,19 @@ class Arc:
 
     def drained(self) -> bool:
         """Whether nothing is under way to the register."""
-        return all(reader.taken == reader.buffer.end for reader in self.between)
+        return all(reader.drained for reader in self.between)
 
 
 def announce(value_us: int, output: Buffer, arcs: Iterable[Arc]) -> bool:
-    """Carry a promise to the registers at the ends of the arcs; say whether it told any of them anything new."""
+    """Carry a promise to the registers at the ends of the arcs; say whether it told any of them anything of use."""
     told = blocked = False
     for arc in arcs:
         if arc.register.promise >= value_us:
             continue
         if arc.drained():
-            arc.register.tell(value_us)
-            told = True
+            told |= arc.register.tell(value_us)
         else:
             blocked = True
-    if blocked and value_us > output.promise:
-        output.punctuate(value_us)
-        told = True
+    if blocked:
+        told |= output.punctuate(value_us)
     return told

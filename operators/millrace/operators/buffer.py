@@ -3,7 +3,8 @@
 A buffer stores batches once, however many operators read it; each reader has a head pointer of its own (the papers'
 dummy buffers), and a tuple is freed when the slowest reader has passed it. Punctuation is not a row: every reader has
 a queue of `(position, value)` beside the tuples, where a position counts the tuples put before it. A punctuation
-directly behind another makes the first void, so at most one stands between any two tuples.
+directly behind another makes the first void, so at most one stands between any two tuples. A promise that is of no
+use to any reader (`grain`) holds like any other, but nobody is woken for it and none is put.
 
 `ordered` says that tuples come in order of time. Then each of them promises as much as a punctuation of its own time
 would, and `promise` (what holds for every tuple still to come) follows the newest tuple by itself.
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.grain import EVERY, Grain
 from millrace.protocol import Schema
 
 if TYPE_CHECKING:
@@ -44,7 +46,9 @@ class Reader:
 
     `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at. `told` is
     the last value that an ETS arc has set here, past the operators in between (the papers' register with its active
-    flag).
+    flag). `grain` is what its operator, and whoever reads that one, declares to have a use for.
+
+    absorbs   whether it takes what is put at once, into a queue of its own (queues/reader.py)
     """
 
     __slots__ = (
@@ -52,6 +56,7 @@ class Reader:
         "_segment",
         "buffer",
         "consumer",
+        "grain",
         "home",
         "passed",
         "peak",
@@ -63,10 +68,13 @@ class Reader:
         "unseen",
     )
 
+    absorbs: ClassVar[bool] = False
+
     def __init__(self, buffer: Buffer, since_us: int | None = None) -> None:
         self.home = buffer
         self.buffer = buffer
         self.consumer: Operator | None = None
+        self.grain = EVERY
         self.passed = self.told = BEGINNING
         self.peak = 0
         self.skipped = 0
@@ -98,7 +106,29 @@ class Reader:
         self.buffer = self.home
         self.jump()
         self.unseen = True  # its operator has to pass on what was promised meanwhile
-        self.home.readers.append(self)
+        self.home.admit(self)
+
+    def absorb(self, batch: Batch) -> None:
+        """Take what was put, at once (those that absorb do)."""
+        raise AssertionError("a head pointer reads what the buffer holds")
+
+    def let_go(self) -> None:
+        """Let go of what it alone holds, when it leaves the arc."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether what it takes comes in order of time."""
+        return self.home.ordered
+
+    @property
+    def drained(self) -> bool:
+        """Whether it has nothing more to give before something is put."""
+        return self.taken == self.buffer.end
+
+    @property
+    def presses(self) -> bool:
+        """Whether what waits for it is a reason to slow feeds down."""
+        return True
 
     def _stand_still(self, taken: int, promise: int) -> None:
         self.buffer.end = taken
@@ -115,12 +145,18 @@ class Reader:
         promise = self.buffer.promise
         return promise if promise > self.told else self.told
 
-    def tell(self, value_us: int) -> None:
-        """Set the register from an ETS arc: whoever calls it knows that nothing is under way to here."""
+    def tell(self, value_us: int) -> bool:
+        """Set the register from an ETS arc; say whether that is of any use here.
+
+        Whoever calls it knows that nothing is under way to here.
+        """
+        of_use = value_us >= self.grain.above(self.promise)
         self.told = value_us
-        self.unseen = True
-        assert self.consumer is not None
-        self.buffer.ready[self.consumer] = None
+        if of_use:
+            self.unseen = True
+            assert self.consumer is not None
+            self.buffer.ready[self.consumer] = None
+        return of_use
 
     def take(self, limit: int) -> Batch | None:
         """The next tuples, at most `limit`; small batches come out as one."""
@@ -187,6 +223,10 @@ class Reader:
         while self.punctuations and self.punctuations[0][0] <= self.taken:
             self.passed = self.punctuations.popleft()[1]
 
+    def last_told(self) -> int:
+        """The last punctuation that it was given."""
+        return self.punctuations[-1][1] if self.punctuations else self.passed
+
     def low_water(self) -> int:
         """What holds for every tuple that this reader has not taken."""
         if self.buffer.end == self.taken:
@@ -229,14 +269,20 @@ class Buffer:
     end        how many tuples have ever been put
     promise    no tuple put from now on is below it
     wanted     whether any reader has a use for punctuation: if none has, none is put
+    grain      for which: no punctuation tells the readers less, or the same again
+    _due       no promise below this is of use; it may lag behind the least that is
+    absorbers  the readers that take at once what is put: nothing is kept for them here
     entries    the operators to mark in `ready` when something is put (their scheduler's business)
     """
 
     __slots__ = (
+        "_due",
+        "absorbers",
         "end",
         "entries",
         "first",
         "gauge",
+        "grain",
         "ordered",
         "promise",
         "readers",
@@ -253,11 +299,14 @@ class Buffer:
         self.gauge = gauge if gauge is not None else Gauge()
         self.width = 16 + 8 * len(schema)
         self.readers: list[Reader] = []
+        self.absorbers: tuple[Reader, ...] = ()
         self.segments: deque[Batch] = deque()
         self.first = 0
         self.end = 0
         self.promise = BEGINNING
         self.wanted = False
+        self.grain = EVERY
+        self._due = BEGINNING
         self.entries: tuple[Operator, ...] = ()
         self.ready: dict[Operator, None] = {}
 
@@ -269,9 +318,18 @@ class Buffer:
         self.readers.append(reader)
         return reader
 
+    def admit(self, reader: Reader) -> None:
+        """Let a reader read that was made for this buffer, or has been away."""
+        self.readers.append(reader)
+        if reader.absorbs:
+            self.absorbers = (*self.absorbers, reader)
+
     def detach(self, reader: Reader) -> None:
         """Take a reader away; what it alone had still to read is freed."""
         self.readers.remove(reader)
+        if reader.absorbs:
+            self.absorbers = tuple(other for other in self.absorbers if other is not reader)
+        reader.let_go()
         self.release()
 
     # -- putting -------------------------------------------------------------------------------------------------------
@@ -291,6 +349,8 @@ class Buffer:
         if not readers:
             self.first += 1
             return
+        if self.absorbers and self._absorbed(batch):
+            return
         self.segments.append(batch)
         gauge = self.gauge
         gauge.tuples += count
@@ -306,13 +366,38 @@ class Buffer:
         for entry in self.entries:
             self.ready[entry] = None
 
-    def punctuate(self, value_us: int) -> None:
-        """Promise that no later tuple is below this time. A promise that says nothing new is not kept."""
-        if value_us <= self.promise:
-            return
+    def _absorbed(self, batch: Batch) -> bool:
+        """Give the readers that take at once what is put; say whether that was all of them."""
+        for reader in self.absorbers:
+            reader.absorb(batch)
+        if len(self.absorbers) < len(self.readers):
+            return False
+        self.first += 1
+        for reader in self.readers:
+            reader.unseen = True
+        for entry in self.entries:
+            self.ready[entry] = None
+        return True
+
+    def punctuate(self, value_us: int) -> bool:
+        """Promise that no later tuple is below this time; say whether the readers are told.
+
+        A promise that says nothing new is not kept, and one that is of no use to any reader is kept and not told.
+        """
+        before = self.promise
+        if value_us <= before:
+            return False
         self.promise = value_us
-        if not self.wanted:
-            return
+        if not self.wanted or value_us < self._due:
+            return False
+        self._due = self.grain.above(before)
+        if value_us < self._due:
+            return False
+        self._due = self.grain.above(value_us)
+        self._tell(self.grain.rounded(value_us))
+        return True
+
+    def _tell(self, value_us: int) -> None:
         for reader in self.readers:
             queue = reader.punctuations
             if queue and queue[-1][0] == self.end:
@@ -323,12 +408,18 @@ class Buffer:
         for entry in self.entries:
             self.ready[entry] = None
 
-    def remind(self) -> None:
-        """Give the readers the promise in force, which they were not told while nobody wanted punctuation."""
-        for reader in self.readers:
-            if self.promise > reader.passed:
-                reader.punctuations.append((self.end, self.promise))
-                reader.unseen = True
+    def want(self, grain: Grain | None) -> None:
+        """Carry what the readers declare from now on, or nothing.
+
+        If that is more than before, they are given the promise in force, of which they may not have been told.
+        """
+        before, self.wanted = (self.grain if self.wanted else None), grain is not None
+        self._due = BEGINNING
+        if grain is None:
+            return
+        self.grain = grain
+        if before != grain and any(self.promise > reader.last_told() for reader in self.readers):
+            self._tell(self.promise)
 
     def release(self) -> None:
         """Free the batches that every reader has passed."""
@@ -350,12 +441,20 @@ class Buffer:
         """Tuples that the slowest reader has not taken."""
         return self.end - min((reader.taken for reader in self.readers), default=self.end)
 
+    @property
+    def pressing(self) -> int:
+        """The same, without readers whose queues are bounded by themselves."""
+        return self.end - min((reader.taken for reader in self.readers if reader.presses), default=self.end)
+
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
-        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise]
+        wish = [self.wanted, self.grain.save()]
+        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise, wish]
 
     def restore(self, data: Sequence[Any]) -> None:
-        segments, self.first, self.end, self.promise = data
+        segments, self.first, self.end, self.promise, (self.wanted, grain) = data
+        self.grain = Grain.restore(grain)
+        self._due = BEGINNING
         self.segments = deque(Batch.restore(batch) for batch in segments)
         self.gauge.add(sum(map(len, self.segments)), self.width)

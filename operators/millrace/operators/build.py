@@ -45,7 +45,9 @@ def build(
     `since_us` is from when on its query reads, if there was something to read before.
     """
     output = Buffer(
-        spec.schema([reader.buffer.schema for reader in inputs]), ordered=gives_order(spec, inputs), gauge=gauge
+        spec.schema([reader.buffer.schema for reader in inputs]),
+        ordered=gives_order(spec, [reader.ordered for reader in inputs]),
+        gauge=gauge,
     )
     operator: Operator
     match spec:
@@ -88,8 +90,8 @@ def build(
     return operator
 
 
-def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
-    """Whether the operator's output is in order of time."""
+def gives_order(spec: Spec, inputs: Sequence[bool]) -> bool:
+    """Whether the operator's output is in order of time, if these of its inputs are."""
     match spec:
         case UnionSpec(ordered=ordered):
             return ordered
@@ -106,4 +108,4 @@ def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
         case RetimeSpec():
             return False
         case _:
-            return all(reader.buffer.ordered for reader in inputs)
+            return all(inputs)

@@ -21,7 +21,8 @@ class Feed:
     promised   what the client itself has promised, by punctuation or answer: below it, it breaks its word
     newest     the newest time it sent, and `heard_us` when; BEGINNING and 0 before the first tuple
     owed       tuples taken since credit was last granted
-    request    the number of the request for a timestamp that is under way, or None
+    request    the number of the request for a timestamp that is under way, or None; `silent` if it left the one
+               before it without an answer
     leaves_us  when it will be gone, if it disconnected and has some grace
     """
 
@@ -42,6 +43,7 @@ class Feed:
         "owed",
         "promised",
         "request",
+        "silent",
         "tuples",
     )
 
@@ -54,7 +56,7 @@ class Feed:
         self.heard_us = 0
         self.held_since: int | None = None
         self.owed = self.tuples = self.late = self.broken = 0
-        self.can_answer = False
+        self.can_answer = self.silent = False
         self.request: int | None = None
         self.asked_us: int | None = None
         self.asked_need: int | None = None

@@ -10,7 +10,7 @@ import numpy as np
 from millrace.operators.batch import FILLERS, Batch, Bools, Values
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import compile_predicate, without
-from millrace.operators.kernels import updating
+from millrace.operators.kernels import replacing
 from millrace.operators.operator import Operator
 from millrace.operators.spec import FilterSpec
 from millrace.operators.updates import Newest, State, Stateful, blanked, gone_of, grown
@@ -47,7 +47,7 @@ class Shown(State):
         batch = batch.take(rows)
         self._shown = grown(self._shown, self._newest.count, 0)
         given = np.zeros(len(slots), np.uint8)
-        updating.show(slots, self._passing(batch), self._shown, given)
+        replacing.show(slots, self._passing(batch), self._shown, given)
         told = np.flatnonzero(given)
         return self._built(batch.take(told), given[told] == 2) if len(told) else None
 

@@ -127,8 +127,11 @@ class Join(Lines):
 
     def _low_water(self, lows: Sequence[int]) -> int:
         low = self._lowest(lows)
+        if not self.hold.count:
+            return low
         head = self.hold.head_us()
-        return low if head is None else min(low, head)
+        assert head is not None
+        return min(low, head)
 
     def _lowest(self, lows: Sequence[int]) -> int:
         """What holds for every row that is still to be found."""
@@ -396,18 +399,15 @@ class Join(Lines):
         batch = merge_by_time([self.pending], floor - 1, MOST_LOOKED) if floor > BEGINNING else None
         if batch is not None:
             self._give_alone(batch, given)
-        store = self.matcher.stores[0]
-        size = 1
-        while store.shape.newest is not None and (first := self.pending.first()) is not None:
-            if not self._left_behind(first)[0]:
-                break
-            size *= 2
-            batch = merge_by_time([self.pending], END_OF_TIME, size)
+        while self.matcher.stores[0].shape.newest is not None and (head := self.pending.head_us()) is not None:
+            # All rows of one time together: those of equal times may stand in any order.
+            batch = merge_by_time([self.pending], head, self.pending.count)
             assert batch is not None
             behind = self._left_behind(batch)
             self._give_alone(batch.take(behind), given)
             if not behind.all():
                 self.pending.put(batch.take(~behind))
+                break
 
     def _left_behind(self, batch: Batch) -> Bools:
         """Which pending rows are not among the newest any more."""

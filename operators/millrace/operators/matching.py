@@ -349,7 +349,7 @@ class Matcher:
         looked = start = 0
         chunk = count = rows.count
         while start < count:
-            pairs = store.probe(first.index, keys, ts, ts, below, above, start, min(count, start + chunk))
+            pairs = store.probe(first.index, keys, ts, None, below, above, start, min(count, start + chunk))
             if len(pairs.rows):
                 looked += len(pairs.rows)
                 if self._verify(first, bound, pairs):

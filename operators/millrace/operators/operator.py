@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.grain import Grain
 
 
 class Moment:
@@ -48,14 +49,14 @@ class Operator(ABC):
     inputs    a reader for each input, in the order of the plan
     output    the arc that it fills
     waits     whether it is idle-waiting prone
+    paced     whether it may take or give less than it could, and go on when it is executed again
     toil      how many tuples of its own state the last execution went over: they cost a step's budget as taken ones do
-    wants     whether it has a use for punctuation itself (it passes it on in any case)
     bends     whether what it promises is not what its input promises, so that nothing may bypass it
     """
 
     kind: ClassVar[str]
     waits: ClassVar[bool] = False
-    wants: ClassVar[bool] = False
+    paced: ClassVar[bool] = False
     bends: ClassVar[bool] = False
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
@@ -96,10 +97,6 @@ class Operator(ABC):
         """Tuples that wait before this input."""
         return self.inputs[position].waiting
 
-    def demand(self, need_us: int) -> int:
-        """What its inputs must promise for it to promise so much."""
-        return need_us
-
     def measured(self, tuples: int, us: float) -> None:
         """Learn what executions that took so many tuples have cost, from this step on."""
 
@@ -116,6 +113,14 @@ class Operator(ABC):
     def superseded(self) -> int:
         """Rows of an update stream that were older than what their key had when they came."""
         return 0
+
+    def declares(self) -> Grain | None:
+        """Which promises of its inputs are of use here, or to those that read it; None if none is."""
+        return self.output.grain if self.output.wanted else None
+
+    def demand(self, need_us: int) -> int:
+        """The least that its inputs must promise for it to promise this."""
+        return need_us
 
     def low_water(self) -> int:
         """What holds for every tuple it will still give."""

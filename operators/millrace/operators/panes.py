@@ -24,6 +24,7 @@ import numpy as np
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s, Values, constant_int64
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
+from millrace.operators.grain import EVERY, THE_END, Grain, union_of, windows_of
 from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.spec import AggregateSpec, RowWindow, TimeWindow
 from millrace.protocol import Schema
@@ -64,6 +65,14 @@ class Windows(ABC):
     @abstractmethod
     def low_water(self) -> int:
         """The least time that a row still to be given may have."""
+
+    def grain(self) -> Grain:
+        """At which times windows may close, or become urgent."""
+        return EVERY
+
+    @abstractmethod
+    def demand(self, low_us: int) -> int:
+        """The least that must be reached for the low water to be at this time."""
 
     def due(self) -> bool:
         """Whether a window may close."""
@@ -233,6 +242,12 @@ class Panes(Windows):
         window = self._next()
         return None if window is None else self._end(window)
 
+    def grain(self) -> Grain:
+        if self.by_rows:
+            return THE_END
+        lates = (0,) if self.spec.flush == "none" else (0, self.spec.max_delay_us)
+        return union_of(Grain(False, (windows_of(self.size, self.slide, self.offset + late),)) for late in lates)
+
     def low_water(self) -> int:
         pending = self.next_end()
         if pending is not None and pending <= self.reached:
@@ -240,6 +255,9 @@ class Panes(Windows):
         if self.reached in (BEGINNING, END_OF_TIME):
             return self.reached
         return min(self._end((self.reached - self.offset - self.size) // self.slide + 1) - 1, END_OF_TIME - 1)
+
+    def demand(self, low_us: int) -> int:
+        return self._end((low_us - self.offset - self.size) // self.slide)
 
     def newest_floor(self) -> int:
         """Windows of tuples: no row still to be given is below this, as far as tuples that have come decide."""

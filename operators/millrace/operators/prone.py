@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.arcs import Arc, announce
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.grain import EVERY, Grain
 from millrace.operators.operator import Moment, Operator
 
 
@@ -23,7 +24,6 @@ class Prone(Operator):
     """
 
     waits: ClassVar[bool] = True
-    wants: ClassVar[bool] = True
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output)
@@ -35,6 +35,9 @@ class Prone(Operator):
     @abstractmethod
     def need(self) -> int | None:
         """The least promise that would let it act, or None if it does not wait."""
+
+    def declares(self) -> Grain | None:
+        return EVERY
 
     def horizon(self) -> int:
         """What no tuple that is still to come can undercut."""
@@ -83,9 +86,7 @@ class Prone(Operator):
             low_us = self.low_water()
         if not gave and self.arcs:
             return announce(low_us, output, self.arcs)
-        before = output.promise
-        output.punctuate(low_us)
-        return output.promise != before
+        return output.punctuate(low_us)
 
     def reach(self) -> bool:
         """Promise what the clock allows now; whether that told anything new."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.grain import EVERY, Grain
 from millrace.operators.operator import RowWise
 from millrace.operators.spec import RetimeSpec
 
@@ -32,6 +33,10 @@ class Retime(RowWise):
             self.failed(int((~mask).sum()), "the column that is to be a row's time is null")
             batch = batch.take(mask)
         return Batch(self.output.schema, batch.columns[self._position], batch.columns, batch.valid, batch.arrival)
+
+    def declares(self) -> Grain | None:
+        """What readers need at their boundaries is needed `lag_us` above them here."""
+        return EVERY if self.output.wanted else None
 
     def promised(self, low_us: int) -> int:
         if low_us == END_OF_TIME:

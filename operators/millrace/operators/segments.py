@@ -36,6 +36,8 @@ LARGEST: Final = 262_144
 WORTH_CLEARING: Final = 4096
 # Pairs that are looked for at a time, unless a single tuple has more.
 MOST_PAIRS: Final = 65_536
+# Room for pairs to begin with.
+FEW_PAIRS: Final = 256
 # What an unlimited store's segment, and one of a one-sided band, spans if nothing else says so.
 SOME_TIME_US: Final = 1_000_000
 # What a text costs besides the reference to it: its header and a few letters.
@@ -207,9 +209,8 @@ class Segment:
     def _link(self, start: int) -> None:
         if self.count == start:
             return
-        unlinked = NONE_UNLINKED if self.unlinked is None else self.unlinked
-        for keys, table, links in zip(self.keys, self.tables, self.links, strict=True):
-            joining.link(keys, self.ts, unlinked, self.shift, start, self.count, table, links)
+        for keys, table, links in zip(self.keys, self.tables, self.links):  # noqa: B905 (as in `append`)
+            joining.link(keys, self.ts, self.unlinked, self.shift, start, self.count, table, links)
 
     def append(
         self, rows: Strip, least: int, greatest: int, keys: Sequence[Int64s], unlinked: Values, matched: Bools | None
@@ -221,12 +222,21 @@ class Segment:
             self.least = least
         if greatest > self.greatest:
             self.greatest = greatest
-        self.ts[start:stop] = rows.ts
-        self.arrival[start:stop] = rows.arrival
-        for own, theirs in zip(self.keys, keys):  # noqa: B905 (once per tuple, where they come one at a time)
-            own[start:stop] = theirs
-        for own, theirs in zip(self.columns, rows.columns):  # noqa: B905
-            own[start:stop] = theirs
+        if stop - start == 1:
+            # One row costs half as much by itself as in slices of one.
+            self.ts[start] = rows.ts[0]
+            self.arrival[start] = rows.arrival[0]
+            for own, theirs in zip(self.keys, keys):  # noqa: B905 (checked when the store was made)
+                own[start] = theirs[0]
+            for own, theirs in zip(self.columns, rows.columns):  # noqa: B905
+                own[start] = theirs[0]
+        else:
+            self.ts[start:stop] = rows.ts
+            self.arrival[start:stop] = rows.arrival
+            for own, theirs in zip(self.keys, keys, strict=True):
+                own[start:stop] = theirs
+            for own, theirs in zip(self.columns, rows.columns, strict=True):
+                own[start:stop] = theirs
         for at, mask in enumerate(rows.valid):
             if mask is not None or self.valid[at] is not None:
                 self._append_mask(at, mask, start, stop)
@@ -357,7 +367,7 @@ class Store:
         self.tuples = 0
         self.rows = 0
         self._numbers = 0
-        self._pairs = np.empty((2, 256), np.int64)
+        self._pairs = np.empty((2, FEW_PAIRS), np.int64)
         self.identify = [identity_of([shape.types[at] for at in columns])[0] for columns in shape.indexes]
 
     # -- putting -------------------------------------------------------------------------------------------------------
@@ -512,10 +522,11 @@ class Store:
     # -- looking up ----------------------------------------------------------------------------------------------------
 
     def probe(
-        self, index: int, keys: Int64s, low: Int64s, high: Int64s, below: int, above: int, start: int, stop: int
+        self, index: int, keys: Int64s, low: Int64s, high: Int64s | None, below: int, above: int, start: int, stop: int
     ) -> Found:
         """Pairs of the rows from `start` on with the tuples of their key in [low - below, high + above].
 
+        `high` is None if it is `low`.
         It may stop before `stop`, where pairs become too many: the result says where. What is given is void once more
         is asked for.
         """
@@ -528,7 +539,7 @@ class Store:
         return Found(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), parts, stop)
 
     def _look(
-        self, index: int, keys: Int64s, low: Int64s, high: Int64s, below: int, above: int, start: int, stop: int
+        self, index: int, keys: Int64s, low: Int64s, high: Int64s | None, below: int, above: int, start: int, stop: int
     ) -> tuple[int, list[tuple[Segment, int, int]]]:
         """Pairs of rows from `start` on: the row before which it stopped, and per segment from where to where."""
         if len(self._pairs[0]) > MOST_PAIRS:  # a single row had more

@@ -175,6 +175,11 @@ class Sessions(Windows):
         latest = max(min(self.reached + self.gap, END_OF_TIME) - 1, BEGINNING)
         return latest if end is None else min(latest, end - 1)
 
+    def demand(self, low_us: int) -> int:
+        ends = self.last[self.key >= 0] + self.gap
+        ends = ends[ends <= low_us]
+        return max(low_us - self.gap + 1, int(ends.max()) if len(ends) else BEGINNING)
+
     def flush(self, limit: int) -> tuple[Batch | None, int]:
         if limit <= 0 or not self.due():
             return None, 0

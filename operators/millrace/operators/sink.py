@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.batch import ANY_TIME, BEGINNING, Batch
 from millrace.operators.buffer import Reader
+from millrace.operators.grain import EVERY, Grain
 from millrace.operators.operator import Operator
 
 
@@ -28,6 +29,9 @@ class Sink(Operator):
 
     def execute(self, limit: int) -> int:
         raise AssertionError(f"{self.name}: a sink is drained, never executed")
+
+    def declares(self) -> Grain | None:
+        return EVERY if self.watched else None
 
     def drain(self) -> tuple[int, Batch] | None:
         """The rows that have come, with the number of the first."""

@@ -19,8 +19,8 @@ from millrace.operators.buffer import Buffer
 from millrace.operators.feeds import Feed, Feeds
 from millrace.operators.operator import Operator
 
-Cause = Literal["tuple", "client", "ets", "heartbeat", "close"]
-CAUSES: tuple[Cause, ...] = ("tuple", "client", "ets", "heartbeat", "close")
+Cause = Literal["tuple", "client", "ets", "heartbeat", "close", "lull"]
+CAUSES: tuple[Cause, ...] = ("tuple", "client", "ets", "heartbeat", "close", "lull")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +200,14 @@ class Source(Operator):
         return before <= self.mark and self._raise_mark(self.feeds.least(), cause)
 
     def reach(self, value_us: int, cause: Cause) -> bool:
-        """Raise the mark of a stream that the engine stamps; say whether that told anything new downstream."""
+        """Raise the mark without any feed's word: the engine stamps the stream, or its user has promised that much.
+
+        Says whether that told anything of use downstream.
+        """
         if self._raise_mark(value_us, cause):
             return True
-        # An operator that came later may not have been told what holds already.
-        return announce(self.mark, self.output, self.arcs)
+        # An operator that came later may not have been told what holds already, whichever way that went.
+        return announce(self.mark, self.output, self.arcs) if self.arcs else self.output.punctuate(self.mark)
 
     def _raise_mark(self, value_us: int, cause: Cause) -> bool:
         if value_us <= self.mark:
@@ -215,8 +218,7 @@ class Source(Operator):
         if self.arcs and cause != "tuple":
             told = announce(value_us, self.output, self.arcs)
         else:
-            told = value_us > self.output.promise
-            self.output.punctuate(value_us)
+            told = self.output.punctuate(value_us)
         self.punctuations[cause] += told
         return told
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from millrace.operators.batch import ANY_TIME, BEGINNING, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.kernels import updating
+from millrace.operators.kernels import replacing
 from millrace.operators.operator import Operator
 from millrace.operators.updates import Numbers, grown
 from millrace.operators.waiting import Merging
@@ -115,7 +115,7 @@ class Youngest:
         self._last = grown(self._last, self._numbers.count, BEGINNING)
         self._sources = grown(self._sources, self._numbers.count, source)
         kept = np.zeros(len(batch), np.uint8)
-        updating.youngest(slots, batch.ts, source, self._last, self._sources, kept)
+        replacing.youngest(slots, batch.ts, source, self._last, self._sources, kept)
         self.superseded += len(kept) - int(np.count_nonzero(kept))
         return batch if kept.all() else batch.take(kept.view(np.bool_))
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from millrace.operators.batch import BEGINNING, DTYPES, FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.groups import Keys
-from millrace.operators.kernels import grouping, updating
+from millrace.operators.kernels import grouping, replacing
 from millrace.operators.operator import Operator
 from millrace.operators.waiting import Merging
 from millrace.protocol import Field, Schema, Type
@@ -125,7 +125,7 @@ class Newest:
         """The rows that count (of each key the last, or every one that is not older than what came), and their keys."""
         slots = self.slots(batch)
         kept = np.zeros(len(slots), np.uint8)
-        updating.newest(slots, batch.ts, self._last, kept)
+        replacing.newest(slots, batch.ts, self._last, kept)
         rows = np.flatnonzero(kept)
         self.superseded += len(slots) - len(rows)
         if emit == "latest":
@@ -207,7 +207,7 @@ class Members:
         old: Int64s = self.owner[members]
         np.subtract.at(self.sizes, old[old >= 0], 1)
         np.add.at(self.sizes, owners[owners >= 0], 1)
-        updating.move(members, owners, self.owner, self._head, self._following, self._before)
+        replacing.move(members, owners, self.owner, self._head, self._following, self._before)
         return old
 
     def of(self, owners: Int64s) -> Int64s:

@@ -137,13 +137,13 @@ STREAM_OPTIONS: Sequence[OptionKind] = (
     OptionKind("ets_interval", "ets_interval_us", interval(1), "how often, if periodic", _TIMED),
     OptionKind("ets_retry", "ets_retry_us", interval(1), "when to ask a feed again", _EXTERNAL),
     OptionKind("propagation", "propagation", choice("arcs", "punctuation"), "how such a timestamp travels", _TIMED),
+    OptionKind("lull", "lull_us", interval(1, unset=True), "how far its time may fall behind the clock", _TIMED),
     OptionKind("progress", "progress", choice("tuples", "punctuation"), "whether tuples move the mark", _EXTERNAL),
     OptionKind("grace", "grace_us", interval(), "how long a feed that left may come back and go on", _EXTERNAL),
     OptionKind("update_key", "update_key", names, "the columns that identify what a row updates"),
     OptionKind("queue", "queue", choice("append", "fifo", "inplace", "linecutting"), "the queue of LATEST edges"),
     OptionKind("history", "history", switch, "whether the stream is archived"),
     OptionKind("extra", "extra", choice("refuse", "ignore"), "what happens to keys that are no columns"),
-    OptionKind("lull", "lull_us", interval(1), "a promise: data time is never further behind the clock", _EXTERNAL),
 )
 # Those that ALTER STREAM may change while the stream goes on.
 POLICY_OPTIONS: Final = tuple(row for row in STREAM_OPTIONS if row.becomes in POLICIES)

@@ -4,7 +4,7 @@ from millrace.client.aio import AsyncClient
 from millrace.client.backoff import Backoff
 from millrace.client.errors import ConnectionLost, Ended, ServerError
 from millrace.client.feed import AsyncFeed
-from millrace.client.subscription import ArrowBatch, AsyncSubscription, RowBatch
+from millrace.client.subscription import ArrowBatch, AsyncSubscription, ProgressTo, RowBatch
 from millrace.client.sync import Client, Feed, Subscription
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "ConnectionLost",
     "Ended",
     "Feed",
+    "ProgressTo",
     "RowBatch",
     "ServerError",
     "Subscription",

@@ -70,6 +70,13 @@ class ArrowBatch:
         return rows
 
 
+@dataclass(frozen=True, slots=True)
+class ProgressTo:
+    """Every row with a timestamp below this one has come."""
+
+    below_us: int
+
+
 Batch = RowBatch | ArrowBatch
 
 
@@ -103,7 +110,7 @@ class AsyncSubscription:
         self._schema: Schema | None = None
         self._channel: int | None = None
         # What came and was not read: batches and progress, in order. At most `window` rows.
-        self._inbox: deque[Batch | Progress] = deque()
+        self._inbox: deque[Batch | ProgressTo] = deque()
         self._waiting_rows = 0
         self._owed = 0  # rows read whose credit was not given back
         self._waiting = Waiting()
@@ -142,23 +149,39 @@ class AsyncSubscription:
     async def wait(self) -> None:
         """Until `next_batch` has an answer at once."""
         with contextlib.suppress(Ended):
-            await self._waiting.until(lambda: any(not isinstance(item, Progress) for item in self._inbox))
+            await self._waiting.until(lambda: any(not isinstance(item, ProgressTo) for item in self._inbox))
+
+    async def wait_update(self) -> None:
+        """Until `next_update` has an answer at once."""
+        with contextlib.suppress(Ended):
+            await self._waiting.until(lambda: bool(self._inbox))
 
     async def next_batch(self) -> Batch | None:
         """The next batch, or None at an end that this program wished."""
         while True:
-            try:
-                await self._waiting.until(lambda: bool(self._inbox))
-            except Ended:
-                return None
-            item = self._inbox.popleft()
-            if isinstance(item, Progress):
-                self.progress_us = item.value_us
-            else:
-                self._waiting_rows -= len(item)
-                self._owed += len(item)
-                self._repay()
+            item = await self.next_update()
+            if not isinstance(item, ProgressTo):
                 return item
+
+    async def next_update(self) -> Batch | ProgressTo | None:
+        """The next batch or progress, in their order, or None at an end that this program wished."""
+        try:
+            await self._waiting.until(lambda: bool(self._inbox))
+        except Ended:
+            return None
+        item = self._inbox.popleft()
+        if isinstance(item, ProgressTo):
+            self.progress_us = item.below_us
+        else:
+            self._waiting_rows -= len(item)
+            self._owed += len(item)
+            self._repay()
+        return item
+
+    async def updates(self) -> AsyncIterator[Batch | ProgressTo]:
+        """Batches and progress as they come."""
+        while (update := await self.next_update()) is not None:
+            yield update
 
     def _repay(self) -> None:
         """Give credit back once it is half a window, so that rows flow while credit is under way."""
@@ -218,9 +241,9 @@ class AsyncSubscription:
 
     def _put_progress(self, progress: Progress) -> None:
         """A later progress directly after an earlier one takes its place, so that it needs no credit."""
-        if self._inbox and isinstance(self._inbox[-1], Progress):
+        if self._inbox and isinstance(self._inbox[-1], ProgressTo):
             self._inbox.pop()
-        self._inbox.append(progress)
+        self._inbox.append(ProgressTo(progress.value_us))
 
     def _give_up(self, error: BaseException) -> None:
         self._client.forget(self)

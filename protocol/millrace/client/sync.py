@@ -12,7 +12,7 @@ from millrace.client.aio import AsyncClient
 from millrace.client.errors import Ended
 from millrace.client.feed import AsyncFeed
 from millrace.client.rows import Row
-from millrace.client.subscription import AsyncSubscription, Batch
+from millrace.client.subscription import AsyncSubscription, Batch, ProgressTo
 from millrace.protocol import Schema
 
 _T = TypeVar("_T")
@@ -186,6 +186,15 @@ class Subscription:
             if batch is None:
                 return
             yield batch
+
+    def updates(self, timeout: float | None = None) -> Iterator[Batch | ProgressTo]:
+        """Batches and progress as they come, in their order; TimeoutError as with `batches`."""
+        while True:
+            self._client.run(self._subscription.wait_update(), timeout)
+            update = self._client.run(self._subscription.next_update())
+            if update is None:
+                return
+            yield update
 
     def close(self) -> None:
         """Tell the server to stop."""

@@ -14,6 +14,7 @@ import typer
 from millrace.cli import show
 from millrace.cli.link import Link, segment
 from millrace.protocol.errors import MillraceError, Refuse
+from millrace.protocol.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from millrace.client import Client
@@ -61,21 +62,32 @@ def tail(
     query: Annotated[str, typer.Argument()],
     from_sequence: Annotated[int | None, typer.Option("--from", min=0, help="The first row's sequence number.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.")] = None,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Show the time below which the rows are complete, too.")
+    ] = False,
 ) -> None:
     """Print a query's rows as they come, a JSON object per line; with --json each with its query and number."""
     try:
-        _print_rows(link, query, from_sequence, limit)
+        _print_rows(link, query, from_sequence, limit, progress=progress)
     except (KeyboardInterrupt, BrokenPipeError):
         # What is still buffered is dropped: writing it could block for ever if whoever reads has stopped reading.
         show.nobody_reads()
 
 
-def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | None) -> None:
+def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | None, *, progress: bool) -> None:
+    from millrace.client import ProgressTo
+
     left = limit
-    with connected(link) as client, client.subscribe(query, from_sequence=from_sequence) as subscription:
+    with (
+        connected(link) as client,
+        client.subscribe(query, from_sequence=from_sequence, progress=progress) as subscription,
+    ):
         first = subscription.next_sequence if from_sequence is None else from_sequence
         show.tell(f"reading {query} from row {first}; Ctrl-C ends it")
-        for batch in subscription.batches():
+        for batch in subscription.updates():
+            if isinstance(batch, ProgressTo):
+                _print_progress(link, query, batch.below_us)
+                continue
             rows = batch.dicts()[:left]
             for number, row in enumerate(rows, batch.sequence):
                 readable = _readable(row, subscription.schema)
@@ -85,6 +97,15 @@ def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | 
             left = None if left is None else left - len(rows)
             if left == 0:
                 break
+
+
+def _print_progress(link: Link, query: str, below_us: int) -> None:
+    """With --json a line among the rows, as the server says it to JSON lines; else talk, beside them."""
+    if link.as_json:
+        show.out(json.dumps({"query": query, "progress": format_timestamp(below_us)}))
+        show.flush()
+    else:
+        show.tell(f"complete up to {format_timestamp(below_us)}")
 
 
 @contextmanager

@@ -134,7 +134,9 @@ class Run:
         clocked = any(_clocked(stream) for stream in streams.values())
         # A stream that is not declared is one of late tuples, which tell when they came.
         late = any(name not in streams for query in self.script.queries.values() for name in query.reads_streams)
-        return looks or clocked or late
+        # An update queue may supersede nothing that its time alone would not: what is not simultaneous comes apart.
+        newest = any(edge.updates for q in self.script.queries.values() for node in q.nodes for edge in node.edges)
+        return looks or clocked or late or newest
 
     def _cursors(self, advanced: Advanced) -> list[Cursor]:
         cursors = []
@@ -234,7 +236,8 @@ class Run:
 
 def _clocked(stream: StreamDefinition) -> bool:
     """Whether the clock stamps the stream, speaks for it while it is silent, or says what is too far ahead."""
-    return stream.timestamps != "external" or stream.max_skew_us is not None or stream.ahead_us is not None
+    spoken_for = stream.max_skew_us is not None or stream.lull_us is not None
+    return stream.timestamps != "external" or spoken_for or stream.ahead_us is not None
 
 
 def _ended(output: Output) -> Callable[[type[BaseException] | None, BaseException | None, object], None]:

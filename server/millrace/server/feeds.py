@@ -74,7 +74,8 @@ class Feeds:
         self.guessed = frozenset(
             definition.name
             for definition in definitions
-            if definition.timestamps == "external" and definition.max_skew_us is not None and definition.ets != "none"
+            if definition.timestamps == "external"
+            and (definition.lull_us is not None or (definition.max_skew_us is not None and definition.ets != "none"))
         )
         self._runner.guessing = bool(self.guessed)
 

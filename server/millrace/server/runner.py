@@ -117,12 +117,14 @@ class Runner:
         self.feeds: dict[tuple[str, str], FeedPeer] = {}
         self.outlets: dict[str, Outlet] = {}
         self.steps = 0
+        self._progress: dict[str, int] = {}
         self.late: dict[str, int] = {}
         self.far: dict[str, int] = {}
         self.guessing = False  # whether some stream's time may be guessed by the clock
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
         self.on_reconfiguration: Callable[[float], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
+        self.on_failure: Callable[[], None] = _ignore
         self._clock = Clock() if clock is None else clock
         self._look_seconds = look_seconds
         self._stepped_us = 0
@@ -243,6 +245,10 @@ class Runner:
         """Whether a slow consumer had paused the query; it is the admin's pause from now on."""
         return self._held.pop(query, None) is not None
 
+    def holds(self, query: str) -> bool:
+        """Whether the query waits for a slow consumer."""
+        return query in self._held
+
     # -- the loop ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -293,6 +299,7 @@ class Runner:
         self._more = effects.more
         for order in effects.orders:
             self._carry_out(order)
+        self._tell_progress()
 
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
@@ -357,9 +364,15 @@ class Runner:
             outlet.deliver(order.sequence, order.batch)
 
     def _progressed(self, order: Progressed) -> None:
-        outlet = self.outlets.get(order.query)
-        if outlet is not None:
-            outlet.progressed(order.value_us)
+        self._progress[order.query] = order.value_us
+
+    def _tell_progress(self) -> None:
+        """Of what a step has said of a query's progress the last is enough, behind all its rows."""
+        progress, self._progress = self._progress, {}
+        for query, value_us in progress.items():
+            outlet = self.outlets.get(query)
+            if outlet is not None:
+                outlet.progressed(value_us)
 
     def _late(self, order: Late) -> None:
         self.late[order.stream] = self.late.get(order.stream, 0) + len(order.batch)
@@ -428,6 +441,7 @@ class Runner:
         log.error(
             "a query failed", query=order.query, reason=order.reason, lost=order.lost, detail=order.detail or None
         )
+        self.on_failure()
 
     def _complain(self, text: str, tuples: int, **about: str) -> None:
         """Told at once, then now and then: a stream of bad rows must not become a stream of lines."""

@@ -153,6 +153,7 @@ class Outlet:
         self._retained: deque[tuple[int, Batch]] = deque()
         self._retained_tuples = 0
         self._wait = wait
+        self._progress: int | None = None
 
     def deliver(self, sequence: int, batch: Batch) -> None:
         self.next_sequence = sequence + len(batch)
@@ -162,6 +163,7 @@ class Outlet:
         self._look_for_slow_ones()
 
     def progressed(self, value_us: int) -> None:
+        self._progress = value_us
         for consumer in tuple(self.consumers):
             consumer.progressed(value_us)
 
@@ -174,6 +176,8 @@ class Outlet:
         self.consumers.append(consumer)
         for sequence, batch in self._retained_from(first):
             consumer.put(sequence, batch)
+        if self._progress is not None:
+            consumer.progressed(self._progress)  # others have been told already, and it holds for whoever comes
         self._look_for_slow_ones()
         return first
 

@@ -7,7 +7,7 @@ hash, or 0, and `links` leads from each tuple to the next one of its hash, from 
 key stands for the whole key; whether that is exact is the caller's business.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 import cython
 
@@ -48,24 +48,23 @@ def fold(states: cython.longlong[:], columns: list[Any]) -> None:
 def link(
     keys: cython.const[cython.longlong][:],
     ts: cython.const[cython.longlong][:],
-    unlinked: cython.const[cython.uchar][:],
+    unlinked: Optional[cython.const[cython.uchar][:]],
     shift: cython.longlong,
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     table: cython.int[:],
     links: cython.int[:],
 ) -> None:
-    """Make the tuples from slot `start` to `stop` findable, but for those marked in `unlinked` (empty: none is)."""
+    """Make the tuples from slot `start` to `stop` findable, but for those marked in `unlinked` (None: none is)."""
     slot: cython.Py_ssize_t
     at: cython.Py_ssize_t
     newest: cython.int
     mask: cython.Py_ssize_t = table.shape[0] - 1
-    some: cython.bint = unlinked.shape[0] > 0
     if not cython.compiled:
-        keys, ts, unlinked = memoryview(keys), memoryview(ts), memoryview(unlinked)
+        keys, ts = memoryview(keys), memoryview(ts)
         table, links = memoryview(table), memoryview(links)
     for slot in range(start, stop):
-        if some and unlinked[slot]:
+        if unlinked is not None and unlinked[slot]:
             continue
         at = mix(mix(0, keys[slot]), ts[slot] >> shift) & mask
         newest = table[at] - 1
@@ -80,7 +79,7 @@ def link(
 def probe(
     keys: cython.const[cython.longlong][:],
     low: cython.const[cython.longlong][:],
-    high: cython.const[cython.longlong][:],
+    high: Optional[cython.const[cython.longlong][:]],
     below: cython.longlong,
     above: cython.longlong,
     start: cython.Py_ssize_t,
@@ -99,9 +98,9 @@ def probe(
     """Find the pairs of rows `start` to `stop` with tuples of a segment; returns the row before which it stopped
     because no more pairs fit, and how many pairs there are.
 
-    A row matches the tuples of its key in [low - below, high + above]. The segment's times lie in [first, last], and
-    slots under `least` do not count. pairs[0] gets rows, pairs[1] slots, from `count` on; a row's pairs are there
-    whole or not at all, in order of arrival within a bucket of time.
+    A row matches the tuples of its key in [low - below, high + above]; `high` is None if it is `low`. The segment's
+    times lie in [first, last], and slots under `least` do not count. pairs[0] gets rows, pairs[1] slots, from `count`
+    on; a row's pairs are there whole or not at all, in order of arrival within a bucket of time.
     """
     i: cython.Py_ssize_t
     slot: cython.Py_ssize_t
@@ -117,12 +116,12 @@ def probe(
     time: cython.longlong
     state: cython.ulonglong
     if not cython.compiled:
-        keys, low, high = memoryview(keys), memoryview(low), memoryview(high)
+        keys, low = memoryview(keys), memoryview(low)
         stored, ts, pairs = memoryview(stored), memoryview(ts), memoryview(pairs)
         table, links = memoryview(table), memoryview(links)
     for i in range(start, stop):
         begin = low[i] - below
-        end = high[i] + above
+        end = (low[i] if high is None else high[i]) + above
         if begin < first:
             begin = first
         if end > last:
