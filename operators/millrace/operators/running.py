@@ -58,8 +58,20 @@ class Totals(State):
         return self._built(changed[order])
 
     def _each(self, rows: Rows) -> list[tuple[Batch, Faults | None]]:
-        """Row by row, so that each row's total is that of the rows before it and its own."""
-        return [self._changed(rows.slice(at, at + 1)) for at in range(len(rows.ts))]
+        """Row by row, so that each row's total is that of the rows before it and its own.
+
+        Groups know nothing of each other: the first rows of all of them go together, then the second ones.
+        """
+        keys = self._grouping.key_columns
+        slots = self.table.find([rows.columns[at] for at in keys], [rows.valid[at] for at in keys], len(rows.ts))
+        places = rounds(slots)
+        parts = [self._changed(rows.take(place)) for place in places]
+        order = np.argsort(np.concatenate(places))
+        batch = Batch.concat([part for part, _ in parts]).take(order)
+        if all(faults is None for _, faults in parts):
+            return [(batch, None)]
+        faults = [np.zeros(len(part), np.uint8) if failed is None else failed for part, failed in parts]
+        return [(batch, np.concatenate(faults)[order])]
 
     def _built(self, slots: Int64s) -> tuple[Batch, Faults | None]:
         columns, valid, faults = self.table.finish(slots)
@@ -105,6 +117,17 @@ class Totals(State):
         table, times = data
         self.table.restore(table)
         self._times = times.copy()
+
+
+def rounds(slots: Int64s) -> list[Int64s]:
+    """Where each slot stands first, second and so on: in each round every slot at most once, in the order of places."""
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    number = np.arange(len(slots)) - np.searchsorted(ordered, ordered)
+    rank = np.empty(len(slots), np.int64)
+    rank[order] = number
+    by_rank = np.argsort(rank, kind="stable")
+    return np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])
 
 
 class RunningAggregate(Stateful):
