@@ -33,6 +33,7 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Heard,
+    JoinTurned,
     Late,
     Measured,
     PauseQuery,
@@ -284,9 +285,17 @@ class Engine:
             executions -= done
         if self._remembering:
             failures.check_states(self, worked, effects)
+            self._tell_turns(worked, effects)
         for component in worked:
             for waiter in component.waiters:
                 waiter.clock_idle(self.moment.now_us)
+
+    def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
+        for component in worked:
+            for waiter in component.waiters:
+                if isinstance(waiter, Join) and waiter.tempo.untold:
+                    for switch in waiter.tempo.tell():
+                        effects.orders.append(JoinTurned(waiter.name, switch.mode, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""

@@ -346,6 +346,15 @@ class RowsFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinTurned:
+    """A join takes its rows in another way from now on, and the numbers that caused it (see Tempo)."""
+
+    operator: str
+    mode: str
+    numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class QueryFailed:
     """A query could not go on and has stopped, alone: why, and how many tuples it held then, which are lost to it.
 
@@ -370,6 +379,7 @@ Effect = (
     | Answer
     | Rejected
     | RowsFailed
+    | JoinTurned
     | QueryFailed
 )
 

@@ -9,6 +9,7 @@ from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
+from millrace.operators.join import Join
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
@@ -185,6 +186,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "blocked": isinstance(found, Prone) and found.blocked(),
         "state_tuples": found.state_tuples,
         "state_bytes": found.state_bytes,
+        "join": found.numbers() if isinstance(found, Join) else None,
         "low_water_us": time_or_none(found.output.promise),
     }
 
@@ -223,3 +225,13 @@ def idle_us(found: Operator, position: int, now_us: int) -> int:
     assert isinstance(found, Prone)
     since = found.idle_since[position]
     return found.idle_us[position] + (0 if since is None else now_us - since)
+
+
+def join_orders(engine: Engine) -> list[dict[str, Any]]:
+    """The queries whose joins do not go by the order or the alpha of their statement any more."""
+    return [
+        {"query": name, "order": join.order, "alpha": join.tempo.alpha}
+        for name, query in sorted(engine.queries_by_name.items())
+        for join in [next((one for one in query.operators if isinstance(one, Join)), None)]
+        if join is not None and not join.as_planned
+    ]

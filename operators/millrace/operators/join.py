@@ -68,6 +68,7 @@ class Join(Lines):
         self.order: Order = "sync" if self._by_rows else spec.order
         self.mode: Mode = "sync" if self.order == "adaptive" else self.order
         self.tempo = Tempo(len(inputs), self._window_us(), spec.alpha)
+        self._planned = (self.order, spec.alpha)
         self._outer = spec.outer
         self._turn = 0
         self._left = False
@@ -479,6 +480,11 @@ class Join(Lines):
                 f"{self.name}: what reads it relies on its order; create the query anew with order = 'arrival', or "
                 "choose among sync, filter and adaptive"
             )
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether order and alpha are those of its spec."""
+        return (self.order, self.tempo.alpha) == self._planned
 
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
         """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.

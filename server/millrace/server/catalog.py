@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 from pydantic import ValidationError
 
+from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -28,12 +30,14 @@ from millrace.engine.events import (
     PauseQuery,
     ResumeQuery,
     SetBreak,
+    SetOrder,
     SetStrategy,
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.join import Order as JoinOrder
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.decisions import ComponentDecisions, Decisions, PausedQuery, decided
+from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
@@ -366,6 +370,11 @@ class Catalog:
     async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
 
+    async def set_order(
+        self, query: str, order: JoinOrder | None, alpha: float | None, check: Check = _nothing
+    ) -> dict[str, Any]:
+        return await self._change("order", lambda: self._runner.command(SetOrder(query, order, alpha)), check)
+
     async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
             try:
@@ -481,9 +490,10 @@ class Catalog:
             components=tuple(self._settled(found) for found in decided(self._engine) if self._outlasts(found)),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
-                for query in self._engine.queries()
+                for query in sorted(self._engine.queries(), key=itemgetter("name"))
                 if query["state"] != "running" and not self._runner.holds(query["name"])
             ),
+            joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
         )
 
     def _outlasts(self, component: ComponentDecisions) -> bool:
