@@ -31,6 +31,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
     "wire-aggregate": lambda: wire.aggregate(10_000, 20_000_000, 3e6),
+    "wire-join": lambda: wire.join(10_000, 10_000_000, 2e6),
     "wire-idle": lambda: wire.idle_connections(1_000),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),

@@ -77,6 +77,14 @@ class Grouped:
         tail[self._at : self._at + times.nbytes] = times.tobytes()
         return bytes(tail)
 
+    def pairs(self, frames: int, band_us: int) -> int:
+        """How many pairs of one key lie no further apart than that, each tuple with itself too."""
+        keys = np.concatenate([self.keys[number % DIFFERENT] for number in range(frames)])
+        span = len(keys) * APART_US + 2 * band_us
+        places = np.sort(keys * span + np.arange(len(keys)) * APART_US)
+        above = np.searchsorted(places, places + band_us, "right")
+        return int((above - np.searchsorted(places, places - band_us, "left")).sum())
+
     def groups(self, frames: int, window_us: int) -> int:
         """How many groups all windows together have that are over when the last tuple comes."""
         rows = len(self._times)

@@ -31,6 +31,12 @@ CREATE STREAM packets (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts');
 CREATE QUERY counted AS SELECT k, count(*) AS n, sum(v) AS total, window_start
   FROM TUMBLE(packets, ts, INTERVAL '{window_us} microseconds') GROUP BY k, window_start;
 """
+# Every tuple goes to both sides: it is stored and looks up twice.
+JOINED = """
+CREATE STREAM packets (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts');
+CREATE QUERY counted AS SELECT a.k, a.v, b.v AS w FROM packets a JOIN packets b
+  ON a.k = b.k AND a.ts BETWEEN b.ts - INTERVAL '{band_us} microseconds' AND b.ts + INTERVAL '{band_us} microseconds';
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,19 @@ def aggregate(rows: int, tuples: int, bound: float, *, window_us: int = 10_000_0
     return [
         Figure(f"{name}, {GROUPS:,} groups", total / seconds / 1e6, "M tuples/s", bound / 1e6, most=False),
     ]
+
+
+def join(rows: int, tuples: int, bound: float, *, band_us: int = 1_000) -> list[Figure]:
+    """Tuples per second through TCP, decoding and the engine into a band join of a stream with itself."""
+    frames = max(1, tuples // rows)
+    with daemon() as server:
+        server.sql(JOINED.format(band_us=band_us))
+        seconds = send(server, "groups", rows, frames)
+        given = _settled(server)
+    expected = Grouped(rows).pairs(frames, band_us)
+    assert given == expected, f"{given} pairs, expected {expected}"
+    name = f"TCP, Arrow frames of {rows:,}: band join of the stream with itself"
+    return [Figure(name, rows * frames / seconds / 1e6, "M tuples/s", bound / 1e6, most=False)]
 
 
 def _settled(server: Daemon) -> int:

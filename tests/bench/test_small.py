@@ -40,6 +40,12 @@ def test_from_a_socket_to_windows() -> None:
     assert speed.value > 0
 
 
+def test_from_a_socket_to_pairs() -> None:
+    """`join` itself compares the pairs with those that were sent."""
+    (speed,) = wire.join(1_000, 20_000, 1.0, band_us=5_000)
+    assert speed.value > 0
+
+
 def test_windows_against_duckdb() -> None:
     """`tumbling` itself compares rows and counts with DuckDB's."""
     assert [figure.unit for figure in aggregate.tumbling(20_000, 1_000, repeats=1)] == ["ns/tuple", "ns/tuple", "times"]
