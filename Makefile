@@ -3,6 +3,7 @@
 #   make demo [SECONDS=10]   start a server, feed it, watch results; until Ctrl-C, or for so many seconds
 #   make test                the test suite                make test-pure   the same without compiled kernels
 #   make check               lint, types and tests: what CI runs
+#   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios
@@ -20,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test test-pure check lint types format bench figures simulate lock clean distclean kernels
+.PHONY: help setup demo test test-pure check check-api lint types format bench figures simulate lock clean distclean kernels
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,6 +65,9 @@ test-pure: $(VENV)/.installed
 	MILLRACE_NO_KERNELS=1 PYTHONPATH="$$copy/server:$$copy/operators:$$copy/protocol" "$$python" -m pytest -p no:cacheprovider
 
 check: lint types test
+
+check-api: setup
+	@MILLRACE_API_QUESTIONS=$(or $(QUESTIONS),500) $(BIN)/python -m pytest tests/server/test_openapi.py
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check .

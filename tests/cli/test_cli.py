@@ -73,6 +73,66 @@ def test_strategies_and_break_points(server):
     assert server.millrace("break", "unset", "q.select1").returncode == 0
 
 
+def test_trying_a_strategy(server):
+    done = server.millrace("strategy", "try", "a", "bfs", "--for", "50ms", "--revert-if", "queue >= 0")
+    assert done.returncode == 0, done
+    head, *table = done.stdout.splitlines()
+    assert head.split() == ["before", "(dfs)", "during", "(bfs)", "change"]
+    assert [line.split("  ")[0] for line in table][:5] == [
+        "latency mean",
+        "latency p50",
+        "latency p99",
+        "latency max",
+        "queue mean",
+    ]
+    assert "measuring under dfs" in done.stderr
+    assert done.stderr.endswith("the trial went back to dfs: queue >= 0\n")
+    assert server.json("strategy", "show", "a")["strategy"] == "dfs"
+    said = server.json("strategy", "try", "a", "bfs", "--for", "20ms", "--before", "30ms", "--revert")
+    assert (said["outcome"], said["for_seconds"], said["before_seconds"]) == ("reverted", 0.02, 0.03)
+    assert server.json("strategy", "trial", "a")["outcome"] == "reverted"
+    assert "latency p99" in server.millrace("strategy", "trial", "a").stdout
+    assert server.millrace("strategy", "trial", "a", "--cancel").returncode == 1
+    assert server.millrace("strategy", "try", "a", "fast").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--revert-if", "p99 > 5"), ("p99 > 200ms", "idle-wait > 20%")),
+        (("--for", "long"), ("10 seconds",)),
+        (("--before", "5"), ("10 seconds",)),
+        (("--revert", "--revert-if", "p99 > 5 ms"), ("one of the two",)),
+    ],
+)
+def test_a_trial_that_is_asked_for_wrongly_is_wrong_usage(server, flags, words):
+    done = server.millrace("strategy", "try", "a", "bfs", *flags)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert all(word in said for word in words), said
+
+
+def test_a_watcher_that_goes_away_does_not_end_the_trial(server):
+    watcher = subprocess.Popen(
+        [*MILLRACE, "strategy", "try", "a", "bfs", "--for", "20s", "--before", "10ms"],
+        env=clean_environment(MILLRACE_ADMIN=server.admin),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert watcher.stderr
+    while "under bfs" not in watcher.stderr.readline():
+        pass
+    watcher.send_signal(signal.SIGINT)
+    assert "millrace strategy trial a" in watcher.stderr.read()
+    assert watcher.wait(30) == 1
+    watcher.stderr.close()
+    assert server.json("strategy", "trial", "a")["state"] == "during"
+    assert "a trial of component a runs" in server.millrace("strategy", "set", "a", "rr").stderr
+    assert server.json("strategy", "trial", "a", "--cancel")["outcome"] == "cancelled"
+    assert server.json("strategy", "show", "a")["strategy"] == "dfs"
+
+
 def test_explain(server):
     assert "q.union1" in server.millrace("explain", "q").stdout
     assert "q.union1" in server.json("explain", "q")["text"]
@@ -87,6 +147,47 @@ def test_what_is_kept_for_ever_is_warned_of(server, tmp_path):
     file.write_text("CREATE STREAM a (k BIGINT); SELECT x.k FROM a x JOIN a y ON x.k = y.k;", "utf-8")
     ran = millrace("run", str(file))
     assert ran.stderr.startswith("millrace: query q: warning: the rows of x and of y are kept for ever")
+
+
+def test_explain_analyze(server):
+    shown = server.millrace("explain", "q", "--analyze").stdout
+    assert "q.union1" in shown
+    assert "selectivity" in shown
+    assert server.millrace("sql", "EXPLAIN ANALYZE q").stdout.splitlines()[0] == shown.splitlines()[0]
+    assert server.json("explain", "q", "--analyze")["state"] == "running"
+
+
+def test_the_graph_as_a_drawing(server):
+    heads = {
+        "mermaid": "flowchart LR",
+        "dot": 'digraph "a" {',
+        "table": "operator",
+        "text": "component a: dfs, weight 1",
+    }
+    for form, head in heads.items():
+        assert server.millrace("component", "show", "a", "--format", form).stdout.startswith(head)
+    assert server.json("component", "show", "a", "--format", "dot")["arcs"][0]["from"] == "a.source"
+    assert server.millrace("component", "show", "a", "--format", "png").returncode == 2
+
+
+def test_export(server, tmp_path):
+    exported = server.millrace("export").stdout
+    assert "CREATE STREAM a (k BIGINT, name TEXT);\n" in exported
+    assert "-- millrace strategy set a dfs\n" in exported
+    file = tmp_path / "again.sql"
+    file.write_text(exported)
+    assert "there is already a stream" in server.millrace("apply", str(file)).stderr
+    assert server.json("export")["statements"][0] == "CREATE STREAM a (k BIGINT, name TEXT)"
+
+
+def test_weight_and_the_reason_of_a_pause(server):
+    assert server.millrace("component", "weight", "b", "3").returncode == 1
+    assert server.millrace("component", "weight", "a", "3").stderr == "a now weighs 3\n"
+    assert server.json("component", "show", "a")["weight"] == 3
+    assert server.millrace("component", "weight", "a", "0").returncode == 2
+    assert server.millrace("query", "pause", "q", "--reason", "for lunch").returncode == 0
+    assert server.json("query", "show", "q")["reason"] == "for lunch"
+    assert server.millrace("query", "resume", "q").returncode == 0
 
 
 def test_why(server):

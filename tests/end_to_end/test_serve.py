@@ -67,7 +67,9 @@ def test_wrong_configuration_is_exit_78(tmp_path):
     database = tmp_path / "catalog.sqlite"
     database.write_text("this is no database, and long enough to be noticed as such" * 100)
     flags = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(tmp_path))
-    assert "catalog.sqlite" in refused("serve", *flags, code=78)
+    said = refused("serve", *flags, code=1)
+    assert (said.count("\n"), "cannot read the catalog" in said, "catalog.sqlite" in said) == (1, True, True)
+    assert database.read_text().startswith("this is no database")
 
 
 def test_config_check_prints_what_would_hold(tmp_path):

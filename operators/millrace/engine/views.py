@@ -111,6 +111,39 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
     }
 
 
+def decisions(engine: Engine) -> list[dict[str, Any]]:
+    """What an admin has decided of each component's scheduling, in terms that outlive the process.
+
+    Components and forks have names that depend on the order in which things were made, so each is also named by an
+    operator: `first`, the component's oldest, and `fork_of`, the one whose output a fork shares.
+    """
+    origins: dict[Operator, str] = {fork: operator.name for operator, fork in engine.graph.forks.items()}
+    return [
+        {
+            "component": found.name,
+            "first": next(operator.name for operator in found.table),
+            "strategy": str(found.strategy),
+            "weight": found.weight,
+            "operators": [
+                {
+                    "operator": row.operator.name,
+                    "fork_of": origins.get(row.operator),
+                    "strategy": str(row.strategy),
+                }
+                for row in found.table.values()
+                if row.strategy != found.strategy
+            ],
+            "breaks": [operator.name for operator in found.table if operator.name in engine.graph.breaks],
+        }
+        for found in engine.graph.components
+    ]
+
+
+def forks(engine: Engine) -> dict[str, str]:
+    """By operator whose output several share, the fork's name."""
+    return {operator.name: fork.name for operator, fork in engine.graph.forks.items()}
+
+
 def operator(engine: Engine, found: Operator) -> dict[str, Any]:
     waiting = isinstance(found, Prone)
     now_us = engine.moment.now_us
@@ -121,6 +154,7 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
         "queries": queries_of(engine, found),
         "component": engine.graph.component_of(found).name,
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
+        "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,
@@ -143,6 +177,24 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
         "state_tuples": found.state_tuples,
         "state_bytes": found.state_bytes,
         "low_water_us": time_or_none(found.output.promise),
+    }
+
+
+def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, float, tuple[int, ...]]]:
+    """By operator, what only grows: tuples in and out, executions, microseconds busy, and idle-waiting per input.
+
+    Cheap enough to be looked at every second. Waiting goes on while the engine makes no steps, so the clock is told.
+    """
+    now_us = max(now_us, engine.moment.now_us)
+    return {
+        found.name: (
+            found.counts.input_tuples,
+            found.counts.output_tuples,
+            found.counts.executions,
+            engine.costs.get(found.name, (0, 0.0))[1],
+            tuple(idle_us(found, at, now_us) for at in range(len(found.inputs))) if isinstance(found, Prone) else (),
+        )
+        for found in engine.graph.operators.values()
     }
 
 

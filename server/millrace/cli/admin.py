@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli import show
+from millrace.cli import show, trial
 from millrace.cli.link import Link, segment
 from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
@@ -49,9 +50,12 @@ def groups() -> dict[str, typer.Typer]:
     made["stream"].command("drop")(linked(_drop("stream")))
     made["sink"].command("drop")(linked(_drop("sink")))
     made["component"].command("table")(linked(component_table))
+    made["component"].command("weight")(linked(component_weight))
     made["strategy"] = typer.Typer(help="Which operator runs next.", no_args_is_help=True)
     made["strategy"].command("show")(linked(strategy_show))
     made["strategy"].command("set")(linked(strategy_set))
+    made["strategy"].command("try")(linked(trial.strategy_try))
+    made["strategy"].command("trial")(linked(trial.strategy_trial))
     made["break"] = typer.Typer(help="Virtual break points in the query graph.", no_args_is_help=True)
     made["break"].command("set")(linked(break_set))
     made["break"].command("unset")(linked(break_unset))
@@ -61,7 +65,9 @@ def groups() -> dict[str, typer.Typer]:
 def _group(kind: str) -> typer.Typer:
     group = typer.Typer(help=HELP[kind], no_args_is_help=True)
     group.command("list", help=f"List all {PLURALS[kind]}.")(linked(_lister(kind)))
-    group.command("show", help=f"Show one {kind}, whole.")(linked(_shower(kind)))
+    group.command("show", help=f"Show one {kind}, whole.")(
+        linked(component_show if kind == "component" else _shower(kind))
+    )
     return group
 
 
@@ -145,9 +151,24 @@ def _run_sql(link: Link, text: str, dry_run: bool) -> None:
             show.tell(f"{'would ' if dry_run else ''}{words} {statement['name']}")
 
 
-def explain(link: Link, query: Name) -> None:
-    """Show the plan of a running query."""
-    answer = link.get(f"queries/{segment(query)}/explain")
+def export(link: Link) -> None:
+    """Print the catalog as SQL that another server can apply; what SQL does not say stands in comments."""
+    answer = link.get("catalog")
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.out(answer["sql"].rstrip())
+
+
+def explain(
+    link: Link,
+    query: Name,
+    analyze: Annotated[
+        bool, typer.Option("--analyze", help="Per operator: rates, selectivity, cost, queue, idle-waiting, state.")
+    ] = False,
+) -> None:
+    """Show the plan of a running query, and what its operators really do."""
+    answer = link.get(f"queries/{segment(query)}/explain" + ("?analyze=true" if analyze else ""))
     if link.as_json:
         show.as_json(answer)
     else:
@@ -168,9 +189,12 @@ def why(link: Link, query: Name) -> None:
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 
-def query_pause(link: Link, name: Name) -> None:
+def query_pause(
+    link: Link, name: Name, reason: Annotated[str | None, typer.Option(help="Why, for whoever looks later.")] = None
+) -> None:
     """Pause a query: it takes nothing, and counts what it skips, until it is resumed."""
-    _done(link, link.post(f"queries/{segment(name)}/pause"), f"paused query {name}")
+    body = None if reason is None else {"reason": reason}
+    _done(link, link.post(f"queries/{segment(name)}/pause", body), f"paused query {name}")
 
 
 def query_resume(link: Link, name: Name) -> None:
@@ -180,6 +204,30 @@ def query_resume(link: Link, name: Name) -> None:
 
 
 # -- scheduling --------------------------------------------------------------------------------------------------------
+
+
+class Form(StrEnum):
+    MERMAID = "mermaid"
+    DOT = "dot"
+    TABLE = "table"
+    TEXT = "text"
+
+
+def component_show(
+    link: Link,
+    name: Name,
+    form: Annotated[
+        Form | None,
+        typer.Option("--format", help="Draw its graph: operators, arcs, queues, rates, strategies, breaks."),
+    ] = None,
+) -> None:
+    """Show one component, whole, or its graph as a drawing."""
+    if form is None:
+        _print(link, link.get(f"components/{segment(name)}"))
+    elif link.as_json:
+        show.as_json(link.get(f"components/{segment(name)}/graph"))
+    else:
+        show.out(link.get(f"components/{segment(name)}/graph?format={form.value}")["text"])
 
 
 def component_table(link: Link, name: Name) -> None:
@@ -201,6 +249,12 @@ def _row_lines(row: Mapping[str, Any]) -> Iterator[list[str]]:
     for pred, succ in zip_longest(row["pred"] or ["-"], row["succ"] or ["-"], fillvalue=""):
         yield [state, pred, succ, transition]
         state = transition = ""
+
+
+def component_weight(link: Link, name: Name, weight: Annotated[int, typer.Argument(min=1)]) -> None:
+    """Set a component's share of the processor against the others'."""
+    answer = link.put(f"components/{segment(name)}/weight", {"weight": weight})
+    _done(link, answer, f"{name} now weighs {weight}")
 
 
 def strategy_show(link: Link, component: Name) -> None:

@@ -22,7 +22,7 @@ EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 78  # sysexits' EX_CONFIG
 
 # Commands whose modules are imported only when they are asked for: (module, function).
-LAZY: Final = {"run": ("millrace.cli.run", "run")}
+LAZY: Final = {"run": ("millrace.cli.run", "run"), "top": ("millrace.cli.top", "top")}
 
 
 class Commands(TyperGroup):
@@ -54,6 +54,7 @@ app = typer.Typer(
 app.command("serve")(serving.serve)
 app.command("apply")(linked(admin.apply))
 app.command("sql")(linked(admin.sql))
+app.command("export")(linked(admin.export))
 app.command("feed")(linked(feed))
 app.command("tail")(linked(tail))
 app.command("explain")(linked(admin.explain))

@@ -8,28 +8,37 @@ No route waits for anything but the engine's next steps.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fastapi import FastAPI, Path, Request, Response
+from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from millrace.engine import views
+from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
+from millrace.server.analysis import analyze as analyzed
+from millrace.server.analysis import asked_for
+from millrace.server.catalog import Check
+from millrace.server.conditions import FORMS
 from millrace.server.console import page
+from millrace.server.etags import Changed, etag, matches
+from millrace.server.graph import draw, render
 from millrace.server.metrics import version
 from millrace.server.names import nearest
+from millrace.server.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
+from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
 
 if TYPE_CHECKING:
     from millrace.server.daemon import Daemon
 
-PROBLEM: Final = "application/problem+json"
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
-# A million characters of SQL, each at its longest in JSON.
-BODY_BYTES: Final = 8 * 2**20
+# A million characters of SQL, each at its longest in JSON: twelve bytes, an escaped pair of surrogates.
+BODY_BYTES: Final = 16 * 2**20
 # What a load balancer may ask without a token.
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 
@@ -39,18 +48,23 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_strategy": 400,
     "unauthorised": 401,
     "shutting_down": 503,
+    "changed": 412,
+    "catalog": 500,
     "unknown_stream": 404,
     "unknown_query": 404,
     "unknown_sink": 404,
     "unknown_component": 404,
     "unknown_operator": 404,
+    "unknown_trial": 404,
+    "bad_condition": 400,
+    "bad_span": 400,
 }
 
 
 class SqlRequest(BaseModel):
     """Statements to plan, and to apply unless it is a dry run."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     sql: str = Field(description="One or more statements, separated by semicolons.", max_length=1_000_000)
     dry_run: bool = Field(default=False, description="Plan and check everything, apply nothing.")
 
@@ -58,7 +72,7 @@ class SqlRequest(BaseModel):
 class StrategyRequest(BaseModel):
     """A strategy for a component, or for one of its operators."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Re-map this operator's row alone.", max_length=1_000)
 
@@ -66,11 +80,55 @@ class StrategyRequest(BaseModel):
 class WeightRequest(BaseModel):
     """A component's share of the processor."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     weight: int = Field(ge=1, le=1_000_000)
 
 
+class PauseRequest(BaseModel):
+    """Why a query is paused, for whoever looks at it later."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
+
+
 Name = Annotated[str, Path(max_length=1_000)]
+
+
+class TrialRequest(BaseModel):
+    """A strategy to try, for how long, and when not to keep it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    operator: str | None = Field(default=None, description="Try it for this operator's row alone.", max_length=1_000)
+    for_: str = Field(alias="for", description="How long to try it, such as 30s.", max_length=100)
+    before: str | None = Field(
+        default=None, description="How long to measure before; as long as `for` if not given.", max_length=100
+    )
+    revert_if: str | None = Field(default=None, description=f"When to go back: {FORMS}.", max_length=1_000)
+    revert: bool = Field(default=False, description="Go back in any case.")
+
+    def wish(self, component: str) -> Wish:
+        for_us = _span_us("for", self.for_)
+        before_us = for_us if self.before is None else _span_us("before", self.before)
+        return Wish(component, self.strategy, self.operator, for_us, before_us, self.revert_if, self.revert)
+
+
+def _span_us(name: str, text: str) -> int:
+    try:
+        return parse_interval(text)
+    except Refuse as error:
+        raise Refuse(f"{name}: {error.text}", code="bad_span") from None
+
+
+Analyze = Annotated[bool, Query(description="Measured rates, selectivity and cost per operator as well.")]
+Form = Annotated[
+    Literal["json", "mermaid", "dot", "table", "text"],
+    Query(alias="format", description="Data, or a drawing: for any but json the answer has a `text`."),
+]
+IfMatch = Annotated[
+    str | None,
+    Header(description="Make the change only if the thing still has this ETag; else 412 says what it is now."),
+]
 
 
 def build(daemon: Daemon) -> FastAPI:
@@ -81,6 +139,7 @@ def build(daemon: Daemon) -> FastAPI:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
+        responses=refusals(*ALWAYS),
     )
     _add_guards(app, daemon)
     _add_pages(app, daemon)
@@ -90,6 +149,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_sinks(app, daemon)
     _add_components(app, daemon)
     _add_operators(app, daemon)
+    vars(app)["openapi"] = document(app)
     return app
 
 
@@ -104,9 +164,22 @@ def problem(status: int, code: str, title: str, detail: str, **more: Any) -> JSO
 
 def _refused(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, MillraceError)
-    more = {"line": error.line, "column": error.column} if isinstance(error, SqlError) else {}
     status = STATUSES.get(error.code, 409 if isinstance(error, Refuse) else 400)
-    return problem(status, error.code, _title(status), error.text, **more)
+    answer = problem(status, error.code, _title(status), error.text, **_more(error))
+    if isinstance(error, Changed):
+        answer.headers["etag"] = error.etag
+    return answer
+
+
+def _more(error: MillraceError) -> dict[str, Any]:
+    """What a program can use of an error beside its code."""
+    match error:
+        case SqlError():
+            return {"line": error.line, "column": error.column}
+        case Changed():
+            return {"etag": error.etag, "now": error.now}
+        case _:
+            return {}
 
 
 def _invalid(_: Request, error: Exception) -> JSONResponse:
@@ -122,22 +195,13 @@ def _mistake(_: Request, error: Exception) -> JSONResponse:
 
 def _no_route(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, "http", _title(error.status_code), str(error.detail))
+    answer = problem(error.status_code, "http", _title(error.status_code), str(error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def _title(status: int) -> str:
-    return {
-        400: "The statement cannot be used",
-        401: "A token is required",
-        403: "This is not allowed",
-        413: "The request is too large",
-        404: "There is no such thing",
-        405: "This cannot be done here",
-        409: "This cannot be done now",
-        422: "The request is not well formed",
-        500: "The server failed",
-        503: "The server is ending",
-    }.get(status, "The request failed")
+    return TITLES.get(status, "The request failed")
 
 
 def _add_guards(app: FastAPI, daemon: Daemon) -> None:
@@ -183,11 +247,16 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     async def healthy() -> str:
         return "healthy\n"
 
-    @app.get("/-/ready", response_class=PlainTextResponse, summary="Whether feeds and queries are served")
+    @app.get(
+        "/-/ready",
+        responses={503: {"description": "The server starts or ends"}},
+        response_class=PlainTextResponse,
+        summary="Whether feeds and queries are served",
+    )
     async def ready() -> Response:
         return PlainTextResponse(f"{daemon.state}\n", 200 if daemon.state == "ready" else 503)
 
-    @app.get("/metrics", summary="Metrics for Prometheus")
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
     async def metrics() -> Response:
         return Response(daemon.metrics.text(), media_type=METRICS)
 
@@ -201,122 +270,266 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 
 
 def _add_sql(app: FastAPI, daemon: Daemon) -> None:
-    @app.post("/api/v1/sql", summary="Plan statements and apply them as a whole")
-    async def sql(request: SqlRequest) -> dict[str, Any]:
-        statements = await daemon.catalog.execute(request.sql, dry_run=request.dry_run)
+    look = Look(daemon)
+
+    @app.post("/api/v1/sql", responses=tagged(400, 404, 409, 412), summary="Plan statements and apply them as a whole")
+    async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        name = asked_for(request.sql)
+        if name is not None:
+            told = {"kind": "explain", "name": name, **analyzed(daemon, name)}
+            return {"dry_run": request.dry_run, "statements": [told]}
+        check = look.unless_changed("catalog", "", if_match)
+        statements = await daemon.catalog.execute(request.sql, dry_run=request.dry_run, check=check)
+        look.tagged(response, "catalog", "")
         return {"dry_run": request.dry_run, "statements": statements}
+
+    @app.get(
+        "/api/v1/catalog", responses=tagged(), summary="Everything that was created and decided, as SQL and as data"
+    )
+    async def catalog(response: Response) -> dict[str, Any]:
+        return look.tagged(response, "catalog", "")
 
 
 def _add_streams(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.get("/api/v1/streams", summary="All streams")
     async def streams() -> list[dict[str, Any]]:
         return daemon.streams()
 
-    @app.get("/api/v1/streams/{name}", summary="One stream")
-    async def stream(name: Name) -> dict[str, Any]:
-        return find(daemon.streams(), name, "stream")
+    @app.get("/api/v1/streams/{name}", responses=tagged(404), summary="One stream")
+    async def stream(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "stream", name)
 
-    @app.delete("/api/v1/streams/{name}", summary="Drop a stream that no query reads")
-    async def drop_stream(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.drop("stream", name)
+    @app.delete(
+        "/api/v1/streams/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a stream that no query reads"
+    )
+    async def drop_stream(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("stream", name, look.unless_changed("stream", name, if_match))
 
 
 def _add_queries(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.get("/api/v1/queries", summary="All queries")
     async def queries() -> list[dict[str, Any]]:
         return daemon.queries()
 
-    @app.get("/api/v1/queries/{name}", summary="One query")
-    async def query(name: Name) -> dict[str, Any]:
-        return find(daemon.queries(), name, "query")
+    @app.get("/api/v1/queries/{name}", responses=tagged(404), summary="One query")
+    async def query(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "query", name)
 
-    @app.delete("/api/v1/queries/{name}", summary="Drop a query that nothing reads")
-    async def drop_query(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.drop("query", name)
+    @app.delete(
+        "/api/v1/queries/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a query that nothing reads"
+    )
+    async def drop_query(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("query", name, look.unless_changed("query", name, if_match))
 
-    @app.get("/api/v1/queries/{name}/explain", summary="The plan of a query")
-    async def explain(name: Name) -> dict[str, Any]:
-        return daemon.catalog.explain(name)
+    @app.get(
+        "/api/v1/queries/{name}/explain",
+        responses=refusals(404),
+        summary="The plan of a query, and what its operators really do",
+    )
+    async def explain(name: Name, analyze: Analyze = False) -> dict[str, Any]:
+        return analyzed(daemon, name) if analyze else daemon.catalog.explain(name)
 
-    @app.get("/api/v1/queries/{name}/why", summary="What a query waits for, if it waits")
+    @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:
-        find(daemon.queries(), name, "query")
+        look.at("query", name)
         return daemon.engine.why(name)
 
-    @app.post("/api/v1/queries/{name}/pause", summary="Pause a query; it skips what arrives meanwhile")
-    async def pause(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.pause(name)
+    @app.post(
+        "/api/v1/queries/{name}/pause",
+        responses=tagged(400, 404, 409, 412),
+        summary="Pause a query; it skips what arrives meanwhile",
+    )
+    async def pause(
+        name: Name, response: Response, request: PauseRequest | None = None, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        reason = None if request is None else request.reason
+        answer = await daemon.catalog.pause(name, reason, look.unless_changed("query", name, if_match))
+        look.tagged(response, "query", name)
+        return answer
 
-    @app.post("/api/v1/queries/{name}/resume", summary="Resume a query at the then current end")
-    async def resume(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.resume(name)
+    @app.post(
+        "/api/v1/queries/{name}/resume",
+        responses=tagged(404, 409, 412),
+        summary="Resume a query at the then current end",
+    )
+    async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
+        look.tagged(response, "query", name)
+        return answer
 
 
 def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.get("/api/v1/sinks", summary="All sinks")
     async def sinks() -> list[dict[str, Any]]:
         return daemon.catalog.sinks()
 
-    @app.get("/api/v1/sinks/{name}", summary="One sink")
-    async def sink(name: Name) -> dict[str, Any]:
-        return find(daemon.catalog.sinks(), name, "sink")
+    @app.get("/api/v1/sinks/{name}", responses=tagged(404), summary="One sink")
+    async def sink(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "sink", name)
 
-    @app.delete("/api/v1/sinks/{name}", summary="Finish a sink's file and drop it")
-    async def drop_sink(name: Name) -> dict[str, Any]:
-        return await daemon.catalog.drop("sink", name)
+    @app.delete(
+        "/api/v1/sinks/{name}", responses=refusals(400, 404, 409, 412), summary="Finish a sink's file and drop it"
+    )
+    async def drop_sink(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
+        return await daemon.catalog.drop("sink", name, look.unless_changed("sink", name, if_match))
 
 
 def _add_components(app: FastAPI, daemon: Daemon) -> None:
-    def component_named(name: str) -> dict[str, Any]:
-        return find(daemon.components(), name, "component")
+    look = Look(daemon)
 
     @app.get("/api/v1/components", summary="All components")
     async def components() -> list[dict[str, Any]]:
         return daemon.components()
 
-    @app.get("/api/v1/components/{name}", summary="One component")
-    async def component(name: Name) -> dict[str, Any]:
-        return component_named(name)
+    @app.get("/api/v1/components/{name}", responses=tagged(404), summary="One component")
+    async def component(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "component", name)
 
-    @app.get("/api/v1/components/{name}/table", summary="The state table of a component's scheduler")
+    @app.get(
+        "/api/v1/components/{name}/table", responses=refusals(404), summary="The state table of a component's scheduler"
+    )
     async def table(name: Name) -> dict[str, Any]:
-        component_named(name)
+        look.at("component", name)
         return daemon.engine.table(name)
 
-    @app.get("/api/v1/components/{name}/strategy", summary="The strategy of a component and of its operators")
-    async def strategy(name: Name) -> dict[str, Any]:
-        found = component_named(name)
+    @app.get(
+        "/api/v1/components/{name}/graph",
+        responses=refusals(404),
+        summary="Operators, arcs, queues, rates, strategies and break points",
+    )
+    async def graph(name: Name, form: Form = "json") -> dict[str, Any]:
+        drawn = draw(views.forks(daemon.engine), daemon.operators(), look.at("component", name), daemon.rates.now())
+        return drawn if form == "json" else {"component": name, "format": form, "text": render(drawn, form)}
+
+    @app.get(
+        "/api/v1/components/{name}/strategy",
+        responses=tagged(404),
+        summary="The strategy of a component and of its operators",
+    )
+    async def strategy(name: Name, response: Response) -> dict[str, Any]:
+        found = look.tagged(response, "component", name)
         return {"component": name, "strategy": found["strategy"], "operators": found["strategies"]}
 
-    @app.put("/api/v1/components/{name}/strategy", summary="Set the strategy of a component or of one operator")
-    async def set_strategy(name: Name, request: StrategyRequest) -> dict[str, Any]:
-        component_named(name)
-        return await daemon.catalog.set_strategy(name, request.strategy, request.operator)
+    @app.put(
+        "/api/v1/components/{name}/strategy",
+        responses=tagged(400, 404, 409, 412),
+        summary="Set the strategy of a component or of one operator",
+    )
+    async def set_strategy(
+        name: Name, request: StrategyRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        look.at("component", name)
+        check = look.unless_changed("component", name, if_match)
+        answer = await daemon.catalog.set_strategy(name, request.strategy, request.operator, check)
+        look.tagged(response, "component", name)
+        return answer
 
-    @app.put("/api/v1/components/{name}/weight", summary="Set a component's share of the processor")
-    async def set_weight(name: Name, request: WeightRequest) -> dict[str, Any]:
-        component_named(name)
-        return await daemon.catalog.set_weight(name, request.weight)
+    @app.post(
+        "/api/v1/components/{name}/trial",
+        responses=refusals(400, 404, 409, 412),
+        status_code=202,
+        summary="Try a strategy, measured; then keep it or not",
+    )
+    async def try_strategy(name: Name, request: TrialRequest, if_match: IfMatch = None) -> dict[str, Any]:
+        look.at("component", name)
+        return await daemon.trials.begin(request.wish(name), look.unless_changed("component", name, if_match))
+
+    @app.get("/api/v1/components/{name}/trial", responses=refusals(404), summary="The trial that runs, or the last one")
+    async def trial(name: Name) -> dict[str, Any]:
+        return daemon.trials.look(name)
+
+    @app.delete(
+        "/api/v1/components/{name}/trial", responses=refusals(404), summary="End the trial that runs, and go back"
+    )
+    async def end_trial(name: Name) -> dict[str, Any]:
+        return await daemon.trials.cancel(name)
+
+    @app.put(
+        "/api/v1/components/{name}/weight",
+        responses=tagged(400, 404, 409, 412),
+        summary="Set a component's share of the processor",
+    )
+    async def set_weight(
+        name: Name, request: WeightRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        look.at("component", name)
+        check = look.unless_changed("component", name, if_match)
+        answer = await daemon.catalog.set_weight(name, request.weight, check)
+        look.tagged(response, "component", name)
+        return answer
 
 
 def _add_operators(app: FastAPI, daemon: Daemon) -> None:
+    look = Look(daemon)
+
     @app.get("/api/v1/operators", summary="All operators with their counters")
     async def operators() -> list[dict[str, Any]]:
-        return daemon.engine.operators()
+        return daemon.operators()
 
-    @app.get("/api/v1/operators/{name}", summary="One operator")
-    async def operator(name: Name) -> dict[str, Any]:
-        return find(daemon.engine.operators(), name, "operator")
+    @app.get("/api/v1/operators/{name}", responses=tagged(404), summary="One operator")
+    async def operator(name: Name, response: Response) -> dict[str, Any]:
+        return look.tagged(response, "operator", name)
 
-    @app.put("/api/v1/operators/{name}/break", summary="Set a break point at an operator's output")
-    async def set_break(name: Name) -> dict[str, Any]:
-        find(daemon.engine.operators(), name, "operator")
-        return await daemon.catalog.set_break(name, True)
+    async def change(name: str, on: bool, response: Response, if_match: str | None) -> dict[str, Any]:
+        look.at("operator", name)
+        answer = await daemon.catalog.set_break(name, on, look.unless_changed("operator", name, if_match))
+        look.tagged(response, "operator", name)
+        return answer
 
-    @app.delete("/api/v1/operators/{name}/break", summary="Unset a break point")
-    async def unset_break(name: Name) -> dict[str, Any]:
-        find(daemon.engine.operators(), name, "operator")
-        return await daemon.catalog.set_break(name, False)
+    @app.put(
+        "/api/v1/operators/{name}/break",
+        responses=tagged(404, 409, 412),
+        summary="Set a break point at an operator's output",
+    )
+    async def set_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        return await change(name, True, response, if_match)
+
+    @app.delete("/api/v1/operators/{name}/break", responses=tagged(404, 409, 412), summary="Unset a break point")
+    async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        return await change(name, False, response, if_match)
+
+
+class Look:
+    """Finds what a path names, with its tag."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._kinds: Mapping[str, Callable[[], list[dict[str, Any]]]] = {
+            "stream": daemon.streams,
+            "query": daemon.queries,
+            "sink": daemon.catalog.sinks,
+            "component": daemon.components,
+            "operator": daemon.operators,
+        }
+        self._catalog = daemon.catalog
+
+    def at(self, kind: str, name: str) -> dict[str, Any]:
+        """The thing as it is now, or a refusal with the nearest name."""
+        return self._catalog.export() if kind == "catalog" else find(self._kinds[kind](), name, kind)
+
+    def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:
+        """The thing, and its tag in the answer."""
+        found = self.at(kind, name)
+        response.headers["etag"] = etag(kind, found)
+        return found
+
+    def unless_changed(self, kind: str, name: str, if_match: str | None) -> Check:
+        """Refuses a change whose header `If-Match` does not name the thing as it is when the change has its turn."""
+
+        def check() -> None:
+            if if_match is None:
+                return
+            now = self.at(kind, name)
+            tag = etag(kind, now)
+            if not matches(if_match, tag):
+                raise Changed(kind, name, if_match, tag, now)
+
+        return check
 
 
 def find(items: Sequence[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:

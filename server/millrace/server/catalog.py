@@ -8,13 +8,16 @@ that cannot be written must refuse the whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from pydantic import ValidationError
 
+from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
@@ -29,13 +32,14 @@ from millrace.engine.events import (
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.protocol import Refuse
+from millrace.protocol import MillraceError, Refuse
+from millrace.server.decisions import ComponentDecisions, Decisions, PausedQuery, decided
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
-from millrace.server.store import Store
+from millrace.server.store import Store, StoreError
 from millrace.server.writers import StdoutWriter, Writer, open_file
 from millrace.sql import (
     AlterStatement,
@@ -58,6 +62,14 @@ log = structlog.get_logger()
 
 # The codes that a refused name has, by kind.
 UNKNOWN: Final = {"stream": "unknown_stream", "query": "unknown_query", "sink": "unknown_sink"}
+
+
+# Called when it is a change's turn; raises if the change shall not be made.
+Check = Callable[[], None]
+
+
+def _nothing() -> None:
+    """The check of whoever does not mind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +106,11 @@ class _Made:
 
 
 class Catalog:
-    """Streams, queries and sinks of one server."""
+    """Streams, queries and sinks of one server, and what was decided of their scheduling."""
 
     def __init__(
         self,
+        engine: Engine,
         runner: Runner,
         feeds: Feeds,
         metrics: Metrics,
@@ -108,6 +121,7 @@ class Catalog:
         folder: Path | None,
     ) -> None:
         self.known = Known()
+        self._engine = engine
         self._runner = runner
         self._feeds = feeds
         self._metrics = metrics
@@ -115,25 +129,29 @@ class Catalog:
         self._strategy = strategy
         self._defaults = defaults
         self._sinks: dict[str, _Made] = {}
+        self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
         self._store = None if folder is None else Store(folder / "catalog.sqlite")
+        self._loaded = False  # before that, what holds is not yet what is to be kept
 
     # -- statements --------------------------------------------------------------------------------
 
-    async def execute(self, sql: str, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    async def execute(self, sql: str, *, dry_run: bool = False, check: Check = _nothing) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
 
         Goes on if whoever asked goes away: a change that is half known would be worse than one nobody waits for.
+        `check`, here and below, is called when it is this change's turn, and may refuse it.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, dry_run)))
+        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, dry_run, check)))
 
-    async def _execute(self, sql: str, dry_run: bool) -> list[dict[str, Any]]:
+    async def _execute(self, sql: str, dry_run: bool, check: Check) -> list[dict[str, Any]]:
         async with self._one_at_a_time:
+            check()
             steps, after = self._plan(sql)
             if not dry_run:
                 await self._apply(steps)
                 self.known = after
-                self._keep()
+                self.keep()
             return [_describe(step) for step in steps]
 
     def _plan(self, sql: str) -> tuple[list[Planned], Known]:
@@ -304,12 +322,12 @@ class Catalog:
 
     # -- single changes ----------------------------------------------------------------------------
 
-    async def drop(self, kind: str, name: str) -> dict[str, Any]:
+    async def drop(self, kind: str, name: str, check: Check = _nothing) -> dict[str, Any]:
         """What DROP says, by the API."""
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
             raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
-        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"')
+        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"', check=check)
         return {kind: name, "dropped": True}
 
     def explain(self, name: str) -> dict[str, Any]:
@@ -318,64 +336,196 @@ class Catalog:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
         return {"query": name, "text": explain(query, self.known), "sql": query.sql}
 
-    async def pause(self, name: str) -> dict[str, Any]:
+    async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("pause", lambda: self._pause(name, reason), check)
+
+    async def _pause(self, name: str, reason: str | None) -> dict[str, Any]:
         if self._runner.forget_hold(name):
             return {"query": name, "paused": "paused by an admin, and a slow consumer before"}
-        return await self._change("pause", lambda: self._runner.command(PauseQuery(name)))
+        command = PauseQuery(name) if reason is None else PauseQuery(name, reason)
+        paused: dict[str, Any] = await self._runner.command(command)
+        return paused
 
-    async def resume(self, name: str) -> dict[str, Any]:
-        return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)))
+    async def resume(self, name: str, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)), check)
 
-    async def set_strategy(self, component: str, strategy: str, operator: str | None) -> dict[str, Any]:
+    async def set_strategy(
+        self, component: str, strategy: str, operator: str | None, check: Check = _nothing
+    ) -> dict[str, Any]:
         command = SetStrategy(component, strategy, operator)
-        return await self._change("strategy", lambda: self._runner.command(command))
 
-    async def set_break(self, operator: str, on: bool) -> dict[str, Any]:
-        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)))
+        def check_all() -> None:
+            check()
+            self._refuse_in_trial(component)
 
-    async def set_weight(self, component: str, weight: int) -> dict[str, Any]:
-        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)))
+        return await self._change("strategy", lambda: self._runner.command(command), check_all)
 
-    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+    # -- trials ------------------------------------------------------------------------------------
+
+    async def hold_strategy(self, component: str, check: Check = _nothing) -> ComponentDecisions:
+        """A trial of the component begins: until it is decided, what holds now is what is kept and exported."""
+        async with self._one_at_a_time:
+            check()
+            found = self._refuse_in_trial(component)
+            self._held[found.first] = found
+            return found
+
+    def release_strategy(self, component: ComponentDecisions) -> None:
+        """The trial is decided."""
+        del self._held[component.first]
+        self.keep()
+
+    async def try_strategy(self, command: SetStrategy) -> None:
+        """Set a strategy that is not decided yet."""
+        await self.carry_out("strategy", [command])
+
+    async def carry_out(self, kind: str, commands: Sequence[CommandBody]) -> None:
+        """Several commands as one change; the first refusal is raised, after all of them."""
+
+        async def ask() -> dict[str, Any]:
+            outcomes = await asyncio.gather(*map(self._runner.command, commands), return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            return {}
+
+        await self._change(kind, ask, _nothing)
+
+    def _refuse_in_trial(self, name: str) -> ComponentDecisions:
+        """What is decided of the component, if no trial of it runs."""
+        found = next((one for one in decided(self._engine) if one.component == name), None)
+        if found is None:
+            raise Refuse(f"there is no component {name}", code="unknown_component")
+        if found.first in self._held:
+            raise Refuse(
+                f"a trial of component {name} runs: wait for it, or end it with "
+                f"`millrace strategy trial {name} --cancel`",
+                code="trial_running",
+            )
+        return found
+
+    def _settled(self, component: ComponentDecisions) -> ComponentDecisions:
+        """What is decided of a component, without what is only tried."""
+        held = self._held.get(component.first)
+        if held is None:
+            return component
+        return component.model_copy(update={"strategy": held.strategy, "operators": held.operators})
+
+    # -- single changes, further -------------------------------------------------------------------
+
+    async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
+
+    async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
+
+    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
             try:
+                check()
                 answer: dict[str, Any] = await ask()
-            except Refuse:
+            except MillraceError:
                 self._metrics.reconfigured(kind, "refused")
                 raise
             self._metrics.reconfigured(kind, "done")
+            self.keep()
             return answer
 
     # -- life --------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Apply the statements that an earlier run left."""
-        if self._store is None:
-            return
-        statements = self._store.read()
-        for statement in statements:
-            try:
-                steps, after = self._plan(statement)
-                await self._apply(steps)
-            except Refuse as error:
-                raise Refuse(
-                    f"{self._store.path} has a statement that cannot be carried out now: {error.text}\n"
-                    f"(the statement: {statement})",
-                    code="start",
-                ) from None
-            self.known = after
-        if statements:
-            log.info("restored from the catalog", statements=len(statements))
-
-    def _keep(self) -> None:
+        """Apply the statements that an earlier run left, and decide what was decided then."""
         if self._store is not None:
-            self._store.write(
-                [
-                    *(stream.sql for stream in self.known.streams.values()),
-                    *(query.sql for query in _readers_last(self.known.queries)),
-                    *(sink.sql for sink in self.known.sinks.values()),
-                ]
-            )
+            statements, document = self._store.read()
+            decisions = self._read_decisions(document)
+            for statement in statements:
+                await self._load_statement(self._store, statement)
+            await self._decide(decisions)
+            if statements:
+                log.info("restored from the catalog", statements=len(statements))
+        self._loaded = True
+
+    async def _load_statement(self, store: Store, statement: str) -> None:
+        try:
+            steps, after = self._plan(statement)
+            await self._apply(steps)
+        except Refuse as error:
+            raise Refuse(
+                f"{store.path} has a statement that cannot be carried out now: {error.text}\n"
+                f"(the statement: {statement})",
+                code="start",
+            ) from None
+        self.known = after
+
+    def _read_decisions(self, document: str | None) -> Decisions:
+        if document is None:
+            return Decisions()
+        try:
+            return Decisions.model_validate_json(document)
+        except ValidationError as error:
+            assert self._store is not None
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise StoreError(
+                f"cannot read the decisions in the catalog {self._store.path}: {where}: {first['msg']}"
+            ) from None
+
+    async def _decide(self, decisions: Decisions) -> None:
+        """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
+        futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
+        for outcome in await asyncio.gather(*futures, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.warning("a decision of the catalog does not fit any more", reason=str(outcome))
+
+    def decisions(self) -> Decisions:
+        """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
+        return Decisions(
+            components=tuple(self._settled(component) for component in decided(self._engine)),
+            paused=tuple(
+                PausedQuery(query=query["name"], reason=_reason(query))
+                for query in self._engine.queries()
+                if query["state"] != "running" and not self._runner.holds(query["name"])
+            ),
+        )
+
+    def statements(self) -> list[str]:
+        """What makes everything again, in an order in which it can be applied."""
+        return [
+            *(stream.sql for stream in self.known.streams.values()),
+            *(query.sql for query in _readers_last(self.known.queries)),
+            *(sink.sql for sink in self.known.sinks.values()),
+        ]
+
+    def export(self) -> dict[str, Any]:
+        """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
+        statements, decisions = self.statements(), self.decisions()
+        commands = decisions.shell()
+        parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
+                 for statement in statements]  # fmt: skip
+        if commands:
+            parts.append("\n".join(["-- What SQL does not say:", *(f"-- {command}" for command in commands)]))
+        return {
+            "sql": "".join(f"{part}\n\n" for part in parts)[:-1],
+            "statements": statements,
+            "decisions": decisions.model_dump(mode="json"),
+            "commands": commands,
+        }
+
+    def keep(self) -> None:
+        """Write down what holds now."""
+        if self._store is None or not self._loaded:
+            return
+        try:
+            self._store.write(self.statements(), self.decisions().model_dump_json())
+        except StoreError as error:
+            text = f"the change holds now but will be forgotten when the server ends: {error.text}"
+            log.error("the catalog cannot be written", reason=error.text)
+            raise StoreError(text) from None
+
+    def query_failed(self) -> None:
+        """A query has stopped by itself: it shall not begin again because the server does."""
+        with contextlib.suppress(StoreError):  # it is in the log, and nobody asked
+            self.keep()
 
     async def close(self) -> None:
         """Finish every file."""
@@ -390,6 +540,12 @@ def _writer(definition: SinkDefinition, schema: Any) -> Writer:
         return StdoutWriter()
     assert definition.path is not None, "the SQL room refuses a file sink without a path"
     return open_file(Path(definition.path), schema, definition.format)
+
+
+def _reason(query: Mapping[str, Any]) -> str:
+    """Why a query stands still. One that failed begins again when somebody says so, not because the server did."""
+    reason: str = query["reason"]
+    return reason if query["state"] == "paused" else f"failed before the server was started again: {reason}"
 
 
 def _readers_last(queries: Mapping[str, QueryPlan]) -> Iterator[QueryPlan]:

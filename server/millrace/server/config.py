@@ -110,7 +110,7 @@ class ServerSection(Section):
     )
     data_dir: Path | None = Field(
         default=None,
-        description="Folder for the catalog of statements and `addresses.json`. "
+        description="Folder for the catalog (statements, strategies, paused queries) and `addresses.json`. "
         "Without it nothing is kept: streams and queries are gone when the daemon ends.",
     )
     token_file: Path | None = Field(

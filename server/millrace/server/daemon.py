@@ -23,8 +23,10 @@ from typing import Any, Final
 import structlog
 import uvicorn
 
+from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.functions.loading import FunctionsError
+from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError
 from millrace.server.api import build
@@ -43,8 +45,10 @@ from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.lines import LineDialect
 from millrace.server.metrics import Metrics, version
+from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
+from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 
 log = structlog.get_logger()
@@ -61,6 +65,8 @@ SWEEP_SHARE: Final = 4
 FEEDS_SHOWN: Final = 1_000
 # How long the end waits for files to be finished, after the rows have been written.
 SINK_SECONDS: Final = 5.0
+# How long the end waits for trials to be taken back: a step or two of the engine.
+TRIAL_SECONDS: Final = 2.0
 
 
 class StartError(MillraceError):
@@ -90,11 +96,11 @@ class Daemon:
         )
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
-        self.runner.on_delivery = self.metrics.delivered
         self.runner.on_reconfiguration = self.metrics.paused
         self.runner.on_ask_ended = self.metrics.ask_ended
         slow = Slow(limits.on_slow, limits.slow_limit)
         self.catalog = Catalog(
+            self.engine,
             self.runner,
             self.feeds,
             self.metrics,
@@ -103,6 +109,10 @@ class Daemon:
             defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
             folder=settings.server.data_dir,
         )
+        self.runner.on_failure = self.catalog.query_failed
+        self.trials = Trials(self.engine, self.runner, self.catalog)
+        self.runner.on_delivery = self._delivered
+        self.rates = Rates(self.engine, self.runner.now_us)
         self.admin_token = _token(admin_security(settings.server))
         self.hall = Hall(
             runner=self.runner,
@@ -164,9 +174,19 @@ class Daemon:
         }
         return {**shown, "tuples": origin["late"], "connections": 0, "bytes": 0, "rejected": 0}
 
+    def operators(self) -> list[dict[str, Any]]:
+        """The engine's operators. Waiting goes on by the clock while the engine has nothing to do."""
+        counters = views.counters(self.engine, self.runner.now_us())
+        operators = self.engine.operators()
+        for operator in operators:
+            if operator["waits"]:
+                for given, idle_us in zip(operator["inputs"], counters[operator["name"]][4], strict=True):
+                    given["idle_wait_us"] = idle_us
+        return operators
+
     def components(self) -> list[dict[str, Any]]:
         """The engine's components, with the inputs of their operators: what waits, and for how long it has."""
-        operators = {operator["name"]: operator for operator in self.engine.operators()}
+        operators = {operator["name"]: operator for operator in self.operators()}
         return [
             {
                 **component,
@@ -236,6 +256,7 @@ class Daemon:
         self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
         if self.settings.limits.idle_seconds:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
+        self._watch(asyncio.create_task(self._measure(), name="rates"))
         self._write_addresses()
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
@@ -253,12 +274,24 @@ class Daemon:
         """Begin the orderly end."""
         self._stopping.set()
 
+    def _delivered(self, query: str, now_us: int, batch: Batch) -> None:
+        self.metrics.delivered(query, now_us, batch)
+        self.trials.delivered(query, now_us, batch)
+
+    async def _end_trials(self) -> None:
+        """Nothing that is only tried outlives the server."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TRIAL_SECONDS):
+                await self.trials.close()
+
     async def _end(self) -> None:
         """Stop accepting, finish what is queued within the bound, flush the sinks, say goodbye."""
         self.state = "draining"
         self._remove_addresses()
         seconds = self.settings.server.drain_seconds
         log.info("draining", at_most_seconds=seconds)
+        if self._failure is None:
+            await self._end_trials()
         if self._server is not None:
             self._server.close()
         for connection in tuple(self.hall.connections):
@@ -314,6 +347,11 @@ class Daemon:
             for connection in tuple(self.hall.connections):
                 if connection.idle_since(loop.time()) > idle_seconds:
                     connection.farewell(f"nothing was said for {idle_seconds} seconds")
+
+    async def _measure(self) -> None:
+        while True:
+            self.rates.look()
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _write_addresses(self) -> None:
         """Tell programs on this machine where the server listens, for as long as it does."""

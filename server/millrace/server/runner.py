@@ -124,6 +124,7 @@ class Runner:
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
         self.on_reconfiguration: Callable[[float], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
+        self.on_failure: Callable[[], None] = _ignore
         self._clock = Clock() if clock is None else clock
         self._look_seconds = look_seconds
         self._stepped_us = 0
@@ -243,6 +244,10 @@ class Runner:
     def forget_hold(self, query: str) -> bool:
         """Whether a slow consumer had paused the query; it is the admin's pause from now on."""
         return self._held.pop(query, None) is not None
+
+    def holds(self, query: str) -> bool:
+        """Whether the query waits for a slow consumer."""
+        return query in self._held
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -436,6 +441,7 @@ class Runner:
         log.error(
             "a query failed", query=order.query, reason=order.reason, lost=order.lost, detail=order.detail or None
         )
+        self.on_failure()
 
     def _complain(self, text: str, tuples: int, **about: str) -> None:
         """Told at once, then now and then: a stream of bad rows must not become a stream of lines."""

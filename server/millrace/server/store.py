@@ -1,45 +1,91 @@
-"""The catalog on disk: the statements that made what exists, in the order in which they can be executed again."""
+"""The catalog on disk: the statements that made what exists, in the order in which they can be executed again, and
+what was decided beyond them.
+
+Rule: a file that cannot be read in full is left as it is, and the server does not start.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from millrace.server.config import ConfigError
+from millrace.protocol import MillraceError
 
 # Counted up when the tables change; a newer server reads older files, never the other way round.
-VERSION: Final = 1
+# 1: statements. 2: decisions beside them.
+VERSION: Final = 2
+
+
+class StoreError(MillraceError):
+    """The catalog's file cannot be read or written."""
+
+    code = "catalog"
 
 
 class Store:
-    """One SQLite file. A write replaces all statements in one transaction: a crash leaves the old ones or the new."""
+    """One SQLite file. A write replaces everything in one transaction: a crash leaves the old state or the new.
+
+    The file is locked for as long as it is open: a second server in the same folder would undo what the first one does.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._database = sqlite3.connect(path)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            found = self._database.execute("PRAGMA user_version").fetchone()[0]
-            if found > VERSION:
-                raise ConfigError([f"server.data_dir: {path} was written by a newer Millrace (format {found})"])
-            with self._database:
-                self._database.execute(
-                    "CREATE TABLE IF NOT EXISTS statements (place INTEGER PRIMARY KEY, sql TEXT NOT NULL)"
-                )
-                self._database.execute(f"PRAGMA user_version = {VERSION}")
-        except sqlite3.Error as error:
-            raise ConfigError([f"server.data_dir: cannot use {path}: {error}"]) from None
+        with self._told("read"):
+            self._database = sqlite3.connect(path, timeout=0)
+            try:
+                self._open()
+            except BaseException:
+                self._database.close()
+                raise
 
-    def read(self) -> list[str]:
-        return [sql for (sql,) in self._database.execute("SELECT sql FROM statements ORDER BY place")]
+    def _open(self) -> None:
+        database = self._database
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        found = database.execute("PRAGMA user_version").fetchone()[0]
+        if found > VERSION:
+            raise StoreError(f"{self.path} was written by a newer Millrace (format {found}, this one reads {VERSION})")
+        self._tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        if (self._tables and not found) or (found and "statements" not in self._tables):
+            raise StoreError(f"{self.path} is no catalog of Millrace's: name another data_dir, or move the file away")
+        damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":
+            raise sqlite3.DatabaseError(damage)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
 
-    def write(self, statements: Sequence[str]) -> None:
-        with self._database:
-            self._database.execute("DELETE FROM statements")
-            self._database.executemany("INSERT INTO statements (sql) VALUES (?)", [(sql,) for sql in statements])
+    def read(self) -> tuple[list[str], str | None]:
+        """The statements, and the decisions as they were given to `write`."""
+        statements, document = [], None
+        with self._told("read"):
+            if "statements" in self._tables:
+                statements = [sql for (sql,) in self._database.execute("SELECT sql FROM statements ORDER BY place")]
+            if "decisions" in self._tables:
+                document = self._database.execute("SELECT document FROM decisions").fetchone()
+        return statements, None if document is None else document[0]
+
+    def write(self, statements: Sequence[str], decisions: str) -> None:
+        """Only here does a file of an older format become one of this format."""
+        database = self._database
+        with self._told("write"), database:
+            database.execute("CREATE TABLE IF NOT EXISTS statements (place INTEGER PRIMARY KEY, sql TEXT NOT NULL)")
+            database.execute("CREATE TABLE IF NOT EXISTS decisions (place INTEGER PRIMARY KEY, document TEXT NOT NULL)")
+            database.execute(f"PRAGMA user_version = {VERSION}")
+            database.execute("DELETE FROM statements")
+            database.executemany("INSERT INTO statements (sql) VALUES (?)", [(sql,) for sql in statements])
+            database.execute("INSERT OR REPLACE INTO decisions VALUES (1, ?)", (decisions,))
+            self._tables = {"statements", "decisions"}
 
     def close(self) -> None:
         self._database.close()
+
+    @contextmanager
+    def _told(self, verb: str) -> Iterator[None]:
+        """SQLite's errors as ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            hint = "; does another server use the folder?" if "locked" in str(error) else ""
+            raise StoreError(f"cannot {verb} the catalog {self.path}: {error}{hint}") from None

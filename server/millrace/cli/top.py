@@ -1,0 +1,294 @@
+"""`millrace top`: the terminal around `topmodel.py`.
+
+Rule: a thread asks the server, so that keys are obeyed however long it takes to answer; everything else happens where
+keys and answers are waited for together. The terminal is left as it was found, whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from millrace.cli import show
+from millrace.cli.link import Link
+from millrace.cli.options import linked
+from millrace.cli.topmodel import (
+    COLUMNS,
+    HELP,
+    Row,
+    Snapshot,
+    View,
+    cell,
+    columns,
+    component_rows,
+    keys,
+    operator_rows,
+)
+from millrace.protocol.errors import MillraceError
+
+# Lines that are no rows: two above the table, its heads, one below.
+FRAME_LINES: Final = 4
+# Where nobody watches, the two looks are at most so far apart.
+ONCE_SECONDS: Final = 1.0
+
+
+def _top(
+    link: Link,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
+) -> None:
+    """Watch components and operators: rates, queues, idle-waiting, strategies. Press ? for the keys."""
+    if once or link.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        _print_once(link, min(interval, ONCE_SECONDS))
+    else:
+        _Screen(link, interval).run()
+
+
+top = linked(_top)
+
+
+def look(link: Link) -> Snapshot:
+    """One look at the server."""
+    components, operators = link.get("components"), link.get("operators")
+    return Snapshot(link.get("server")["now_us"], components, operators)
+
+
+def _print_once(link: Link, seconds: float) -> None:
+    before = look(link)
+    time.sleep(seconds)
+    now = look(link)
+    found = {"components": component_rows(before, now), "operators": operator_rows(before, now)}
+    if link.as_json:
+        show.as_json({"at_us": now.at_us, "seconds": (now.at_us - before.at_us) / 1e6, **found})
+        return
+    for level, rows in found.items():
+        shown = columns(level, rows, sys.maxsize)
+        show.table([column.head for column in shown], [[cell(column, row) for column in shown] for row in rows])
+        if level == "components":
+            show.out("")
+
+
+class _Poller:
+    """Asks the server again and again in a thread, and wakes whoever waits at `fileno`."""
+
+    def __init__(self, link: Link, interval: float) -> None:
+        self._link = link
+        self._interval = interval
+        self._reading, self._writing = os.pipe()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._found: Snapshot | None = None
+        self._error: str | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def take(self) -> tuple[Snapshot | None, str | None]:
+        """The newest look, if there is one that has not been taken, and what went wrong last."""
+        os.read(self._reading, 4096)
+        with self._lock:
+            found, self._found = self._found, None
+            return found, self._error
+
+    def wake(self) -> None:
+        with suppress(OSError):
+            os.write(self._writing, b".")
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            found, error = None, None
+            try:
+                found = look(self._link)
+            except MillraceError as failed:
+                error = failed.text
+            with self._lock:
+                self._found, self._error = found or self._found, error
+            self.wake()
+            self._ended.wait(self._interval)
+
+
+class _Screen:
+    """The view on a terminal."""
+
+    def __init__(self, link: Link, interval: float) -> None:
+        self._link = link
+        self._interval = interval
+        self._view = View()
+        self._before: Snapshot | None = None
+        self._now: Snapshot | None = None
+        self._rows: list[Row] = []
+        self._error: str | None = None
+        self._console = Console()
+
+    def run(self) -> None:
+        # The first look is made here: a server that is not there is an ordinary error, on an ordinary screen.
+        self._now = look(self._link)
+        poller = _Poller(self._link, self._interval)
+        try:
+            with _cbreak(), _told_of_size(poller.wake), self._live() as live:
+                while not self._view.done:
+                    self._draw(live)
+                    self._wait(poller)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            poller.end()
+
+    def _live(self) -> Live:
+        return Live(console=self._console, screen=True, auto_refresh=False)
+
+    def _wait(self, poller: _Poller) -> None:
+        """Until a key was pressed, the server answered, or the terminal changed its size."""
+        stdin = sys.stdin.fileno()
+        ready, _, _ = select.select([stdin, poller], [], [])
+        if poller in ready:
+            found, self._error = poller.take()
+            if found is not None and not self._view.paused:
+                self._before, self._now = self._now, found
+        if stdin in ready:
+            data = os.read(stdin, 1024)
+            for key in keys(data) if data else ("q",):  # the terminal has gone
+                self._view.press(key, self._rows)
+
+    # -- drawing ---------------------------------------------------------------------------------------
+
+    def _draw(self, live: Live) -> None:
+        assert self._now is not None
+        self._rows = self._view.rows(self._before, self._now)
+        self._view.cursor = min(self._view.cursor, max(len(self._rows) - 1, 0))
+        width, height = self._console.size
+        lines: list[Any] = [self._title(), self._place()]
+        if self._view.help:
+            lines += [Text(f"  {key:<14} {words}") for key, words in HELP]
+        elif self._view.level == "operator":
+            lines.append(self._detail(height - FRAME_LINES))
+        else:
+            lines.append(self._table(width, height - FRAME_LINES))
+        lines = [*lines, self._foot()]
+        for line in lines:
+            if isinstance(line, Text):
+                line.no_wrap, line.overflow = True, "ellipsis"
+        live.update(Group(*lines), refresh=True)
+
+    def _title(self) -> Text:
+        assert self._now is not None
+        title = Text("millrace top", style="bold")
+        if self._view.paused:
+            title.append("  PAUSED", style="bold yellow")
+        if self._error is not None:
+            title.append(f"  {self._error}", style="bold red")
+        else:
+            components, operators = len(self._now.components), len(self._now.operators)
+            title.append(f"  {self._link.admin}  components: {components}, operators: {operators}", style="not bold")
+        return title
+
+    def _place(self) -> Text:
+        view = self._view
+        if view.level == "components":
+            where = "components"
+        else:
+            where = "all operators" if view.component is None else f"component {view.component}"
+            where += f" > {view.operator}" if view.level == "operator" else ""
+        text = Text(where, style="cyan")
+        if view.typing or view.filter:
+            text.append(f"   filter: {view.filter}{'_' if view.typing else ''}", style="yellow")
+        return text
+
+    def _table(self, width: int, height: int) -> Table:
+        level = self._view.level
+        shown = columns(level, self._rows, width)
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="reverse")
+        key, greatest_first = self._view.sort[level]
+        for column in shown:
+            mark = "" if column.key != key else "v" if greatest_first else "^"
+            table.add_column(
+                mark + column.head,
+                justify="right" if column.right else "left",
+                no_wrap=True,
+                overflow="ellipsis",
+                min_width=column.width,
+                ratio=1 if column.key == "name" else None,
+            )
+        for number, row in self._visible(height):
+            style = "reverse" if number == self._view.cursor else "yellow" if row["blocked"] else ""
+            table.add_row(*(Text(cell(column, row)) for column in shown), style=style)
+        return table
+
+    def _visible(self, height: int) -> Iterator[tuple[int, Row]]:
+        """The rows around the cursor that fit, with their numbers."""
+        height = max(height, 1)
+        first = min(max(self._view.cursor - height // 2, 0), max(len(self._rows) - height, 0))
+        yield from enumerate(self._rows[first : first + height], first)
+
+    def _detail(self, height: int) -> Group:
+        assert self._now is not None
+        name = self._view.operator
+        row = next((row for row in operator_rows(self._before, self._now) if row["name"] == name), None)
+        found = next((operator for operator in self._now.operators if operator["name"] == name), None)
+        if row is None or found is None:
+            return Group(Text(f"  {name} is gone; Esc goes back"))
+        words = {column.head: cell(column, row) for column in COLUMNS["operators"]}
+        words |= {
+            "queries": ", ".join(found["queries"]) or "-",
+            "tuples": f"{found['input_tuples']} in, {found['output_tuples']} out, {found['executions']} executions",
+            "errors": f"{found['errors']}  {found['last_error']}".strip(),
+            "blocked": "yes" if found["blocked"] else "no",
+        }
+        lines = [Text(f"  {head:<10} {value}") for head, value in words.items() if value]
+        for number, given in enumerate(found["inputs"], 1):
+            lines.append(
+                Text(
+                    f"  input {number:<4} {given['from']}: {given['queue_tuples']} wait (at most "
+                    f"{given['peak_queue_tuples']}), idle-wait {given['idle_wait_us'] / 1e6:.1f} s"
+                )
+            )
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(*lines[: max(height + 1, 1)])
+
+    def _foot(self) -> Text:
+        if self._view.help:
+            return Text("any key goes back", style="dim")
+        return Text("q quit  ? keys  Enter in  Esc back  s sort  r reverse  / filter  p pause  a all", style="dim")
+
+
+@contextmanager
+def _cbreak() -> Iterator[None]:
+    """Keys come one by one and are not shown; afterwards the terminal is as it was."""
+    stdin = sys.stdin.fileno()
+    before = termios.tcgetattr(stdin)
+    try:
+        tty.setcbreak(stdin)
+        yield
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _told_of_size(wake: Callable[[], None]) -> Iterator[None]:
+    """Draw again when the terminal has another size."""
+    before = signal.signal(signal.SIGWINCH, lambda *_: wake())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, before)

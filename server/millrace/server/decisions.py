@@ -1,0 +1,105 @@
+"""What admins have decided beyond SQL: strategies, weights, break points, paused queries.
+
+Rule: a document of these is enough to decide everything again in a server that has the same streams and queries;
+components and forks, whose names depend on the order of making, are found by the operators that they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from shlex import quote
+
+from pydantic import BaseModel, ConfigDict
+
+from millrace.engine import views
+from millrace.engine.engine import Engine
+from millrace.engine.events import CommandBody, PauseQuery, SetBreak, SetStrategy, SetWeight
+
+
+class Part(BaseModel):
+    """A part of the document."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OperatorStrategy(Part):
+    """An operator that does not run its component's strategy; `fork_of` names the operator before a fork."""
+
+    operator: str
+    fork_of: str | None
+    strategy: str
+
+
+class ComponentDecisions(Part):
+    """How one component is scheduled; `first` is its oldest operator."""
+
+    component: str
+    first: str
+    strategy: str
+    weight: int
+    operators: tuple[OperatorStrategy, ...]
+    breaks: tuple[str, ...]
+
+    def strategies(self, names: Mapping[str, str], forks: Mapping[str, str]) -> Iterator[SetStrategy]:
+        """The commands that set the strategies; `names` has each operator's component, `forks` the forks' names."""
+        component = names.get(self.first, self.component)
+        yield SetStrategy(component, self.strategy)
+        for own in self.operators:
+            operator = own.operator if own.fork_of is None else forks.get(own.fork_of, own.operator)
+            yield SetStrategy(names.get(operator, component), own.strategy, operator)
+
+
+class PausedQuery(Part):
+    """A query that takes nothing until it is resumed, and why."""
+
+    query: str
+    reason: str
+
+
+class Decisions(Part):
+    """Everything that was decided."""
+
+    components: tuple[ComponentDecisions, ...] = ()
+    paused: tuple[PausedQuery, ...] = ()
+
+    def commands(self, engine: Engine) -> list[CommandBody]:
+        """What makes it so again in this engine, which has the same streams and queries."""
+        names, forks = component_names(engine), views.forks(engine)
+        made: list[CommandBody] = []
+        for component in self.components:
+            made += component.strategies(names, forks)
+            made.append(SetWeight(names.get(component.first, component.component), component.weight))
+            made += [SetBreak(operator, True) for operator in component.breaks]
+        return made + [PauseQuery(paused.query, paused.reason) for paused in self.paused]
+
+    def shell(self) -> list[str]:
+        """The same for a person: commands to type."""
+        made = []
+        for component in self.components:
+            name = quote(component.component)
+            made.append(f"millrace strategy set {name} {quote(component.strategy)}")
+            made += [
+                f"millrace strategy set {name} {quote(own.strategy)} --operator {quote(own.operator)}"
+                for own in component.operators
+            ]
+            if component.weight != 1:
+                made.append(f"millrace component weight {name} {component.weight}")
+            made += [f"millrace break set {quote(operator)}" for operator in component.breaks]
+        return made + [
+            f"millrace query pause {quote(paused.query)} --reason {quote(_one_line(paused.reason))}"
+            for paused in self.paused
+        ]
+
+
+def decided(engine: Engine) -> tuple[ComponentDecisions, ...]:
+    """What holds in this engine now."""
+    return tuple(ComponentDecisions.model_validate(found) for found in views.decisions(engine))
+
+
+def component_names(engine: Engine) -> dict[str, str]:
+    """By operator, the name of its component."""
+    return {operator: found["name"] for found in engine.components() for operator in found["operators"]}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

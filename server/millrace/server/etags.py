@@ -1,0 +1,54 @@
+"""Entity tags: two admins who change the same thing at once do not undo each other unawares.
+
+Rule: a tag is made of what a thing is and of what was decided about it, never of what it counts, so it stays the same
+while tuples flow. Whoever sends `If-Match` with a change is refused if the thing has another tag by the time it is
+that change's turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from millrace.protocol import MillraceError
+
+# What of each kind's view an admin decides. A stream's policies are all in its statement, ALTER rewrites it.
+DECIDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "stream": ("name", "fields", "timestamps", "sql"),
+    "query": ("name", "fields", "order", "operators", "state", "reason", "sql"),
+    "sink": ("name", "query", "type", "path", "format", "on_slow", "slow_limit", "sql"),
+    "component": ("name", "operators", "strategy", "strategies", "weight", "breaks"),
+    "operator": ("name", "kind", "component", "queries", "strategy", "break"),
+    "catalog": ("statements", "decisions"),
+}
+# Half of SHA-256: nobody attacks with definitions, and a person can still compare it by eye.
+DIGITS: Final = 32
+
+
+class Changed(MillraceError):  # noqa: N818 - not an error: an answer
+    """The thing is not what whoever wants to change it has seen; `etag` and `now` say what it is."""
+
+    code = "changed"
+
+    def __init__(self, kind: str, name: str, wanted: str, etag: str, now: Mapping[str, Any]) -> None:
+        super().__init__(
+            f"{f'{kind} {name}'.strip()} is not what you have seen: "
+            f"If-Match wants {wanted[:200]}, and it is {etag} now. "
+            "Look at it again, and repeat the change if it is still right"
+        )
+        self.etag = etag
+        self.now = now
+
+
+def etag(kind: str, item: Mapping[str, Any]) -> str:
+    """The strong tag of a thing as a view shows it."""
+    decided = {key: item[key] for key in DECIDED[kind]}
+    text = json.dumps([kind, decided], sort_keys=True, separators=(",", ":"), default=str)
+    return f'"{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"'
+
+
+def matches(if_match: str, tag: str) -> bool:
+    """Whether a header `If-Match` names this tag. Weak tags never match (RFC 9110, 13.1.1)."""
+    return if_match.strip() == "*" or tag in (part.strip() for part in if_match.split(","))

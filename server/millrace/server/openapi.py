@@ -1,0 +1,76 @@
+"""What the API promises of its answers, for its OpenAPI document.
+
+Rule: every status that a route can answer with is in the document, problems in their own media type. A test asks every
+route thousands of strange questions and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+PROBLEM: Final = "application/problem+json"
+TITLES: Final[Mapping[int, str]] = {
+    400: "The statement cannot be used",
+    401: "A token is required",
+    403: "This is not allowed",
+    404: "There is no such thing",
+    405: "This cannot be done here",
+    409: "This cannot be done now",
+    412: "It has changed meanwhile",
+    413: "The request is too large",
+    422: "The request is not well formed",
+    500: "The server failed",
+    503: "The server is ending",
+}
+# What can happen to any request: a missing token, a page of another site, a body that is too large, our own mistakes.
+ALWAYS: Final = (401, 403, 413, 422, 500)
+SCHEMA: Final = {
+    "title": "Problem",
+    "description": "What was refused, and why (RFC 9457).",
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "code"],
+    "properties": {
+        "type": {"type": "string", "description": "urn:millrace: and the code."},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "A sentence for people, with what would help."},
+        "code": {"type": "string", "description": "The word for programs."},
+        "line": {"type": "integer", "description": "Where in the SQL, counted from 1."},
+        "column": {"type": "integer"},
+        "etag": {"type": "string", "description": "The present tag of what has changed meanwhile."},
+        "now": {"type": "object", "description": "What it is now."},
+    },
+}
+Responses = dict[int | str, dict[str, Any]]
+
+
+def refusals(*statuses: int) -> Responses:
+    """The problems that a route can answer with."""
+    content = {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": TITLES[status], "content": content} for status in statuses}
+
+
+def tagged(*statuses: int, status: int = 200) -> Responses:
+    """A route whose answer carries the thing's tag, and its problems."""
+    head = {"ETag": {"description": "The tag of what was decided.", "schema": {"type": "string"}}}
+    return {status: {"description": "Done", "headers": head}, **refusals(*statuses)}
+
+
+def document(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    """The function that gives the document, made once."""
+    made: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not made:
+            made.update(get_openapi(title=app.title, version=app.version, routes=app.routes))
+            schemas = made.setdefault("components", {}).setdefault("schemas", {})
+            schemas["Problem"] = SCHEMA
+            for gone in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(gone, None)  # the framework's own form, which is never sent
+        return made
+
+    return openapi

@@ -1,0 +1,371 @@
+"""`millrace top`: its rows from two looks, what keys do, and the whole of it on a pseudo-terminal of 80 by 24."""
+
+import fcntl
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.cli.topmodel import (
+    COLUMNS,
+    Snapshot,
+    View,
+    cell,
+    columns,
+    component_rows,
+    keys,
+    number,
+    operator_rows,
+)
+from tests.cli.conftest import MILLRACE, clean_environment
+
+# -- rows ----------------------------------------------------------------------------------------------------------
+
+
+def operator(name, kind="select", **more):
+    found = {
+        "name": name, "kind": kind, "component": "c", "strategy": None if kind == "sink" else "dfs",
+        "input_tuples": 0, "output_tuples": 0, "busy_us": 0.0, "inputs": [], "waits": False, "blocked": False,
+        "break": None, "state_tuples": 0, "executions": 0,
+    }  # fmt: skip
+    return {**found, **more}
+
+
+def given_input(queue=0, idle_us=0, **more):
+    return {"from": "x", "queue_tuples": queue, "idle_wait_us": idle_us, **more}
+
+
+def component(name="c", **more):
+    return {"name": name, "strategy": "dfs", "strategies": {}, "weight": 1, "steps": 0, "queued": 0, **more}
+
+
+def two_looks():
+    before = [
+        operator("s.source", "source"),
+        operator("q.select1", inputs=[given_input()]),
+        operator("q.union1", "union", waits=True, inputs=[given_input(0, 100), given_input(0, 0)]),
+        operator("q.sink1", "sink", inputs=[given_input()]),
+    ]
+    now = [
+        operator("s.source", "source", input_tuples=2_000, output_tuples=2_000),
+        operator("q.select1", input_tuples=2_000, output_tuples=500, busy_us=4_000.0, inputs=[given_input(7)]),
+        operator(
+            "q.union1", "union", waits=True, blocked=True, state_tuples=3,
+            inputs=[given_input(1, 500_100), given_input(2, 1_500_000)],
+        ),
+        operator("q.sink1", "sink", input_tuples=400, output_tuples=400, inputs=[given_input()]),
+        operator("r.select1", input_tuples=5, inputs=[given_input()]),
+    ]  # fmt: skip
+    return (
+        Snapshot(1_000_000, [component(steps=100)], before),
+        Snapshot(3_000_000, [component(steps=300, queued=9, strategies={"q.select1": "bfs", "x": "dfs"})], now),
+    )
+
+
+def test_rows_are_what_happened_between_two_looks():
+    rows = {row["name"]: row for row in operator_rows(*two_looks())}
+    select_row = rows["q.select1"]
+    assert (select_row["in"], select_row["out"]) == (1_000.0, 250.0)
+    assert (select_row["selectivity"], select_row["cost_us"], select_row["busy"]) == (0.25, 2.0, 0.002)
+    assert (select_row["queue"], select_row["idle"]) == (7, None)
+    assert (rows["q.union1"]["queue"], rows["q.union1"]["idle"], rows["q.union1"]["selectivity"]) == (3, 0.75, None)
+    assert rows["q.sink1"]["cost_us"] is None
+    assert (rows["r.select1"]["in"], rows["r.select1"]["queue"]) == (None, 0)  # nobody knows since when
+    (row,) = component_rows(*two_looks())
+    wanted = {"strategy": "dfs +1", "in": 1_000.0, "out": 200.0, "steps": 100.0, "queue": 9, "idle": 0.75, "blocked": 1}
+    assert {key: row[key] for key in wanted} == wanted
+    assert row["staleness_us"] is None
+
+
+def test_the_first_look_has_no_rates_yet_and_a_new_operator_of_an_old_name_neither():
+    before, now = two_looks()
+    for rows in (operator_rows(None, now), operator_rows(now, before), operator_rows(now, now)):
+        assert [row["in"] for row in rows if row["name"] in ("s.source", "q.select1")] == [None, None]
+    assert component_rows(None, now)[0]["steps"] is None
+
+
+def test_staleness_is_shown_where_there_is_any():
+    before, now = two_looks()
+    assert "staleness_us" not in [column.key for column in columns("operators", operator_rows(before, now), 200)]
+    stale = [operator("q.select1", inputs=[given_input(staleness_us=None), given_input(staleness_us=2_500)])]
+    rows = operator_rows(before, Snapshot(5, [], stale))
+    (column,) = [column for column in columns("operators", rows, 200) if column.key == "staleness_us"]
+    assert cell(column, rows[0]) == "2 ms"
+
+
+@given(st.floats(0, 1e15))
+def test_numbers_are_short(value):
+    assert len(number(value)) <= 6
+    if value < 1e11 and not number(value).endswith(("k", "M", "G")):
+        assert float(number(value)) == pytest.approx(value, abs=0.51)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 81, 100, 200])
+@pytest.mark.parametrize("level", list(COLUMNS))
+def test_columns_fit(level, width):
+    rows = [{"staleness_us": 5}]
+    shown = columns(level, rows, width)
+    assert shown[0].key == "name"
+    if width >= 80:
+        assert sum(column.width + 1 for column in shown) - 1 <= width
+        assert {"in", "out", "queue", "idle", "strategy"} <= {column.key for column in shown}
+    if width == 200:
+        assert shown == list(COLUMNS[level])
+
+
+# -- keys ----------------------------------------------------------------------------------------------------------
+
+
+def pressed(view, *names):
+    looks = two_looks()
+    for name in names:
+        view.press(name, view.rows(*looks))
+    return [row["name"] for row in view.rows(*looks)]
+
+
+def test_going_down_and_up():
+    view = View()
+    assert pressed(view) == ["c"]
+    assert pressed(view, "enter") == ["s.source", "q.select1", "q.union1", "q.sink1", "r.select1"]
+    pressed(view, "down", "j", "up", "enter")
+    assert (view.level, view.operator) == ("operator", "q.select1")
+    pressed(view, "down", "s", "/")  # nothing to choose there
+    assert (view.cursor, view.typing, view.level) == (1, False, "operator")
+    assert pressed(view, "escape")[0] == "s.source"
+    assert pressed(view, "left") == ["c"]
+    assert len(pressed(view, "a")) == 5
+    assert pressed(view, "a") == ["c"]
+
+
+def test_sorting():
+    view = View()
+    assert pressed(view, "enter", "s") == sorted(pressed(view))
+    assert pressed(view, "r") == sorted(pressed(view), reverse=True)
+    while view.sort["operators"][0] != "queue":
+        pressed(view, ">")
+    assert pressed(view)[:2] == ["q.select1", "q.union1"]
+    assert pressed(view, "r")[-2:] == ["q.union1", "q.select1"]
+    while view.sort["operators"][0] != "in":
+        pressed(view, "<")
+    assert pressed(view)[-1] == "r.select1"  # what is not known is last either way
+    assert pressed(view, "r")[-1] == "r.select1"
+
+
+def test_filtering():
+    view = View()
+    assert pressed(view, "enter", "/", "U", "n", "q", "backspace") == ["q.union1"]
+    assert pressed(view, "enter", "q") == ["q.union1"]
+    assert view.done
+    assert pressed(view, "/", "escape") == pressed(View(), "enter")
+    assert pressed(View(), "/", "z") == []
+
+
+def test_pause_help_and_quit():
+    view = View()
+    pressed(view, "p")
+    assert view.paused
+    pressed(view, " ", "?")
+    assert (view.paused, view.help) == (False, True)
+    pressed(view, "q")
+    assert (view.help, view.done) == (False, False)
+    pressed(view, "/", "ctrl-c")
+    assert view.done
+
+
+EVERY_KEY = [
+    *"qpsSr/?agGjk<> xy",
+    "up",
+    "down",
+    "left",
+    "right",
+    "enter",
+    "escape",
+    "backspace",
+    "home",
+    "end",
+    "ctrl-c",
+]
+
+
+@given(st.lists(st.sampled_from(EVERY_KEY)))
+def test_no_keys_break_the_view(names):
+    view, looks = View(), two_looks()
+    for name in names:
+        rows = view.rows(*looks)
+        view.press(name, rows)
+        assert 0 <= view.cursor <= max(len(rows) - 1, 0)
+        assert view.level in ("components", "operators", "operator")
+        assert (view.level == "operator") == (view.operator is not None)
+
+
+@given(st.binary())
+def test_any_bytes_are_keys_or_none(data):
+    assert all(name for name in keys(data))
+
+
+def test_keys_of_a_terminal():
+    assert list(keys(b"\x1b[Aq\x1b\r\x7f\x1b[B\x1bOC\x1b[99;5u/\xc3\xa4\x1b[5~x")) == [
+        "up", "q", "escape", "enter", "backspace", "down", "right", "/", "ä", "x",
+    ]  # fmt: skip
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def applied(server):
+    done = server.millrace(
+        "sql",
+        "CREATE STREAM a (k BIGINT); CREATE STREAM b (k BIGINT);"
+        "CREATE QUERY q WITH (fuse = 'off') AS SELECT k FROM a WHERE k > 0;"
+        "CREATE QUERY other AS SELECT k FROM b",
+    )
+    assert done.returncode == 0, done
+
+
+def test_once(server):
+    for arguments in (("--once",), ()):  # our output is no terminal
+        printed = server.millrace("top", "--interval", "0.1", *arguments)
+        assert printed.returncode == 0, printed
+        components, operators = printed.stdout.split("\n\n")
+        assert components.split("\n")[0].split()[:3] == ["component", "strategy", "ops"]
+        assert [line.split()[0] for line in components.split("\n")[1:]] == ["a", "b"]
+        assert "q.select1" in operators
+    found = server.json("top", "--interval", "0.1")
+    assert {row["name"] for row in found["components"]} == {"a", "b"}
+    assert found["operators"][0]["in"] == 0.0
+    assert server.millrace("top", "--interval", "0").returncode == 2
+
+
+class Screen:
+    """A process on a pseudo-terminal, and the newest picture that it drew."""
+
+    def __init__(self, *arguments, rows=24, width=80, **variables):
+        self.ours, theirs = os.openpty()
+        self.resize(rows, width)
+        self.before = termios.tcgetattr(theirs)
+        self.theirs = theirs
+        self.process = subprocess.Popen(
+            [*MILLRACE, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=clean_environment(TERM="xterm", **variables),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        self.said = b""
+
+    def resize(self, rows, width):
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, width, 0, 0))
+
+    def press(self, data):
+        os.write(self.ours, data)
+
+    def picture(self):
+        text = self.said.decode("utf-8", "ignore").rpartition("\x1b[H")[2]
+        return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "").split("\n")]
+
+    def until(self, words):
+        """The first picture that has these words."""
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            if words in "\n".join(self.picture()):
+                return self.picture()
+            if not self._read():
+                break
+        raise AssertionError(f"{words!r} did not come: {self.said[-3000:]!r}")
+
+    def _read(self):
+        if select.select([self.ours], [], [], 1.0)[0]:
+            self.said += os.read(self.ours, 65536)
+            return True
+        return self.process.poll() is None
+
+    def ended(self):
+        """The exit code; the terminal is as it was."""
+        deadline = time.monotonic() + 40
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self._read()
+        while select.select([self.ours], [], [], 0)[0]:
+            self._read()
+        assert termios.tcgetattr(self.theirs) == self.before
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+        os.close(self.theirs)
+
+
+def test_on_a_terminal(server):
+    with Screen("top", "--interval", "0.2", MILLRACE_ADMIN=server.admin) as screen:
+        picture = screen.until("q quit")
+        assert len(picture) <= 24
+        assert max(map(len, picture)) <= 80
+        assert "component" in picture[2]
+        screen.until("a " + " " * 5)
+        screen.press(b"\x1b[B")
+        screen.press(b"\r")
+        picture = screen.until("component b")
+        assert any(line.startswith("other.") for line in picture)
+        assert not any(line.startswith("q.") for line in picture)
+        screen.press(b"\x1b")
+        screen.until("components\n")
+        screen.press(b"a/sel")
+        assert "filter: sel_" in "\n".join(screen.until("filter: sel_"))
+        screen.press(b"\r\r")
+        picture = screen.until("all operators > q.select1")
+        assert any(line.strip().startswith("input 1") and "a.source" in line for line in picture)
+        assert len(picture) <= 24
+        screen.press(b"p")
+        screen.until("PAUSED")
+        screen.press(b"?")
+        screen.until("any key goes back")
+        screen.press(b"x")
+        screen.press(b"q")
+        assert screen.ended() == 0
+        assert screen.said.rstrip().endswith((b"\x1b[?1049l", b"\x1b[?25h"))
+        assert b"\x1b[?1049h" in screen.said
+
+
+def test_rates_come_while_one_looks_and_ctrl_c_ends_it(server):
+    with Screen("top", "--interval", "0.2", rows=12, width=120, MILLRACE_ADMIN=server.admin) as screen:
+        screen.until("q quit")
+        screen.press(b"a")
+        screen.until("all operators")
+        server.millrace("feed", "a", stdin="".join(f'{{"k": {k}}}\n' for k in range(2_000)))
+        while not any(re.match(r"a\.source\s+source\s+dfs\s+\d*[1-9]", line) for line in screen.picture()):
+            assert screen._read()
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.ended() == 0
+
+
+def test_a_server_that_goes_away_is_told_and_the_view_stays(tmp_path):
+    from tests.cli.conftest import Server
+
+    with Server(tmp_path) as server:
+        server.millrace("sql", "CREATE STREAM lonely (k BIGINT)")
+        with Screen("top", "--interval", "0.1", MILLRACE_ADMIN=server.admin) as screen:
+            screen.until("lonely")
+            server.process.kill()
+            server.process.communicate()
+            picture = screen.until("no Millrace server answers")
+            assert any(line.startswith("lonely") for line in picture)
+            screen.press(b"q")
+            assert screen.ended() == 0
+        with Screen("top", MILLRACE_ADMIN=server.admin) as screen:
+            assert screen.ended() == 1
+            assert b"no Millrace server answers" in screen.said
+            assert b"\x1b[?1049h" not in screen.said
