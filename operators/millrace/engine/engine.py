@@ -8,11 +8,11 @@ changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import failures, saving, views
+from millrace.engine import failures, replacing, saving, views
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -38,6 +38,7 @@ from millrace.engine.events import (
     PauseQuery,
     Punctuated,
     Rejected,
+    ReplaceQuery,
     ResumeQuery,
     SetBreak,
     SetOrder,
@@ -98,6 +99,10 @@ class Query:
     remembers: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.become(self.plan, self.operators, self.entries)
+
+    def become(self, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
+        self.plan, self.operators, self.entries = plan, operators, entries
         self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in self.operators)
 
 
@@ -333,9 +338,11 @@ class Engine:
             case AlterStream(name, changes, sql):
                 return self._alter_stream(name, dict(changes), sql)
             case DropStream(name):
-                return self._drop_stream(name)
+                return self.drop_stream(name)
             case AddQuery(plan, strategy):
                 return self._add_query(plan, strategy)
+            case ReplaceQuery(plan):
+                return replacing.replace_query(self, plan)
             case DropQuery(name):
                 return self._drop_query(name)
             case PauseQuery(name, reason):
@@ -381,7 +388,7 @@ class Engine:
         self.graph.rewire()
         return {"stream": name, "changed": sorted(changes)}
 
-    def _drop_stream(self, name: str) -> dict[str, Any]:
+    def drop_stream(self, name: str) -> dict[str, Any]:
         self._stream(name)
         both = (name, f"{name}.late")
         readers = [
@@ -401,15 +408,15 @@ class Engine:
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
         self._refuse_taken(plan.name)
         chosen = None if strategy is None else Strategy.parse(strategy)
-        added = self._add_late_streams(plan)
+        added = self.add_late_streams(plan)
         try:
             return self._add_checked_query(plan, chosen)
         except Refuse:
             for name in added:
-                self._drop_stream(name)
+                self.drop_stream(name)
             raise
 
-    def _add_late_streams(self, plan: QueryPlan) -> list[str]:
+    def add_late_streams(self, plan: QueryPlan) -> list[str]:
         """A side stream of late tuples exists from the first query that reads it on."""
         added = []
         for name in plan.reads_streams:
@@ -420,27 +427,56 @@ class Engine:
         return added
 
     def _add_checked_query(self, plan: QueryPlan, chosen: Strategy | None) -> dict[str, Any]:
-        for node in plan.nodes:
-            for name in node.inputs:
-                if name not in self.graph.operators and all(name != other.name for other in plan.nodes):
-                    raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
         made: dict[str, Operator] = {}
         entries: list[Reader] = []
-        for node in plan.nodes:
-            inputs = []
-            for name in node.inputs:
-                if name in made:
-                    inputs.append(made[name].output.attach())
-                else:
-                    reader = self._enter(self.graph.operators[name])
-                    entries.append(reader)
-                    inputs.append(reader)
-            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, self.beginning(entries))
+        self.build_nodes(plan, made, entries)
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
         self._remembering += query.remembers
         self.graph.add([*made.values(), sink], chosen)
         return {"query": plan.name, "component": self.graph.component_of(made[plan.output]).name}
+
+    def build_nodes(self, plan: QueryPlan, made: dict[str, Operator], entries: list[Reader]) -> None:
+        """Build the operators of a plan that are not made yet, in plan order; who reads from outside is an entry."""
+        for node in plan.nodes:
+            for name in node.inputs:
+                if name not in self.graph.operators and all(name != other.name for other in plan.nodes):
+                    raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
+        inside = {node.name for node in plan.nodes}
+        kept = dict(made)
+        made.clear()
+        attached: list[Reader] = []
+        try:
+            for node in plan.nodes:
+                if node.name in kept:
+                    made[node.name] = kept[node.name]
+                    continue
+                inputs = []
+                for name in node.inputs:
+                    if name in inside:
+                        inputs.append(made[name].output.attach())
+                    else:
+                        inputs.append(self._enter(self.graph.operators[name]))
+                        entries.append(inputs[-1])
+                    attached.append(inputs[-1])
+                since_us = self.beginning(entries)
+                made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since_us)
+        except Refuse:
+            for reader in attached:
+                reader.buffer.detach(reader)
+            made.clear()
+            raise
+
+    def became(self, query: Query, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
+        """A query has another plan and other operators."""
+        self._remembering -= query.remembers
+        query.become(plan, operators, entries)
+        self._remembering += query.remembers
+
+    def costs_move(self, names_after: Mapping[str, str | None]) -> None:
+        """What operators have cost goes with their names; None are gone."""
+        costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
+        self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
     def _enter(self, producer: Operator) -> Reader:
         """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""

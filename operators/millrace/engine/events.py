@@ -136,6 +136,14 @@ class AddQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceQuery:
+    """Another plan for a running query: what is the same in both goes on with its state, and so does the numbering of
+    its rows."""
+
+    plan: QueryPlan
+
+
+@dataclass(frozen=True, slots=True)
 class DropQuery:
     name: str
 
@@ -203,6 +211,7 @@ CommandBody = (
     | AlterStream
     | DropStream
     | AddQuery
+    | ReplaceQuery
     | DropQuery
     | PauseQuery
     | ResumeQuery

@@ -7,7 +7,7 @@ graph changes between two steps only, so `rewire` never meets a cycle in progres
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from millrace.engine.component import Component
@@ -66,6 +66,28 @@ class Graph:
             self.strategies.pop(operator.name, None)
             self.breaks.pop(operator.name, None)
         self.rewire()
+
+    def exchange(
+        self, arranged: Sequence[Operator], before: Iterable[Operator], renamed: Mapping[Operator, str]
+    ) -> None:
+        """Take all operators anew, in this order, without a `rewire`: of those before, only the renamed ones go on.
+
+        What an admin decided of an operator follows its name.
+        """
+        strategies, breaks = {}, {}
+        for operator in before:
+            strategy, broken = self.strategies.pop(operator.name, None), operator.name in self.breaks
+            self.breaks.pop(operator.name, None)
+            if operator in renamed:
+                if strategy is not None:
+                    strategies[renamed[operator]] = strategy
+                if broken:
+                    breaks[renamed[operator]] = None
+        for operator, name in renamed.items():
+            operator.name = name
+        self.strategies |= strategies
+        self.breaks |= breaks
+        self.operators = {operator.name: operator for operator in arranged}
 
     def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
         """Put operators in the places of others of the same names, on the same arcs."""
@@ -197,7 +219,7 @@ class Graph:
     def _fork(self, operators: Sequence[Operator]) -> None:
         """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn."""
         forks: dict[Operator, Fork] = {}
-        taken = {fork.name for operator, fork in self.forks.items() if operator.name in self.operators}
+        taken = {fork.name for operator, fork in self.forks.items() if self.operators.get(operator.name) is operator}
         for operator in operators:
             if isinstance(operator, Sink) or len(self._scheduled(operator)) < 2:
                 continue

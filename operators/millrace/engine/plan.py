@@ -7,7 +7,7 @@ The SQL room makes plans and the engine runs them; neither knows the other. Name
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from millrace.operators.spec import Spec
@@ -173,6 +173,14 @@ class QueryPlan:
     @property
     def sink(self) -> str:
         return f"{self.name}.sink1"
+
+    def reading(self, before: str, after: str) -> QueryPlan:
+        """The same plan, reading one operator outside of it instead of another."""
+        nodes = tuple(
+            replace(node, inputs=tuple(after if name == before else name for name in node.inputs))
+            for node in self.nodes
+        )
+        return replace(self, nodes=nodes)
 
 
 class Namer:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millrace.engine.component import Stopwatch
     from millrace.engine.engine import Engine
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
 

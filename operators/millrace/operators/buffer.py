@@ -244,6 +244,7 @@ class Buffer:
     promise    no tuple put from now on is below it
     wanted     whether any reader has a use for punctuation: if none has, none is put
     grain      for which: no punctuation tells the readers less, or the same again
+    floor      a promise that another operator made here before, above this one's own; `left_out` counts what came below
     _due       no promise below this is of use; it may lag behind the least that is
     entries    the operators to mark in `ready` when something is put (their scheduler's business)
     """
@@ -253,8 +254,10 @@ class Buffer:
         "end",
         "entries",
         "first",
+        "floor",
         "gauge",
         "grain",
+        "left_out",
         "ordered",
         "promise",
         "readers",
@@ -278,6 +281,8 @@ class Buffer:
         self.wanted = False
         self.grain = EVERY
         self._due = BEGINNING
+        self.floor = BEGINNING
+        self.left_out = 0
         self.entries: tuple[Operator, ...] = ()
         self.ready: dict[Operator, None] = {}
 
@@ -294,10 +299,41 @@ class Buffer:
         self.readers.remove(reader)
         self.release()
 
+    def succeed(self, old: Buffer, readers: Sequence[Reader]) -> None:
+        """Take over readers of another arc: what they have not read there yet they find here, before all else.
+
+        Nothing has been put here so far. Positions are counted on from the old arc's.
+        """
+        self.segments = deque(old.segments)
+        self.first, self.end = old.first, old.end
+        self.gauge.add(sum(map(len, self.segments)), self.width)
+        for reader in self.readers:
+            reader.jump()
+        for reader in readers:
+            away = reader.buffer is not reader.home
+            reader.home = self
+            if not away:
+                old.detach(reader)
+                reader.buffer = self
+                self.readers.append(reader)
+        self.release()
+
+    def keep_above(self, floor_us: int) -> None:
+        """Stand by a promise that was made before: what comes below it is left out and counted."""
+        if floor_us > self.promise:
+            self.promise = self.floor = floor_us
+
+    def _above_floor(self, batch: Batch) -> Batch:
+        kept = batch.take(batch.ts >= self.floor)
+        self.left_out += len(batch) - len(kept)
+        return kept
+
     # -- putting -------------------------------------------------------------------------------------------------------
 
     def put(self, batch: Batch) -> None:
         """Append tuples for all readers."""
+        if self.floor > BEGINNING:
+            batch = self._above_floor(batch)
         ts = batch.ts
         count = len(ts)
         if not count:
@@ -335,6 +371,7 @@ class Buffer:
         if value_us <= before:
             return False
         self.promise = value_us
+        self.floor = BEGINNING
         if not self.wanted or value_us < self._due:
             return False
         self._due = self.grain.above(before)
@@ -392,10 +429,11 @@ class Buffer:
 
     def save(self) -> list[Any]:
         wish = [self.wanted, self.grain.save()]
-        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise, wish]
+        floor = [self.floor, self.left_out]
+        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise, wish, floor]
 
     def restore(self, data: Sequence[Any]) -> None:
-        segments, self.first, self.end, self.promise, (self.wanted, grain) = data
+        segments, self.first, self.end, self.promise, (self.wanted, grain), (self.floor, self.left_out) = data
         self.grain = Grain.restore(grain)
         self._due = BEGINNING
         self.segments = deque(Batch.restore(batch) for batch in segments)
