@@ -9,6 +9,7 @@ import pytest
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddStream,
+    Deliver,
     PauseQuery,
     ReplaceQuery,
     ResumeQuery,
@@ -82,7 +83,7 @@ def test_the_rows_are_numbered_on():
     bench.query(path("q", 1))
     bench.run(arrive("s", 1, 2))
     bench.do(ReplaceQuery(path("q", 3)))
-    (order,) = (order for order in bench.run(arrive("s", 3)).orders if hasattr(order, "sequence"))
+    (order,) = (order for order in bench.run(arrive("s", 3)).orders if isinstance(order, Deliver))
     assert order.sequence == 2
     assert order.batch.rows() == [(3,)]
 

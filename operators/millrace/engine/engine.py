@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import failures, replacing, saving, views
+from millrace.engine import failures, replacing, saving, shadow, views
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -21,6 +21,7 @@ from millrace.engine.events import (
     Answer,
     Answered,
     Arrived,
+    Change,
     ClockStepped,
     Command,
     CommandBody,
@@ -196,7 +197,7 @@ class Engine:
                 self.time.answered(event, effects)
                 self.graph.component_of(self.source(event.stream)).stirred = True
             case Command():
-                effects.orders.append(Answer(event.id, value=self._obey(event.body)))
+                effects.orders.append(Answer(event.id, value=self.obey(event.body)))
                 self.time.keep_beating()
 
     def _arrive(self, event: Arrived, effects: Effects) -> None:
@@ -331,8 +332,11 @@ class Engine:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    def _obey(self, body: CommandBody) -> Any:
+    def obey(self, body: CommandBody) -> Any:
+        """Carry out a command, or refuse it with nothing changed."""
         match body:
+            case Change(commands):
+                return self._change(commands)
             case AddStream(definition):
                 return self._add_stream(definition)
             case AlterStream(name, changes, sql):
@@ -363,15 +367,40 @@ class Engine:
             case SetOrder(query, order, alpha):
                 return self._set_order(query, order, alpha)
 
+    def _change(self, commands: Sequence[CommandBody]) -> list[Any]:
+        """Several commands as one: all of them are obeyed, or none is.
+
+        One alone is obeyed as a whole anyway; several are tried on the shadow first.
+        """
+        if len(commands) > 1:
+            shadow.check(self, commands)
+        obeyed: list[Any] = []
+        try:
+            for command in commands:
+                obeyed.append(self.obey(command))  # noqa: PERF401 - what is obeyed before a refusal counts
+        except Refuse as refused:
+            if obeyed:
+                raise shadow.disagree(refused) from refused
+            raise
+        return obeyed
+
+    def plan(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
+        """What the commands would do if they were given now, or their refusal."""
+        return shadow.plan(self, commands)
+
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
         self._refuse_taken(definition.name)
+        self.make_stream(definition)
+        return {"stream": definition.name}
+
+    def make_stream(self, definition: StreamDefinition) -> None:
+        """A stream that nobody has looked at yet."""
         output = Buffer(definition.schema, ordered=definition.always_ordered, gauge=self.gauge)
         source = Source(definition.source, definition.name, clocking_of(definition), output)
         self.streams_by_name[definition.name] = Stream(definition, source)
         if definition.propagation == "punctuation":
             self.graph.punctuating[source] = None
         self.graph.add([source])
-        return {"stream": definition.name}
 
     def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
         stream = self._stream(name)
@@ -410,11 +439,12 @@ class Engine:
         chosen = None if strategy is None else Strategy.parse(strategy)
         added = self.add_late_streams(plan)
         try:
-            return self._add_checked_query(plan, chosen)
+            query = self.make_query(plan, chosen)
         except Refuse:
             for name in added:
                 self.drop_stream(name)
             raise
+        return {"query": plan.name, "component": self.graph.component_of(query.sink).name}
 
     def add_late_streams(self, plan: QueryPlan) -> list[str]:
         """A side stream of late tuples exists from the first query that reads it on."""
@@ -426,7 +456,8 @@ class Engine:
                 added.append(name)
         return added
 
-    def _add_checked_query(self, plan: QueryPlan, chosen: Strategy | None) -> dict[str, Any]:
+    def make_query(self, plan: QueryPlan, chosen: Strategy | None = None) -> Query:
+        """A query over what is there."""
         made: dict[str, Operator] = {}
         entries: list[Reader] = []
         self.build_nodes(plan, made, entries)
@@ -434,7 +465,7 @@ class Engine:
         self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
         self._remembering += query.remembers
         self.graph.add([*made.values(), sink], chosen)
-        return {"query": plan.name, "component": self.graph.component_of(made[plan.output]).name}
+        return query
 
     def build_nodes(self, plan: QueryPlan, made: dict[str, Operator], entries: list[Reader]) -> None:
         """Build the operators of a plan that are not made yet, in plan order; who reads from outside is an entry."""
@@ -468,10 +499,13 @@ class Engine:
             raise
 
     def became(self, query: Query, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
-        """A query has another plan and other operators."""
+        """A query has another plan and other operators, which stand in the graph already; queries stand in the order of
+        their operators, as they will in a restored engine."""
         self._remembering -= query.remembers
         query.become(plan, operators, entries)
         self._remembering += query.remembers
+        age = {operator: position for position, operator in enumerate(self.graph.operators.values())}
+        self.queries_by_name = dict(sorted(self.queries_by_name.items(), key=lambda item: age[item[1].operators[0]]))
 
     def costs_move(self, names_after: Mapping[str, str | None]) -> None:
         """What operators have cost goes with their names; None are gone."""

@@ -206,6 +206,13 @@ class SetOrder:
     alpha: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Several commands as one, between two executions: all are obeyed in this order, or none is."""
+
+    commands: tuple[CommandBody, ...]
+
+
 CommandBody = (
     AddStream
     | AlterStream
@@ -220,6 +227,7 @@ CommandBody = (
     | SetBreak
     | SetWeight
     | SetOrder
+    | Change
 )
 Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millrace.engine import failures
 from millrace.engine.plan import Node, QueryPlan, names
 from millrace.operators.batch import ANY_TIME, BEGINNING
 from millrace.operators.buffer import Buffer, Reader

@@ -122,7 +122,7 @@ def save(engine: Engine) -> bytes:
             "owing": list(engine._owing),
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
-            "definitions": _definitions(engine),
+            "definitions": definitions(engine),
             "paused": [
                 [name, query.paused, query.failed]
                 for name, query in engine.queries_by_name.items()
@@ -138,7 +138,7 @@ def save(engine: Engine) -> bytes:
     )
 
 
-def _definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
+def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
     """Streams and queries in the order in which they were made."""
     first = {query.operators[0]: query.plan for query in engine.queries_by_name.values()}
     found: list[StreamDefinition | QueryPlan] = []
