@@ -137,7 +137,7 @@ def _check_readers(
 
 
 def _columns(buffer: Buffer) -> str:
-    return names(f"{field.name} {field.type}" for field in buffer.schema)
+    return names(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in buffer.schema)
 
 
 def _key(plan: QueryPlan) -> str:
@@ -206,11 +206,13 @@ def _hand_over(
     old, new, sink = before.output, after.output, query.sink
     ordered = query.plan.options.order == plan.options.order == "event" and old.promise != ANY_TIME
     floor = max(
-        sink.progress_us if sink.watched else BEGINNING,
+        sink.inputs[0].promise if sink.watched and old.promise != ANY_TIME else sink.progress_us,
         old.promise if ordered else BEGINNING,
         *(reader.promise for reader in readers),
         BEGINNING,
     )
+    if not sink.watched:
+        sink.inputs[0].forget()
     if fresh:
         new.succeed(old, [*sink.inputs, *readers])
     else:

@@ -119,6 +119,11 @@ class Reader:
         promise = self.buffer.promise
         return promise if promise > self.told else self.told
 
+    def forget(self) -> None:
+        """Nobody has asked what was promised here, and another operator will promise anew."""
+        self.passed = self.told = BEGINNING
+        self.punctuations.clear()
+
     def tell(self, value_us: int) -> bool:
         """Set the register from an ETS arc; say whether that is of any use here.
 
