@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, join, memory, punctuation, sequence, wire
+from bench import aggregate, engine, ets, join, memory, punctuation, sequence, updates, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -34,6 +34,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "wire-idle": lambda: wire.idle_connections(1_000),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
+    **updates.BENCHMARKS,
 }
 
 

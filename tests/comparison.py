@@ -2,7 +2,7 @@
 
 rows    the same multiset, doubles to 1e-9 relative
 event   the same multiset, and the same order of time: only rows of equal time may have changed places
-final   the same last row for each key
+final   the same last row for each key that is not gone
 """
 
 from __future__ import annotations
@@ -66,8 +66,11 @@ def same_event_order(one: Sequence[AnyRow], other: Sequence[AnyRow], time: Calla
 
 
 def same_final(one: Iterable[AnyRow], other: Iterable[AnyRow], key: Callable[[Any], Hashable]) -> str | None:
-    """None if the last row of each key is the same in both."""
+    """None if the last row of each key is the same in both. A key whose last row says that it is gone has none."""
     left, right = ({key(row): row for row in rows} for rows in (one, other))
+    for state in (left, right):
+        for gone in [at for at, row in state.items() if isinstance(row, Mapping) and row.get("$gone")]:
+            del state[gone]
     if left.keys() != right.keys():
         return f"only one has the keys {sorted(map(str, left.keys() ^ right.keys()))}"
     for found, row in left.items():

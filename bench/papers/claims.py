@@ -84,7 +84,7 @@ class Row:
 
 
 INTRODUCTION: Final = (
-    "Made by `make figures` (`python -m bench.papers`): Millrace's engine under a virtual clock, with Poisson arrivals "
+    "Made by `make figures` (`python -m bench.papers`): Millrace's engine under a virtual clock, with arrivals drawn "
     "from fixed seeds, so the same sources give the same numbers (where a figure measures the machine instead, its "
     "text says so). The claims are also in [claims.csv](claims.csv)."
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets, oop, slides
+from bench.papers import eqg, ets, oop, slides, ups
 from bench.papers.claims import Experiment
 
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
@@ -15,4 +15,5 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *eqg.EXPERIMENTS,
     *slides.EXPERIMENTS,
     *oop.EXPERIMENTS,
+    *ups.EXPERIMENTS,
 )

@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.aggregate import Load
-from bench.papers import eqg, ets, oop, slides
+from bench.papers import eqg, ets, oop, slides, ups
 from bench.papers.__main__ import FIGURES, main
 from bench.papers.claims import Claim, Experiment, Found, Paper, falling, page, read_rows
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
@@ -23,6 +23,7 @@ from bench.papers.experiments import EXPERIMENTS
 from millrace.engine.events import Arrived
 from millrace.offline.run import Options, Run
 from millrace.offline.script import plan_script
+from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 
 HEARTBEATS = (1.0, 100.0)
 ON_DEMAND = ets.union_of_two("ets = 'on-demand'", "ets = 'on-demand'")
@@ -188,6 +189,47 @@ def test_packets_are_evenly_spaced_and_each_arrives_once() -> None:
     ticks = [oop.between(30, at, at + 70_000).tolist() for at in range(-140_000, 1_050_000, 70_000)]
     assert [at for tick in ticks for at in tick][:31] == [number * 1_000_000 // 30 for number in range(31)]
     assert ticks[0] == ticks[1] == []
+
+
+# -- UPS ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_queues_own_staleness_is_what_is_shown_when() -> None:
+    """Two ways to measure: the queue's books, and the area under what the driver saw delivered."""
+    for scheduler in SCHEDULERS:
+        keys = ups.uniform(300, 4)
+        queue = UpdateQueue(ups.SCHEMA, (0,), scheduler)
+        found = ups.serve(queue, keys, 3 * ups.TICK)
+        own = queue.staleness(300 * ups.TICK)
+        keys_for = sum(300 - keys.index(key) for key in range(4)) * ups.TICK  # for how long each has been known
+        assert own.queue_mean_us * keys_for == pytest.approx(found.queue * 4 * 300 * ups.TICK**2)
+        assert own.application_mean_us * keys_for == pytest.approx(found.application * 4 * 300 * ups.TICK**2)
+
+
+def test_ups_figures_5_and_7_at_a_small_size() -> None:
+    claims = {**verdicts(ups.staleness(2_000, (1, 2, 6))), **verdicts(ups.append_or_update(2_000, (1, 2, 6)))}
+    assert len(claims) == 8
+    assert all(claims.values()), claims
+
+
+def test_ups_figure_9_at_a_small_size() -> None:
+    gains = {slow: ups._gain(6_000, 5, 50, slow) for slow in (0, 4, 8)}
+    assert gains[0] == pytest.approx(1, abs=0.03)
+    assert gains[8] > gains[4] > 1
+
+
+def test_ups_figures_13_and_14_at_a_small_size() -> None:
+    claims = verdicts(ups.windows(400, (2, 5, 8)))
+    assert len(claims) == 4
+    assert all(claims.values()), claims
+    *_, in_turn = verdicts(ups.patterns(600, (2, 5))).values()
+    assert in_turn
+
+
+def test_ups_figures_16_and_17_at_a_small_size() -> None:
+    claims = {**verdicts(ups.skews(200, (0.0, 0.9), (20, 100))), **verdicts(ups.memory_by_load(200, (0.0,), (20, 100)))}
+    assert len(claims) == 4  # two are said of both figures
+    assert all(claims.values()), claims
 
 
 def test_figures_are_drawn_of_what_was_found() -> None:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from bench import aggregate, engine, ets, memory, punctuation, sequence, wire
+from bench import aggregate, engine, ets, memory, punctuation, sequence, updates, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -88,6 +88,14 @@ def test_thin_punctuation_against_all_there_is() -> None:
     thin, thick, *costs = punctuation.thinning(3_000, repeats=1)
     assert thin.value < 3 < 900 < thick.value
     assert all(figure.value > 0 for figure in costs)
+
+
+def test_update_queues_beside_a_dict() -> None:
+    figures = (
+        updates.enqueueing(8_000, 100, 500, repeats=1) + updates.single(40, repeats=1) + updates.few_keys(repeats=1)
+    )
+    assert all(figure.value > 0 for figure in figures)
+    assert all(figure.holds for figure in updates.many_keys(65_536))
 
 
 def test_idle_connections_are_held_and_measured() -> None:

@@ -150,16 +150,6 @@ def test_a_plan_says_what_would_become_of_the_graph(server, tmp_path):
     assert server.json("apply", str(file), "--plan")["plan"]["queries"]
 
 
-def test_what_is_kept_for_ever_is_warned_of(server, tmp_path):
-    file = tmp_path / "join.sql"
-    file.write_text("CREATE QUERY pairs AS SELECT a.k FROM a JOIN b ON a.k = b.k;", "utf-8")
-    planned = server.millrace("apply", str(file), "--plan")
-    assert planned.stderr.startswith("warning: the rows of a and of b are kept for ever")
-    file.write_text("CREATE STREAM a (k BIGINT); SELECT x.k FROM a x JOIN a y ON x.k = y.k;", "utf-8")
-    ran = millrace("run", str(file))
-    assert ran.stderr.startswith("millrace: query q: warning: the rows of x and of y are kept for ever")
-
-
 def test_explain_analyze(server):
     shown = server.millrace("explain", "q", "--analyze").stdout
     assert "q.union1" in shown
@@ -199,6 +189,16 @@ def test_weight_and_the_reason_of_a_pause(server):
     assert server.millrace("query", "pause", "q", "--reason", "for lunch").returncode == 0
     assert server.json("query", "show", "q")["reason"] == "for lunch"
     assert server.millrace("query", "resume", "q").returncode == 0
+
+
+def test_what_is_kept_for_ever_is_warned_of(server, tmp_path):
+    file = tmp_path / "join.sql"
+    file.write_text("CREATE QUERY pairs AS SELECT a.k FROM a JOIN b ON a.k = b.k;", "utf-8")
+    planned = server.millrace("apply", str(file), "--plan")
+    assert planned.stderr.startswith("warning: the rows of a and of b are kept for ever")
+    file.write_text("CREATE STREAM a (k BIGINT); SELECT x.k FROM a x JOIN a y ON x.k = y.k;", "utf-8")
+    ran = millrace("run", str(file))
+    assert ran.stderr.startswith("millrace: query q: warning: the rows of x and of y are kept for ever")
 
 
 def test_why(server):

@@ -338,6 +338,11 @@ NEXMARK: Mapping[str, str] = {
     # Running totals cannot be joined, but joined rows can have running totals.
     "q101": """SELECT a.id AS auction_id, a.item_name AS auction_item_name, max(b.price) AS current_highest_bid
                FROM auction a LEFT JOIN bid b ON a.id = b.auction GROUP BY a.id, a.item_name""",
+    "q18": """SELECT auction, bidder, price, channel, url, date_time, extra
+              FROM (SELECT *, ts_us AS date_time,
+                           ROW_NUMBER() OVER (PARTITION BY bidder, auction ORDER BY ts_us DESC, extra) AS place
+                    FROM bid)
+              WHERE place <= 1""",
 }
 
 

@@ -41,6 +41,18 @@ def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
         assert again.end()[0] == 0
 
 
+def test_a_server_that_is_killed_comes_back_as_it_was(tmp_path):
+    with Server(tmp_path) as server:
+        assert server.millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s").returncode == 0
+        assert server.millrace("strategy", "set", "s", "bfs(3)").returncode == 0
+        assert server.millrace("query", "pause", "q", "--reason", "for lunch").returncode == 0
+        before = server.json("export")
+    (tmp_path / "addresses.json").unlink()
+    with Server(tmp_path) as again:
+        assert again.json("export") == before
+        assert again.end()[0] == 0
+
+
 def test_a_port_in_use():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

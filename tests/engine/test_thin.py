@@ -263,3 +263,15 @@ def test_a_saved_engine_keeps_its_grains_and_the_switch() -> None:
         bench.engine = Engine.restore(saved)
         assert bench.engine.save() == saved
         assert grain(bench, "s.source") == (Grain(False, ((100, 0),)) if thin else EVERY)
+
+
+def test_who_was_away_is_told_whichever_way_promises_go_now() -> None:
+    bench = Bench(external("s"))
+    bench.query(plan("o", ("o", sort(), ["s.source"]), schema=TV))
+    bench.query(counted("q", tumbling(10)))
+    bench.run(give_tv("s", 5))
+    bench.do(PauseQuery("q", "test"))
+    bench.run(punctuate("s", 50))
+    bench.do(AlterStream("s", (("propagation", "punctuation"),)))
+    bench.do(ResumeQuery("q"))
+    assert rows(bench.run(), "q") == [(1,)]

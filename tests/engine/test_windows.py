@@ -263,3 +263,13 @@ def test_what_a_window_is_needed_for_is_less_than_the_need_itself() -> None:
         )
     )
     assert rows(bench.run(give_tv("a", 1_501, 1_600), at=1_200), "q") == [(1,)]
+
+
+def test_each_window_begins_with_its_own_streams_whatever_order_the_plan_has() -> None:
+    """A stream that is far ahead elsewhere in the query takes no window away."""
+    for names in (("a", "b"), ("b", "a")):
+        bench = Bench(external("a"), external("b"))
+        bench.run(give_tv("a", 5), give_tv("b", 500))
+        nodes = [(name, counting(TimeWindow(10, 10)), [f"{name}.source"]) for name in names]
+        bench.query(plan("q", *nodes, ("both", union(), list(names)), schema=COUNTED))
+        assert rows(bench.run(give_tv("a", 12, 21)), "q") == [(1,)]

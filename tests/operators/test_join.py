@@ -268,7 +268,9 @@ LIMITS = st.sampled_from([1, 2, 7, 1 << 30])
 def small(monkeypatch: pytest.MonkeyPatch, data: st.DataObject) -> None:
     """Limits that are met: few pairs at a time, segments of few tuples, keys whose identities collide."""
     monkeypatch.setattr(segments, "MOST_PAIRS", data.draw(st.sampled_from([2, 65_536])))
+    monkeypatch.setattr(segments, "FEW_PAIRS", 2)
     monkeypatch.setattr(segments, "SMALLEST", 2)
+    monkeypatch.setattr(segments, "LARGEST", data.draw(st.sampled_from([2, 262_144])))
     monkeypatch.setattr(segments, "FEW", data.draw(st.sampled_from([1, 3, 64])))
     monkeypatch.setattr(segments, "TOGETHER", data.draw(st.sampled_from([1, 4, 1024])))
     monkeypatch.setattr(segments, "WORTH_CLEARING", 2)

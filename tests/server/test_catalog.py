@@ -3,15 +3,23 @@
 import asyncio
 import shlex
 import sqlite3
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as settle
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from millrace.cli.main import app
+from millrace.engine import views
 from millrace.protocol import MillraceError
+from millrace.server.daemon import Daemon
 from millrace.server.decisions import Decisions
 from millrace.server.store import Store, StoreError
-from tests.server.harness import lines, running, served, until
+from tests.server.harness import lines, running, served, settings, until
 from tests.server.test_api import ask, get
 
 SQL = """
@@ -163,9 +171,119 @@ async def test_the_export_of_nothing_is_nothing(daemon):
     assert exported == {
         "sql": "",
         "statements": [],
-        "decisions": {"components": [], "paused": []},
+        "decisions": {"components": [], "paused": [], "joins": []},
         "commands": [],
     }
+
+
+# -- any changes ---------------------------------------------------------------------------------------------------
+
+STREAMS, QUERIES = ("a", "b"), ("p", "q", "r")
+SELECTS = (
+    "SELECT k FROM a WHERE k > 0",
+    "SELECT k FROM a UNION ALL SELECT k FROM b",
+    "SELECT k FROM p WHERE k > 5",
+    "SELECT k FROM a.late",
+    "SELECT k, count(*) AS n FROM b GROUP BY k",
+)
+OPERATORS = (
+    "a.source",
+    "b.source",
+    "a.late.source",
+    "p.select1",
+    "q.union1",
+    "q.map1",
+    "r.select1",
+    "a.fork1",
+    "p.fork1",
+)
+CHANGES = st.one_of(
+    st.sampled_from(STREAMS).map(
+        lambda name: ("sql", f"CREATE STREAM {name} (ts TIMESTAMP, k BIGINT) WITH (time = 'ts')")
+    ),
+    st.builds(
+        lambda name, select, replace: ("sql", f"CREATE {'OR REPLACE ' * replace}QUERY {name} AS {select}"),
+        st.sampled_from(QUERIES),
+        st.sampled_from(SELECTS),
+        st.booleans(),
+    ),
+    st.sampled_from(STREAMS).map(lambda name: ("sql", f"DROP STREAM {name}")),
+    st.sampled_from(QUERIES).map(lambda name: ("sql", f"DROP QUERY {name}")),
+    st.sampled_from(STREAMS).map(lambda name: ("sql", f"ALTER STREAM {name} SET (disorder = '3 s')")),
+    st.tuples(
+        st.just("strategy"),
+        st.sampled_from([*STREAMS, "a.late"]),
+        st.sampled_from(["dfs", "bfs", "rr(2)"]),
+        st.sampled_from([None, *OPERATORS]),
+    ),
+    st.tuples(st.just("weight"), st.sampled_from([*STREAMS, "a.late"]), st.integers(0, 3)),
+    st.tuples(st.just("break"), st.sampled_from(OPERATORS), st.booleans()),
+    st.tuples(st.just("pause"), st.sampled_from(QUERIES)),
+    st.tuples(st.just("resume"), st.sampled_from(QUERIES)),
+)
+
+
+@asynccontextmanager
+async def working(folder):
+    """A daemon without its ports: the engine runs, the catalog is read."""
+    daemon = Daemon(settings(server={"data_dir": folder}))
+    task = asyncio.create_task(daemon.runner.run())
+    try:
+        await daemon.catalog.load()
+        yield daemon
+    finally:
+        await daemon.catalog.close()
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def change(catalog, kind, *arguments):
+    made = {
+        "sql": catalog.execute,
+        "strategy": catalog.set_strategy,
+        "weight": catalog.set_weight,
+        "break": catalog.set_break,
+        "pause": catalog.pause,
+        "resume": catalog.resume,
+    }
+    await made[kind](*arguments)
+
+
+@settle(max_examples=40, deadline=None)
+@given(st.lists(CHANGES, max_size=25))
+def test_whatever_was_changed_is_there_again(changes):
+    """And what is refused changes nothing."""
+    create = [("sql", f"CREATE STREAM {name} (ts TIMESTAMP, k BIGINT) WITH (time = 'ts')") for name in STREAMS]
+    create += [("sql", f"CREATE QUERY {name} AS {SELECTS[at]}") for at, name in enumerate(QUERIES)]
+
+    async def first(folder):
+        async with working(folder) as daemon:
+            for one in (*create, *changes):
+                before = daemon.catalog.export()
+                try:
+                    await change(daemon.catalog, *one)
+                except MillraceError:
+                    assert daemon.catalog.export() == before
+            return by_operator(daemon), daemon.catalog.export()["statements"], daemon.catalog.decisions().paused
+
+    async def second(folder):
+        async with working(folder) as daemon:
+            return by_operator(daemon), daemon.catalog.export()["statements"], daemon.catalog.decisions().paused
+
+    with tempfile.TemporaryDirectory() as name:
+        assert asyncio.run(first(Path(name))) == asyncio.run(second(Path(name)))
+
+
+def by_operator(daemon):
+    """What holds of each operator; components and forks, whose names depend on history, by what they consist of."""
+    origins = {fork: f"fork of {operator}" for operator, fork in views.forks(daemon.engine).items()}
+    components = []
+    for found in daemon.components():
+        if len(found["operators"]) == 1 and found["name"].endswith(".late"):
+            continue  # a side stream stays until the server ends, though nobody reads it any more
+        own = {origins.get(operator, operator): strategy for operator, strategy in found["strategies"].items()}
+        components.append((sorted(own.items()), found["strategy"], found["weight"], sorted(found["breaks"].items())))
+    return sorted(components)
 
 
 # -- files that cannot be read -------------------------------------------------------------------------------------

@@ -3,17 +3,23 @@
 import re
 from pathlib import Path
 
+from millrace.engine.events import SetQueue
 from millrace.server.api import build
 from tests.server.harness import SCHEMA_SQL, lines, served, until
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@served(SCHEMA_SQL + "; CREATE SINK f FROM q WITH (type = 'stdout')")
+JOIN = "CREATE QUERY pairs AS SELECT a.k FROM s a [RANGE '1 s'] JOIN s b [RANGE '1 s'] ON a.k = b.k"
+LATEST = "CREATE STREAM u (k BIGINT) WITH (update_key = 'k'); CREATE QUERY latest AS SELECT k FROM u WHERE k > 0"
+
+
+@served(f"{SCHEMA_SQL}; {JOIN}; {LATEST}; CREATE SINK f FROM q WITH (type = 'stdout')")
 async def test_every_metric_and_its_labels_are_documented(daemon):
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 1}}')  # a low watermark is shown once it is known
         await until(lambda: daemon.queries()[0]["rows"] == 1)
+    await daemon.runner.command(SetQueue("latest.select1", "inplace"))
     exposed = set()
     for family in daemon.metrics.collect():
         labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")

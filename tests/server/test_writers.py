@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.operators.batch import Batch
+from millrace.operators.spec import retracting
 from millrace.protocol import Refuse, Schema, format_timestamp
-from millrace.server.writers import CsvWriter, JsonLinesWriter, open_file
+from millrace.server.writers import CsvWriter, JsonLinesWriter, json_lines, open_file, row_lines
 
 SCHEMA = Schema.of(ts="timestamp", b="boolean", i="bigint", d="double", t="text", y="bytes")
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -99,6 +100,32 @@ def test_parquet_reads_back(tmp_path_factory, rows):
         dict(zip(SCHEMA.names, row, strict=True)) for row in rows * 2
     ]
     assert [part.name for part in path.parent.iterdir()] == ["x.parquet"]
+
+
+def test_a_tombstone_is_its_key_and_that_it_is_gone(tmp_path):
+    schema = retracting(Schema.of(k="bigint", n="bigint", t="text").fields, (0,))
+    rows = [(1, 5, "a", False), (2, None, None, False), (1, None, None, True), (None, None, None, True)]
+    made = Batch.from_rows(schema, rows, [0, 1, 2, 3])
+    assert [json.loads(line) for line in json_lines(made).splitlines()] == [
+        {"k": 1, "n": 5, "t": "a"},
+        {"k": 2, "n": None, "t": None},
+        {"k": 1, "$gone": True},
+        {"$gone": True},
+    ]
+    assert json.loads(row_lines("q", 7, made).splitlines()[2]) == {
+        "query": "q",
+        "seq": 9,
+        "row": {"k": 1, "$gone": True},
+    }
+    writer = open_file(tmp_path / "rows.parquet", schema)
+    writer.write(made)
+    writer.close()
+    assert [tuple(row.values()) for row in pq.read_table(tmp_path / "rows.parquet").to_pylist()] == rows
+    writer = open_file(tmp_path / "rows.csv", schema)
+    writer.write(made)
+    writer.close()
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        assert [row["$gone"] for row in csv.DictReader(file)] == ["false", "false", "true", "true"]
 
 
 def test_text_files_are_gone_on_with(tmp_path):

@@ -427,8 +427,8 @@ class Expected:
         # The side streams of late tuples, from the first query on that reads them.
         self._asides: dict[str, StreamOracle] = {}
         self._begun: dict[str, dict[str, tuple[int, int | None]]] = {}
-        # Above everything that the streams under a query had taken in before it.
-        self._since: dict[str, int | None] = {}
+        # By query, the newest time that each stream had taken in before it.
+        self._before: dict[str, dict[str, int | None]] = {}
         self._away: dict[str, list[tuple[int, int]]] = {}
         self._paused: dict[str, int] = {}
         self._gone: dict[str, Rows | None] = {}
@@ -455,8 +455,7 @@ class Expected:
     def _begin(self, query: QueryModel, position: int) -> None:
         """A query reads each stream from one microsecond above the newest time taken in so far."""
         self._begun[query.name] = {name: (position, self._stream(name).newest) for name in query.reads_streams}
-        newest = [stream.newest for stream in self._below(query) if stream.newest is not None]
-        self._since[query.name] = max(newest) + 1 if newest else None
+        self._before[query.name] = {name: stream.newest for name, stream in (self.streams | self._asides).items()}
 
     def _said(self, position: int, said: Said) -> None:
         stream = self.streams.get(said.stream, self._asides.get(said.stream))
@@ -520,8 +519,20 @@ class Expected:
 
         for node in query.nodes:
             inputs = [of(name) for name in node.inputs]
-            given[node.name] = graph.compute(node, inputs, self._since[query.name])
+            given[node.name] = graph.compute(node, inputs, self._since(query, node.name, query.name))
         return given[query.output.name]
+
+    def _since(self, query: QueryModel, name: str, reader: str) -> int | None:
+        """From when on `reader` reads what a node gives: above all that the streams above it had taken in before."""
+        if name.endswith(".source"):
+            newest = self._before[reader].get(name.removesuffix(".source"))
+            return None if newest is None else newest + 1
+        node = next((node for node in query.nodes if node.name == name), None)
+        if node is None:
+            other = next(other for other in self.world.queries if other.output.name == name)
+            return self._since(other, name, reader)
+        found = [self._since(query, one, reader) for one in node.inputs]
+        return max((since for since in found if since is not None), default=None)
 
     def _outside(self, query: QueryModel, name: str) -> graph.Given:
         if not name.endswith(".source"):

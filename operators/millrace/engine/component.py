@@ -186,6 +186,11 @@ class Component:
         on_arcs = sum(row.operator.output.queued for row in self.table.values() if row.role is not Role.FORK)
         return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
 
+    def pressing(self) -> int:
+        """The same, without update queues: those cannot grow beyond their keys, and what comes makes nothing longer."""
+        on_arcs = sum(row.operator.output.pressing for row in self.table.values() if row.role is not Role.FORK)
+        return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
+
     def save(self) -> list[Any]:
         return [
             self.name,

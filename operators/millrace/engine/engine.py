@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import failures, replacing, saving, shadow, views
+from millrace.engine import edges, failures, replacing, saving, shadow, views
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -34,6 +34,7 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Heard,
+    JoinTurned,
     Late,
     Measured,
     PauseQuery,
@@ -43,6 +44,7 @@ from millrace.engine.events import (
     ResumeQuery,
     SetBreak,
     SetOrder,
+    SetQueue,
     SetStrategy,
     SetWeight,
     TooFar,
@@ -50,7 +52,7 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.graph import Graph
-from millrace.engine.plan import POLICIES, QueryPlan, StreamDefinition, names
+from millrace.engine.plan import POLICIES, Node, QueryPlan, StreamDefinition, names
 from millrace.engine.table import Strategy
 from millrace.engine.timekeeper import Timekeeper
 from millrace.engine.why import why
@@ -177,6 +179,7 @@ class Engine:
             case Measured():
                 tuples, us = self.costs.get(event.operator, (0, 0.0))
                 self.costs[event.operator] = (tuples + event.tuples, us + event.us)
+                edges.measured(self, event)
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
                     measured.measured(event.tuples, event.us)
@@ -288,9 +291,17 @@ class Engine:
             executions -= done
         if self._remembering:
             failures.check_states(self, worked, effects)
+            self._tell_turns(worked, effects)
         for component in worked:
             for waiter in component.waiters:
                 waiter.clock_idle(self.moment.now_us)
+
+    def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
+        for component in worked:
+            for waiter in component.waiters:
+                if isinstance(waiter, Join) and waiter.tempo.untold:
+                    for switch in waiter.tempo.tell():
+                        effects.orders.append(JoinTurned(waiter.name, switch.mode, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""
@@ -313,7 +324,7 @@ class Engine:
                 continue
             component = self.graph.component_of(stream.source)
             ahead = stream.source in failures.withheld(self, component)
-            if (ahead or component.queued() >= self.most_queued) and not self._awaited(component, stream.source):
+            if (ahead or component.pressing() >= self.most_queued) and not self._awaited(component, stream.source):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
@@ -362,6 +373,8 @@ class Engine:
             case SetBreak(operator, on):
                 self.graph.set_break(operator, on)
                 return {"operator": operator, "break": on}
+            case SetQueue(operator, kind, position):
+                return edges.exchange(self, operator, position, kind)
             case SetWeight(name, weight):
                 return self._set_weight(name, weight)
             case SetOrder(query, order, alpha):
@@ -469,29 +482,30 @@ class Engine:
 
     def build_nodes(self, plan: QueryPlan, made: dict[str, Operator], entries: list[Reader]) -> None:
         """Build the operators of a plan that are not made yet, in plan order; who reads from outside is an entry."""
-        for node in plan.nodes:
-            for name in node.inputs:
-                if name not in self.graph.operators and all(name != other.name for other in plan.nodes):
-                    raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
+        edges.check(self, plan)
         inside = {node.name for node in plan.nodes}
         kept = dict(made)
         made.clear()
         attached: list[Reader] = []
+        since: dict[str, int | None] = {}
         try:
             for node in plan.nodes:
                 if node.name in kept:
                     made[node.name] = kept[node.name]
+                    since[node.name] = self.beginning(kept[node.name])
                     continue
                 inputs = []
-                for name in node.inputs:
+                for position, name in enumerate(node.inputs):
                     if name in inside:
-                        inputs.append(made[name].output.attach())
+                        inputs.append(edges.attach(self, node, position, made[name].output, None))
                     else:
-                        inputs.append(self._enter(self.graph.operators[name]))
+                        inputs.append(self._enter(self.graph.operators[name], node, position))
                         entries.append(inputs[-1])
+                        since[name] = self.beginning(self.graph.operators[name])
                     attached.append(inputs[-1])
-                since_us = self.beginning(entries)
-                made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since_us)
+                known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
+                since[node.name] = max(known, default=None)
+                made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
         except Refuse:
             for reader in attached:
                 reader.buffer.detach(reader)
@@ -512,21 +526,24 @@ class Engine:
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
-    def _enter(self, producer: Operator) -> Reader:
+    def _enter(self, producer: Operator, node: Node, position: int) -> Reader:
         """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""
-        if isinstance(producer, Source) and producer.newest > BEGINNING:
-            return producer.output.attach(producer.newest + 1)
-        return producer.output.attach()
+        since_us = producer.newest + 1 if isinstance(producer, Source) and producer.newest > BEGINNING else None
+        return edges.attach(self, node, position, producer.output, since_us)
 
-    def beginning(self, entries: Sequence[Reader]) -> int | None:
-        """From when on a query reads: above everything that the streams under it had taken in before, if anything."""
+    def beginning(self, operator: Operator) -> int | None:
+        """From when on a new reader of the operator reads: above all that its streams had taken in before, if any."""
         found: list[int] = []
-        todo: list[Operator] = [self.graph.producer(reader) for reader in entries]
+        seen: dict[Operator, None] = {}
+        todo = [operator]
         while todo:
-            operator = todo.pop()
-            if isinstance(operator, Source) and operator.newest > BEGINNING:
-                found.append(operator.newest + 1)
-            todo.extend(self.graph.producer(reader) for reader in operator.inputs)
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen[one] = None
+            if isinstance(one, Source) and one.newest > BEGINNING:
+                found.append(one.newest + 1)
+            todo.extend(self.graph.producer(reader) for reader in one.inputs)
         return max(found, default=None)
 
     def _drop_query(self, name: str) -> dict[str, Any]:
@@ -638,11 +655,15 @@ class Engine:
         return [views.component(self, component) for component in self.graph.components]
 
     def operators(self) -> list[dict[str, Any]]:
-        return [views.operator(self, operator) for operator in self.graph.all_operators()]
+        return views.operators(self)
 
     def why(self, query: str) -> dict[str, Any]:
         """What keeps a query from giving rows, in a sentence and as data."""
         return why(self, query)
+
+    def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
+        """How far behind the results of an operator's update queue are, with the keys that wait longest."""
+        return edges.staleness(self, operator, position, worst)
 
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
+from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -190,6 +191,19 @@ class SetBreak:
 
 
 @dataclass(frozen=True, slots=True)
+class SetQueue:
+    """Exchange the queue of an operator's input while it runs.
+
+    What waits is kept as far as the new kind keeps it. An input that has no update key yet gets that of the stream or
+    query that it reads.
+    """
+
+    operator: str
+    kind: QueueKind
+    input: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SetWeight:
     """The component's share of the processor against the others'."""
 
@@ -225,6 +239,7 @@ CommandBody = (
     | WatchProgress
     | SetStrategy
     | SetBreak
+    | SetQueue
     | SetWeight
     | SetOrder
     | Change
@@ -348,6 +363,15 @@ class RowsFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinTurned:
+    """A join takes its rows in another way from now on, and the numbers that caused it (see Tempo)."""
+
+    operator: str
+    mode: str
+    numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class QueryFailed:
     """A query could not go on and has stopped, alone: why, and how many tuples it held then, which are lost to it.
 
@@ -372,6 +396,7 @@ Effect = (
     | Answer
     | Rejected
     | RowsFailed
+    | JoinTurned
     | QueryFailed
 )
 

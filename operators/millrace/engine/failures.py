@@ -95,7 +95,6 @@ def begin_again(engine: Engine, query: Query) -> None:
 def _renew(engine: Engine, query: Query) -> None:
     """Put new operators in the places of the old ones: same names, same arcs, same counts, nothing remembered."""
     inner = {reader for operator in query.operators for reader in operator.inputs} - set(query.entries)
-    since_us = engine.beginning(query.entries)
     renewed = []
     for node, old in zip(query.plan.nodes, query.operators, strict=True):
         if isinstance(old, Prone):
@@ -105,7 +104,7 @@ def _renew(engine: Engine, query: Query) -> None:
                 reader.jump()
                 reader.buffer.release()
         output = old.output
-        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.moment, since_us)
+        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.moment, engine.beginning(old))
         new.output = output
         new.counts = old.counts
         if isinstance(new, Prone) and isinstance(old, Prone):

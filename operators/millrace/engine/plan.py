@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from millrace.operators.queues.edge import APPEND, EdgeSpec, QueueKind
 from millrace.operators.spec import Spec
 from millrace.protocol import Field, Refuse, Schema, Type
 
@@ -32,7 +33,6 @@ POLICIES = frozenset(
         "lull_us",
     }
 )
-QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
 
 # What a late tuple is told beside its own fields.
 LATE_FIELDS = (
@@ -141,11 +141,23 @@ class QueryOptions:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator of a plan: its name, what it does, and the names of the operators it reads, in order."""
+    """One operator of a plan: its name, what it does, and the names of the operators it reads, in order.
+
+    `edges` says what each input keeps; inputs without an entry keep everything.
+    """
 
     name: str
     spec: Spec
     inputs: tuple[str, ...]
+    edges: tuple[EdgeSpec, ...] = ()
+
+    def edge(self, position: int) -> EdgeSpec:
+        return self.edges[position] if position < len(self.edges) else APPEND
+
+    def with_edge(self, position: int, edge: EdgeSpec) -> Node:
+        """The same with another edge at one of its inputs."""
+        edges = [edge if at == position else self.edge(at) for at in range(len(self.inputs))]
+        return replace(self, edges=tuple(edges))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.table import Strategy
 from millrace.operators import expression, spec
 from millrace.operators.operator import Operator
+from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.protocol import Field, Refuse, Schema, Type
@@ -40,6 +41,7 @@ CLASSES: Final[dict[str, type]] = {
         Field,
         Schema,
         Type,
+        EdgeSpec,
         plans.Node,
         plans.QueryOptions,
         plans.QueryPlan,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.engine.component import Component
@@ -107,8 +108,10 @@ class Timekeeper:
         """Carry the needs of a component's blocked operators to the sources; say whether any of them could help."""
         helped = False
         self._again = {}
-        for waiter in component.waiters:
-            helped |= self._carry(waiter, effects)
+        # The least need first: a feed is asked for one thing at a time, and no rule may change who is served by that.
+        needs = [(need, waiter) for waiter in component.waiters if (need := waiter.need()) is not None]
+        for need, waiter in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
+            helped |= self._carry(waiter, need, effects)
         for source in component.sources:
             # Who is not waited for any more is not looked at again.
             self.timers.keep(self._again.get(source.stream), "need", source.stream)
@@ -119,12 +122,11 @@ class Timekeeper:
 
         Under load there is always other work: who is asked when all is done is asked too late, or never.
         """
-        self._carry(waiter, effects, busy=True)
-
-    def _carry(self, waiter: Prone, effects: Effects, *, busy: bool = False) -> bool:
         need = waiter.need()
-        if need is None:
-            return False
+        if need is not None:
+            self._carry(waiter, need, effects, busy=True)
+
+    def _carry(self, waiter: Prone, need: int, effects: Effects, *, busy: bool = False) -> bool:
         helped = False
         # Another input past the need: this one's clock is behind for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)

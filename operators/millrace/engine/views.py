@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
+from millrace.operators.join import Join
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
-from millrace.operators.source import Source
 
 if TYPE_CHECKING:
     from millrace.engine.component import Component
@@ -79,6 +80,7 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "component": engine.graph.component_of(found.operators[0]).name,
         "operators": [operator.name for operator in found.operators],
         "order": plan.options.order,
+        "update_key": None if plan.update_key is None else list(plan.update_key),
         "state": "failed" if found.failed else "running" if found.paused is None else "paused",
         "reason": found.paused,
         "rows": found.sink.sequence,
@@ -144,20 +146,27 @@ def forks(engine: Engine) -> dict[str, str]:
     return {operator.name: fork.name for operator, fork in engine.graph.forks.items()}
 
 
-def operator(engine: Engine, found: Operator) -> dict[str, Any]:
+def operators(engine: Engine) -> list[dict[str, Any]]:
+    """All operators. Whom each works for is looked up once for all of them."""
+    queries = _queries_by_operator(engine)
+    return [operator(engine, found, queries.get(found, [])) for found in engine.graph.all_operators()]
+
+
+def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
     waiting = isinstance(found, Prone)
     now_us = engine.moment.now_us
     busy = engine.costs.get(found.name, (0, 0.0))
     return {
         "name": found.name,
         "kind": found.kind,
-        "queries": queries_of(engine, found),
+        "queries": queries,
         "component": engine.graph.component_of(found).name,
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
         "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,
+        "superseded": found.superseded,
         "errors": found.counts.errors,
         "last_error": found.counts.last_error,
         "busy_us": busy[1],
@@ -169,6 +178,7 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
                 "skipped": reader.skipped,
                 "idle_wait_us": idle_us(found, position, now_us) if waiting else 0,
                 "register_us": time_or_none(found.registers()[position]) if isinstance(found, Prone) else None,
+                "queue": queue_of(reader, now_us),
             }
             for position, reader in enumerate(found.inputs)
         ],
@@ -176,6 +186,7 @@ def operator(engine: Engine, found: Operator) -> dict[str, Any]:
         "blocked": isinstance(found, Prone) and found.blocked(),
         "state_tuples": found.state_tuples,
         "state_bytes": found.state_bytes,
+        "join": found.numbers() if isinstance(found, Join) else None,
         "low_water_us": time_or_none(found.output.promise),
     }
 
@@ -198,15 +209,15 @@ def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, floa
     }
 
 
-def queries_of(engine: Engine, found: Operator) -> list[str]:
-    """The queries that an operator works for."""
-    if isinstance(found, Source):
-        return [
-            query.plan.name for query in engine.queries_by_name.values() if found.stream in query.plan.reads_streams
-        ]
-    return [
-        query.plan.name for query in engine.queries_by_name.values() if found is query.sink or found in query.operators
-    ]
+def _queries_by_operator(engine: Engine) -> dict[Operator, list[str]]:
+    """The queries that each operator works for, in the order of their making."""
+    found: dict[Operator, list[str]] = {}
+    for query in engine.queries_by_name.values():
+        members: list[Operator] = [*query.operators, query.sink]
+        members += [engine.source(stream) for stream in query.plan.reads_streams if stream in engine.streams_by_name]
+        for member in members:
+            found.setdefault(member, []).append(query.plan.name)
+    return found
 
 
 def idle_us(found: Operator, position: int, now_us: int) -> int:
@@ -214,3 +225,13 @@ def idle_us(found: Operator, position: int, now_us: int) -> int:
     assert isinstance(found, Prone)
     since = found.idle_since[position]
     return found.idle_us[position] + (0 if since is None else now_us - since)
+
+
+def join_orders(engine: Engine) -> list[dict[str, Any]]:
+    """The queries whose joins do not go by the order or the alpha of their statement any more."""
+    return [
+        {"query": name, "order": join.order, "alpha": join.tempo.alpha}
+        for name, query in sorted(engine.queries_by_name.items())
+        for join in [next((one for one in query.operators if isinstance(one, Join)), None)]
+        if join is not None and not join.as_planned
+    ]

@@ -26,7 +26,7 @@ class Arc:
 
     def drained(self) -> bool:
         """Whether nothing is under way to the register."""
-        return all(reader.taken == reader.buffer.end for reader in self.between)
+        return all(reader.drained for reader in self.between)
 
 
 def announce(value_us: int, output: Buffer, arcs: Iterable[Arc]) -> bool:

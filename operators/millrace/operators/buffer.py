@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from millrace.operators.batch import BEGINNING, Batch
 from millrace.operators.grain import EVERY, Grain
@@ -47,6 +47,8 @@ class Reader:
     `unseen` is the papers' yield, seen from below: something lies here that its operator has not looked at. `told` is
     the last value that an ETS arc has set here, past the operators in between (the papers' register with its active
     flag). `grain` is what its operator, and whoever reads that one, declares to have a use for.
+
+    absorbs   whether it takes what is put at once, into a queue of its own (queues/reader.py)
     """
 
     __slots__ = (
@@ -65,6 +67,8 @@ class Reader:
         "told",
         "unseen",
     )
+
+    absorbs: ClassVar[bool] = False
 
     def __init__(self, buffer: Buffer, since_us: int | None = None) -> None:
         self.home = buffer
@@ -102,7 +106,29 @@ class Reader:
         self.buffer = self.home
         self.jump()
         self.unseen = True  # its operator has to pass on what was promised meanwhile
-        self.home.readers.append(self)
+        self.home.admit(self)
+
+    def absorb(self, batch: Batch) -> None:
+        """Take what was put, at once (those that absorb do)."""
+        raise AssertionError("a head pointer reads what the buffer holds")
+
+    def let_go(self) -> None:
+        """Let go of what it alone holds, when it leaves the arc."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether what it takes comes in order of time."""
+        return self.home.ordered
+
+    @property
+    def drained(self) -> bool:
+        """Whether it has nothing more to give before something is put."""
+        return self.taken == self.buffer.end
+
+    @property
+    def presses(self) -> bool:
+        """Whether what waits for it is a reason to slow feeds down."""
+        return True
 
     def _stand_still(self, taken: int, promise: int) -> None:
         self.buffer.end = taken
@@ -251,11 +277,13 @@ class Buffer:
     grain      for which: no punctuation tells the readers less, or the same again
     floor      a promise that another operator made here before, above this one's own; `left_out` counts what came below
     _due       no promise below this is of use; it may lag behind the least that is
+    absorbers  the readers that take at once what is put: nothing is kept for them here
     entries    the operators to mark in `ready` when something is put (their scheduler's business)
     """
 
     __slots__ = (
         "_due",
+        "absorbers",
         "end",
         "entries",
         "first",
@@ -279,6 +307,7 @@ class Buffer:
         self.gauge = gauge if gauge is not None else Gauge()
         self.width = 16 + 8 * len(schema)
         self.readers: list[Reader] = []
+        self.absorbers: tuple[Reader, ...] = ()
         self.segments: deque[Batch] = deque()
         self.first = 0
         self.end = 0
@@ -299,10 +328,23 @@ class Buffer:
         self.readers.append(reader)
         return reader
 
+    def admit(self, reader: Reader) -> None:
+        """Let a reader read that was made for this buffer, or has been away."""
+        self.readers.append(reader)
+        if reader.absorbs:
+            self.absorbers = (*self.absorbers, reader)
+
     def detach(self, reader: Reader) -> None:
         """Take a reader away; what it alone had still to read is freed."""
-        self.readers.remove(reader)
+        self.part_from(reader)
+        reader.let_go()
         self.release()
+
+    def part_from(self, reader: Reader) -> None:
+        """The reader goes, with what it holds itself."""
+        self.readers.remove(reader)
+        if reader.absorbs:
+            self.absorbers = tuple(other for other in self.absorbers if other is not reader)
 
     def succeed(self, old: Buffer, readers: Sequence[Reader]) -> None:
         """Take over readers of another arc: what they have not read there yet they find here, before all else.
@@ -318,9 +360,10 @@ class Buffer:
             away = reader.buffer is not reader.home
             reader.home = self
             if not away:
-                old.detach(reader)
+                old.part_from(reader)
                 reader.buffer = self
-                self.readers.append(reader)
+                self.admit(reader)
+        old.release()
         self.release()
 
     def keep_above(self, floor_us: int) -> None:
@@ -352,6 +395,8 @@ class Buffer:
         if not readers:
             self.first += 1
             return
+        if self.absorbers and self._absorbed(batch):
+            return
         self.segments.append(batch)
         gauge = self.gauge
         gauge.tuples += count
@@ -366,6 +411,19 @@ class Buffer:
                 reader.peak = end - reader.taken
         for entry in self.entries:
             self.ready[entry] = None
+
+    def _absorbed(self, batch: Batch) -> bool:
+        """Give the readers that take at once what is put; say whether that was all of them."""
+        for reader in self.absorbers:
+            reader.absorb(batch)
+        if len(self.absorbers) < len(self.readers):
+            return False
+        self.first += 1
+        for reader in self.readers:
+            reader.unseen = True
+        for entry in self.entries:
+            self.ready[entry] = None
+        return True
 
     def punctuate(self, value_us: int) -> bool:
         """Promise that no later tuple is below this time; say whether the readers are told.
@@ -429,6 +487,11 @@ class Buffer:
     def queued(self) -> int:
         """Tuples that the slowest reader has not taken."""
         return self.end - min((reader.taken for reader in self.readers), default=self.end)
+
+    @property
+    def pressing(self) -> int:
+        """The same, without readers whose queues are bounded by themselves."""
+        return self.end - min((reader.taken for reader in self.readers if reader.presses), default=self.end)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from millrace.operators.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
 from millrace.operators.buffer import Buffer, Gauge, Reader
+from millrace.operators.filter import Filter
 from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.operator import Moment, Operator
@@ -16,6 +17,7 @@ from millrace.operators.sequence import build_sequence
 from millrace.operators.sort import Sort
 from millrace.operators.spec import (
     AggregateSpec,
+    FilterSpec,
     JoinSpec,
     MapSpec,
     RetimeSpec,
@@ -26,10 +28,12 @@ from millrace.operators.spec import (
     SortSpec,
     Spec,
     TimeWindow,
+    TopSpec,
     UnionSpec,
     WindowSpec,
 )
-from millrace.operators.union import ArrivalUnion, OrderedUnion
+from millrace.operators.top import build_top
+from millrace.operators.union import ArrivalUnion, OrderedUnion, YoungestUnion
 from millrace.operators.windowing import RowWindowing, Windowing
 
 
@@ -41,7 +45,9 @@ def build(
     `since_us` is from when on its query reads, if there was something to read before.
     """
     output = Buffer(
-        spec.schema([reader.buffer.schema for reader in inputs]), ordered=gives_order(spec, inputs), gauge=gauge
+        spec.schema([reader.buffer.schema for reader in inputs]),
+        ordered=gives_order(spec, [reader.ordered for reader in inputs]),
+        gauge=gauge,
     )
     operator: Operator
     match spec:
@@ -49,6 +55,12 @@ def build(
             operator = Select(name, spec, inputs, output)
         case MapSpec():
             operator = Map(name, spec, inputs, output)
+        case FilterSpec():
+            operator = Filter(name, spec, inputs, output)
+        case TopSpec():
+            operator = build_top(name, spec, inputs, output, moment)
+        case UnionSpec(key=tuple(key)):
+            operator = YoungestUnion(name, key, inputs, output)
         case UnionSpec(ordered=True):
             operator = OrderedUnion(name, inputs, output, moment)
         case UnionSpec():
@@ -78,8 +90,8 @@ def build(
     return operator
 
 
-def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
-    """Whether the operator's output is in order of time."""
+def gives_order(spec: Spec, inputs: Sequence[bool]) -> bool:
+    """Whether the operator's output is in order of time, if these of its inputs are."""
     match spec:
         case UnionSpec(ordered=ordered):
             return ordered
@@ -89,9 +101,11 @@ def gives_order(spec: Spec, inputs: Sequence[Reader]) -> bool:
             return True
         case AggregateSpec(window=None, ordered=True):
             return True
+        case TopSpec() if spec.ordered or spec.closes_at is not None:
+            return True
         case JoinSpec():
             return spec.order != "arrival" or spec.counts_rows
         case RetimeSpec():
             return False
         case _:
-            return all(reader.buffer.ordered for reader in inputs)
+            return all(inputs)

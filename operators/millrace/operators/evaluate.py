@@ -107,6 +107,12 @@ def evaluate(expression: Expression, batch: Batch, library: Library = LIBRARY) -
     return compile_expression(expression, library)(batch)
 
 
+def without(errors: Errors, rows: Bools) -> Errors | None:
+    """The errors of the other rows."""
+    left = errors.rows & ~rows
+    return Errors(left, errors.reason) if left.any() else None
+
+
 def _errors(faults: Faults) -> Errors | None:
     rows = faults != 0
     first = int(rows.argmax()) if len(rows) else 0

@@ -17,7 +17,7 @@ import numpy as np
 from millrace.operators.aggregates import AGGREGATES, Accumulator, Aggregates
 from millrace.operators.aggregates.accumulator import OBJECTS
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
-from millrace.operators.evaluate import Columns, compile_columns
+from millrace.operators.evaluate import Columns, Errors, compile_columns
 from millrace.operators.expression import Case, Constant, Expression
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
 from millrace.operators.kernels import accumulating, grouping
@@ -36,7 +36,9 @@ class Codes(dict[Any, int]):
         return code
 
     def of(self, values: Values) -> Int64s:
-        return np.fromiter(map(self.__getitem__, values.tolist()), np.int64, len(values))
+        numbers = np.empty(len(values), np.int64)
+        grouping.encode(values.tolist(), self, numbers)
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,15 @@ class Grouping:
 
     def compute(self, batch: Batch) -> tuple[Rows, int, str]:
         """Keys and arguments; rows of which any cannot be computed are left out, counted and explained."""
-        columns, valid, errors = self._compute(batch)
-        rows = Rows(batch.ts, batch.arrival, columns, valid)
+        rows, errors = self.evaluate(batch)
         if errors is None:
             return rows, 0, ""
         return rows.take(np.flatnonzero(~errors.rows)), int(errors.rows.sum()), errors.reason
+
+    def evaluate(self, batch: Batch) -> tuple[Rows, Errors | None]:
+        """Keys and arguments of all rows, and which of them cannot be computed."""
+        columns, valid, errors = self._compute(batch)
+        return Rows(batch.ts, batch.arrival, columns, valid), errors
 
     def table(self, whole: bool) -> Table:
         return Table(self, whole)
@@ -196,6 +202,10 @@ class Keys:
         self._listed: list[Values | None] = [None] * len(types)
         self._stored = np.zeros(0, np.int64)
         self._index = np.zeros(0, np.int32)
+        self._row, self._slot = np.zeros(self._width, np.int64), np.zeros(1, np.int64)
+        # Whether the key is a single value that takes no thought; and the null bits in the row at hand.
+        self._whole = len(types) == 1 and types[0] is not Type.DOUBLE
+        self._bits = 0
 
     def find(self, columns: Sequence[Values], valid: Sequence[Bools | None]) -> Int64s:
         """The number of each row; new rows get the next numbers."""
@@ -215,6 +225,45 @@ class Keys:
             if done == rows:
                 return slots
             self._grow()
+
+    def find_one(self, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]) -> int:
+        """What `find` gives for a single row whose key stands at these positions, for those in a hurry with each."""
+        row, slot = self._row, self._slot
+        if self._whole and valid[positions[0]] is None:
+            value, codes = columns[positions[0]].item(0), self._codes[0]
+            row[0] = value if codes is None else codes[value]
+            if self._bits:
+                row[-1] = self._bits = 0
+        else:
+            self._fill(row, columns, valid, positions)
+        if self.count == self.room:
+            self._grow()
+        grouping.find_or_add(row, self._width, self._index, self._stored, slot, 0, self.count, self.room)
+        found: int = slot.item(0)
+        if found == self.count:
+            self.count += 1
+        return found
+
+    def _fill(
+        self, row: Int64s, columns: Sequence[Values], valid: Sequence[Bools | None], positions: Sequence[int]
+    ) -> None:
+        """Put the key of a single row into an array."""
+        bits = 0
+        for at, codes in enumerate(self._codes):
+            position = positions[at]
+            mask = valid[position]
+            if mask is not None and not mask[0]:
+                row[at] = 0 if codes is None else -1
+                if codes is None:
+                    bits |= 1 << self._null_bits.index(at)
+            elif codes is not None:
+                row[at] = codes[columns[position].item(0)]
+            elif self._types[at] is Type.DOUBLE:
+                row.view(np.float64)[at] = columns[position].item(0) + 0.0
+            else:
+                row[at] = columns[position].item(0)
+        if self._null_bits:
+            row[-1] = self._bits = bits
 
     def _grow(self) -> None:
         self.room = max(SMALLEST, 2 * self.room)
@@ -307,7 +356,8 @@ class Keys:
 
     @property
     def nbytes(self) -> int:
-        codes = sum(100 * len(found) for found in self._codes if found is not None)
+        # A dict's own size, and an integer for each of its values; the texts are the tuples' own.
+        codes = sum(found.__sizeof__() + 32 * len(found) for found in self._codes if found is not None)
         return self._stored.nbytes + self._index.nbytes + codes
 
 

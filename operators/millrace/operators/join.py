@@ -68,6 +68,7 @@ class Join(Lines):
         self.order: Order = "sync" if self._by_rows else spec.order
         self.mode: Mode = "sync" if self.order == "adaptive" else self.order
         self.tempo = Tempo(len(inputs), self._window_us(), spec.alpha)
+        self._planned = (self.order, spec.alpha)
         self._outer = spec.outer
         self._turn = 0
         self._left = False
@@ -399,18 +400,15 @@ class Join(Lines):
         batch = merge_by_time([self.pending], floor - 1, MOST_LOOKED) if floor > BEGINNING else None
         if batch is not None:
             self._give_alone(batch, given)
-        store = self.matcher.stores[0]
-        size = 1
-        while store.shape.newest is not None and (first := self.pending.first()) is not None:
-            if not self._left_behind(first)[0]:
-                break
-            size *= 2
-            batch = merge_by_time([self.pending], END_OF_TIME, size)
+        while self.matcher.stores[0].shape.newest is not None and (head := self.pending.head_us()) is not None:
+            # All rows of one time together: those of equal times may stand in any order.
+            batch = merge_by_time([self.pending], head, self.pending.count)
             assert batch is not None
             behind = self._left_behind(batch)
             self._give_alone(batch.take(behind), given)
             if not behind.all():
                 self.pending.put(batch.take(~behind))
+                break
 
     def _left_behind(self, batch: Batch) -> Bools:
         """Which pending rows are not among the newest any more."""
@@ -482,6 +480,11 @@ class Join(Lines):
                 f"{self.name}: what reads it relies on its order; create the query anew with order = 'arrival', or "
                 "choose among sync, filter and adaptive"
             )
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether order and alpha are those of its spec."""
+        return (self.order, self.tempo.alpha) == self._planned
 
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
         """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.

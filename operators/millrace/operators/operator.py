@@ -109,6 +109,11 @@ class Operator(ABC):
     def state_bytes(self) -> int:
         return 0
 
+    @property
+    def superseded(self) -> int:
+        """Rows of an update stream that were older than what their key had when they came."""
+        return 0
+
     def declares(self) -> Grain | None:
         """Which promises of its inputs are of use here, or to those that read it; None if none is."""
         return self.output.grain if self.output.wanted else None

@@ -14,16 +14,17 @@ import numpy as np
 
 from millrace.operators.batch import BEGINNING, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.current import CurrentTotals
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
 from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.kernels import accumulating
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.waiting import Merging
+from millrace.operators.updates import OrderedStateful, State, Stateful
 
 
-class Totals:
+class Totals(State):
     """The groups of a running total, and when each was last given."""
 
     def __init__(self, spec: AggregateSpec, operator: Operator) -> None:
@@ -57,8 +58,20 @@ class Totals:
         return self._built(changed[order])
 
     def _each(self, rows: Rows) -> list[tuple[Batch, Faults | None]]:
-        """Row by row, so that each row's total is that of the rows before it and its own."""
-        return [self._changed(rows.slice(at, at + 1)) for at in range(len(rows.ts))]
+        """Row by row, so that each row's total is that of the rows before it and its own.
+
+        Groups know nothing of each other: the first rows of all of them go together, then the second ones.
+        """
+        keys = self._grouping.key_columns
+        slots = self.table.find([rows.columns[at] for at in keys], [rows.valid[at] for at in keys], len(rows.ts))
+        places = rounds(slots)
+        parts = [self._changed(rows.take(place)) for place in places]
+        order = np.argsort(np.concatenate(places))
+        batch = Batch.concat([part for part, _ in parts]).take(order)
+        if all(faults is None for _, faults in parts):
+            return [(batch, None)]
+        faults = [np.zeros(len(part), np.uint8) if failed is None else failed for part, failed in parts]
+        return [(batch, np.concatenate(faults)[order])]
 
     def _built(self, slots: Int64s) -> tuple[Batch, Faults | None]:
         columns, valid, faults = self.table.finish(slots)
@@ -89,6 +102,14 @@ class Totals:
         self._operator.counts.errors += count
         self._operator.counts.last_error = reason
 
+    @property
+    def tuples(self) -> int:
+        return self.table.count
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + self._times.nbytes
+
     def save(self) -> Any:
         return [self.table.save(), self._times]
 
@@ -98,49 +119,28 @@ class Totals:
         self._times = times.copy()
 
 
-class RunningAggregate(Operator):
+def rounds(slots: Int64s) -> list[Int64s]:
+    """Where each slot stands first, second and so on: in each round every slot at most once, in the order of places."""
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    number = np.arange(len(slots)) - np.searchsorted(ordered, ordered)
+    rank = np.empty(len(slots), np.int64)
+    rank[order] = number
+    by_rank = np.argsort(rank, kind="stable")
+    return np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])
+
+
+class RunningAggregate(Stateful):
     """Running totals of tuples as they come. Promises no order beyond each group's own."""
 
     kind: ClassVar[str] = "aggregate"
 
     def __init__(self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer) -> None:
         super().__init__(name, inputs, output)
-        self.totals = Totals(spec, self)
-
-    def execute(self, limit: int) -> int:
-        reader = self.inputs[0]
-        self.counts.executions += 1
-        before = reader.taken
-        batch = reader.take(limit)
-        if batch is not None and len(batch):
-            self.counts.input_tuples += len(batch)
-            given = self.totals.consume(batch)
-            if given is not None:
-                self.counts.output_tuples += len(given)
-                self.output.put(given)
-        if reader.punctuations:
-            reader.pass_punctuations()
-        if self.output.wanted:
-            self.output.punctuate(reader.low_water())
-        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
-        return reader.taken - before
-
-    @property
-    def state_tuples(self) -> int:
-        return self.totals.table.count
-
-    @property
-    def state_bytes(self) -> int:
-        return self.totals.table.nbytes
-
-    def save(self) -> Any:
-        return self.totals.save()
-
-    def restore(self, data: Any) -> None:
-        self.totals.restore(data)
+        self.state = _totals(spec, self)
 
 
-class OrderedRunningAggregate(Merging):
+class OrderedRunningAggregate(OrderedStateful):
     """Running totals of tuples in order of time. The output is in order."""
 
     kind: ClassVar[str] = "aggregate"
@@ -149,27 +149,11 @@ class OrderedRunningAggregate(Merging):
         self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
     ) -> None:
         super().__init__(name, inputs, output, moment)
-        self.totals = Totals(spec, self)
+        self.state = _totals(spec, self)
 
-    def consume(self, batch: Batch) -> Batch | None:
-        self.last_us = int(batch.ts[-1])
-        return self.totals.consume(batch)
 
-    @property
-    def state_tuples(self) -> int:
-        return self.totals.table.count
-
-    @property
-    def state_bytes(self) -> int:
-        return self.totals.table.nbytes
-
-    def save(self) -> Any:
-        return [super().save(), self.totals.save()]
-
-    def restore(self, data: Any) -> None:
-        saved, totals = data
-        super().restore(saved)
-        self.totals.restore(totals)
+def _totals(spec: AggregateSpec, operator: Operator) -> State:
+    return Totals(spec, operator) if spec.replaces is None else CurrentTotals(spec, operator)
 
 
 def build_running(name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> Operator:

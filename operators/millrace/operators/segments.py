@@ -36,6 +36,8 @@ LARGEST: Final = 262_144
 WORTH_CLEARING: Final = 4096
 # Pairs that are looked for at a time, unless a single tuple has more.
 MOST_PAIRS: Final = 65_536
+# Room for pairs to begin with.
+FEW_PAIRS: Final = 256
 # What an unlimited store's segment, and one of a one-sided band, spans if nothing else says so.
 SOME_TIME_US: Final = 1_000_000
 # What a text costs besides the reference to it: its header and a few letters.
@@ -365,7 +367,7 @@ class Store:
         self.tuples = 0
         self.rows = 0
         self._numbers = 0
-        self._pairs = np.empty((2, 256), np.int64)
+        self._pairs = np.empty((2, FEW_PAIRS), np.int64)
         self.identify = [identity_of([shape.types[at] for at in columns])[0] for columns in shape.indexes]
 
     # -- putting -------------------------------------------------------------------------------------------------------

@@ -56,7 +56,10 @@ class FollowedBy(Waiting):
         self._tested_schema = picked_schema(self._tested, schemas, set())
         self._where = None if spec.where is None else compile_predicate(spec.where)
         picked = (*spec.columns, *(self._tested if spec.where is not None else ()))
-        positions = sorted({position for _, at, position in picked if at == 0 and position != TIME})
+        taken = {position for _, at, position in picked if at == 0 and position != TIME}
+        # Of an update stream, whether the row is a tombstone: then its key has no row to follow.
+        self._gone = len(schemas[0]) - 1 if schemas[0].retracts else None
+        positions = sorted(taken if self._gone is None else {*taken, self._gone})
         self._firsts = Firsts(schemas[0], positions, [key.type for key, _ in spec.keys])
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -260,6 +263,9 @@ class Following(FollowedBy):
             # NULL equals nothing: none of these can ever be followed.
             first, a_slots = first.take(a_slots >= 0), a_slots[a_slots >= 0]
         cells = self._choose(first, a_slots, second, b_slots)
+        if self._gone is not None:
+            gone, _ = self._firsts.column(self._gone, cells)
+            cells[gone & (cells >= 0)] = -1
         given = None if second is None else self._paired(second, cells)
         self._expire()
         return given

@@ -206,8 +206,8 @@ class Source(Operator):
         """
         if self._raise_mark(value_us, cause):
             return True
-        # An operator that came later may not have been told what holds already.
-        return announce(self.mark, self.output, self.arcs)
+        # An operator that came later may not have been told what holds already, whichever way that went.
+        return announce(self.mark, self.output, self.arcs) if self.arcs else self.output.punctuate(self.mark)
 
     def _raise_mark(self, value_us: int, cause: Cause) -> bool:
         if value_us <= self.mark:

@@ -6,12 +6,12 @@ rows, which is what lets a plan be compared, shared, saved and shipped. `build.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from millrace.operators.expression import TIME, Expression
-from millrace.protocol import Field, Schema, Type
+from millrace.operators.expression import TIME, Column, Expression
+from millrace.protocol import GONE, Field, Schema, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,27 @@ class MapSpec(Spec):
     columns: tuple[tuple[str, Expression], ...]
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
-        return Schema(tuple(Field(name, column.type, column.nullable) for name, column in self.columns))
+        made = Schema(tuple(Field(name, column.type, column.nullable) for name, column in self.columns))
+        if not made.retracts:
+            return made
+        # What is computed is null in a tombstone; what is copied may be its key.
+        copied = [isinstance(column, Column) and column.position >= 0 for _, column in self.columns]
+        return Schema(
+            tuple(field if plain else Field(field.name, field.type) for field, plain in zip(made, copied, strict=True))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class UnionSpec(Spec):
-    """All rows of all inputs: as they come, or in event order. Names are the first input's."""
+    """All rows of all inputs: as they come, or in event order. Names are the first input's.
+
+    With a `key` they are update streams that share it (positions): of each key the youngest row is delivered, and what
+    is older than the last delivered one is dropped.
+    """
 
     kind: ClassVar[str] = "union"
     ordered: bool
+    key: tuple[int, ...] | None = None
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         first, *others = inputs
@@ -70,6 +82,89 @@ class SortSpec(Spec):
     """The rows in order of time; equal times in order of arrival."""
 
     kind: ClassVar[str] = "sort"
+
+
+# -- update streams ----------------------------------------------------------------------------------------------------
+
+
+def retracting(fields: Sequence[Field], key: Collection[int]) -> Schema:
+    """Fields that are null in a tombstone unless they are of the key, and the mark of tombstones behind them."""
+    kept = [
+        field if position in key else Field(field.name, field.type)
+        for position, field in enumerate(fields)
+        if field.name != GONE
+    ]
+    return Schema((*kept, Field(GONE, Type.BOOLEAN, False)))
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSpec(Spec):
+    """Keep the keys of an update stream whose row passes the predicate; one that passes no more gives a tombstone.
+
+    key     the positions of the update key
+    emit    as of a running total (see AggregateSpec)
+    """
+
+    kind: ClassVar[str] = "select"
+    predicate: Expression
+    key: tuple[int, ...]
+    emit: Literal["latest", "every"] = "latest"
+
+    def schema(self, inputs: Sequence[Schema]) -> Schema:
+        return retracting(inputs[0].fields, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What rows are ordered by."""
+
+    by: Expression
+    descending: bool = False
+    nulls_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopSpec(Spec):
+    """Number the rows of each partition in an order, from 1, ties by arrival, and give those up to `most`.
+
+    The result is an update stream: its key is the partition, with the number where there may be several.
+
+    partition  columns of the input
+    number     the name of the number's column, behind those of the input
+    replaces   the input is an update stream with this key (positions). Else all rows stay, and no place is ever vacated
+    closes_us  the input is cut in windows: `partition` holds a bound of them, at `closes_at` in the input, and a row's
+               time is at most that bound plus so much. Then a partition is given once, when time has gone past that
+               (emit means nothing)
+    ordered, emit    as of a running total (see AggregateSpec)
+    """
+
+    kind: ClassVar[str] = "top"
+    partition: tuple[Column, ...]
+    order: tuple[Rank, ...]
+    number: str
+    most: int = 0
+    replaces: tuple[int, ...] | None = None
+    closes_at: int | None = None
+    closes_us: int = 0
+    ordered: bool = False
+    emit: Literal["latest", "every"] = "latest"
+
+    def schema(self, inputs: Sequence[Schema]) -> Schema:
+        fields = (*inputs[0].told, Field(self.number, Type.BIGINT, False))
+        if not self.retracts(inputs[0]):
+            return Schema(fields)
+        return retracting(fields, (*self.partition_at, len(fields) - 1))
+
+    @property
+    def partition_at(self) -> tuple[int, ...]:
+        """The positions of the partition's columns."""
+        return tuple(column.position for column in self.partition)
+
+    def retracts(self, source: Schema) -> bool:
+        """Whether places are vacated: where rows go, or move from one partition to another."""
+        if self.replaces is None or self.closes_at is not None:
+            return False
+        return source.retracts or not set(self.partition_at) <= set(self.replaces)
 
 
 # -- windows and aggregates --------------------------------------------------------------------------------------------
@@ -132,6 +227,8 @@ class AggregateSpec(Spec):
     partial   whether windows that began before the query did are given
     emit      of a running total: the last of a group's rows of one execution, or one row per tuple
     where     rows that count for nothing but their position (see RowWindow)
+    replaces  the input is an update stream with this key (positions): a row takes the place of its key's in its group.
+              A group that has no row any more gives a tombstone
     rows      of sessions: give each row that it took, when its session closes, instead of one row per session. Then
               there are no calls, `keys` only say what sessions are cut by, and a row has the input's columns and the
               bounds
@@ -149,19 +246,28 @@ class AggregateSpec(Spec):
     partial: Literal["skip", "emit"] = "skip"
     emit: Literal["latest", "every"] = "latest"
     where: Expression | None = None
+    replaces: tuple[int, ...] | None = None
     rows: bool = False
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         if self.rows:
             return Schema((*inputs[0], *(Field(name, Type.TIMESTAMP, False) for name, _ in self.bounds)))
         bound = Type.BIGINT if isinstance(self.window, RowWindow) else Type.TIMESTAMP
-        return Schema(
-            (
-                *(Field(name, key.type, key.nullable) for name, key in self.keys),
-                *(Field(name, call.type, call.nullable) for name, call in self.calls),
-                *(Field(name, bound, False) for name, _ in self.bounds),
-            )
+        fields = (
+            *(Field(name, key.type, key.nullable) for name, key in self.keys),
+            *(Field(name, call.type, call.nullable) for name, call in self.calls),
+            *(Field(name, bound, False) for name, _ in self.bounds),
         )
+        if self.replaces is None or not self.retracts(inputs[0]):
+            return Schema(fields)
+        return retracting(fields, range(len(self.keys)))
+
+    def retracts(self, source: Schema) -> bool:
+        """Whether groups may lose their last row: where rows go, or move from one group to another."""
+        if self.replaces is None:
+            return False
+        moves = not all(isinstance(key, Column) and key.position in self.replaces for _, key in self.keys)
+        return source.retracts or moves
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class Tempo:
         self.alpha = alpha
         self.switches = 0
         self.last: list[Switch] = []
+        self.untold = 0
         self.newest = BEGINNING
         self._window_us = window_us
         self._period_us = min(LONGEST_US, max(SHORTEST_US, window_us or 0))
@@ -135,10 +136,16 @@ class Tempo:
     def switched(self, mode: str) -> None:
         """Remember a switch with what caused it."""
         self.switches += 1
+        self.untold += 1
         self.last = [
             *self.last[1 - REMEMBERED :],
             Switch(self.newest, mode, self.cost_us(), self.window_s, tuple(self.rates()), self.value(), self.alpha),
         ]
+
+    def tell(self) -> list[Switch]:
+        """The switches since this was last asked."""
+        untold, self.untold = self.untold, 0
+        return self.last[-untold:]
 
     def numbers(self) -> dict[str, Any]:
         """What was measured, and what NILE predicts from it: response times (equations 3 and 5) and gain (7)."""

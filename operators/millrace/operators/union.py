@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.batch import ANY_TIME, NO_TIME, Batch, Int64s
+from millrace.operators.batch import ANY_TIME, BEGINNING, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.kernels import replacing
 from millrace.operators.operator import Operator
+from millrace.operators.updates import Numbers, grown
 from millrace.operators.waiting import Merging
+from millrace.protocol import Schema
 
 
 class OrderedUnion(Merging):
@@ -58,6 +61,10 @@ class ArrivalUnion(Operator):
         self._turn = 0
         self._renames = [reader.buffer.schema != output.schema for reader in inputs]
 
+    def pass_on(self, batch: Batch) -> Batch:
+        """What goes on of tuples of the input whose turn it is."""
+        return batch
+
     def execute(self, limit: int) -> int:
         counts = self.counts
         counts.executions += 1
@@ -71,6 +78,7 @@ class ArrivalUnion(Operator):
                 taken += reader.taken - before
                 if batch is not None:
                     counts.input_tuples += len(batch.ts)
+                    batch = self.pass_on(batch)
                     counts.output_tuples += len(batch.ts)
                     output.put(batch.renamed(output.schema) if self._renames[self._turn] else batch)
                 if taken >= limit:
@@ -84,8 +92,79 @@ class ArrivalUnion(Operator):
             output.punctuate(self.low_water())
         return taken
 
-    def save(self) -> int:
+    def save(self) -> Any:
         return self._turn
 
-    def restore(self, data: int) -> None:
+    def restore(self, data: Any) -> None:
         self._turn = data
+
+
+class Youngest:
+    """Of each key, the time of the last row delivered and the input that it came from."""
+
+    def __init__(self, schema: Schema, key: Sequence[int]) -> None:
+        self._key = key
+        self._numbers = Numbers([schema.fields[at] for at in key])
+        self._last, self._sources = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.superseded = 0
+
+    def of(self, batch: Batch, source: int) -> Batch:
+        """The rows that are not older than what has been delivered, nor of the same time from another input."""
+        columns = [batch.columns[at] for at in self._key]
+        slots = self._numbers.find(columns, [batch.valid[at] for at in self._key], len(batch))
+        self._last = grown(self._last, self._numbers.count, BEGINNING)
+        self._sources = grown(self._sources, self._numbers.count, source)
+        kept = np.zeros(len(batch), np.uint8)
+        replacing.youngest(slots, batch.ts, source, self._last, self._sources, kept)
+        self.superseded += len(kept) - int(np.count_nonzero(kept))
+        return batch if kept.all() else batch.take(kept.view(np.bool_))
+
+    @property
+    def count(self) -> int:
+        return self._numbers.count
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._numbers.nbytes + self._last.nbytes + self._sources.nbytes)
+
+    def save(self) -> Any:
+        count = self._numbers.count
+        return [self._numbers.save(), self._last[:count].copy(), self._sources[:count].copy(), self.superseded]
+
+    def restore(self, data: Any) -> None:
+        numbers, last, sources, self.superseded = data
+        self._numbers.restore(numbers)
+        self._last, self._sources = last.copy(), sources.copy()
+
+
+class YoungestUnion(ArrivalUnion):
+    """Update streams of one key (UPS, section 3.2): deliver the youngest row of each key, and drop what is older than
+    the last one delivered. Of two inputs' rows of one key and time only the first to come is delivered.
+    """
+
+    def __init__(self, name: str, key: Sequence[int], inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self._youngest = Youngest(output.schema, key)
+
+    def pass_on(self, batch: Batch) -> Batch:
+        return self._youngest.of(batch, self._turn)
+
+    @property
+    def superseded(self) -> int:
+        return self._youngest.superseded
+
+    @property
+    def state_tuples(self) -> int:
+        return self._youngest.count
+
+    @property
+    def state_bytes(self) -> int:
+        return self._youngest.nbytes
+
+    def save(self) -> Any:
+        return [super().save(), self._youngest.save()]
+
+    def restore(self, data: Any) -> None:
+        turn, youngest = data
+        super().restore(turn)
+        self._youngest.restore(youngest)

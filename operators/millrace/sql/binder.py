@@ -18,7 +18,7 @@ from millrace.operators.functions.casts import CASTS
 from millrace.operators.functions.library import Readings
 from millrace.operators.intervals import parse_interval
 from millrace.operators.spec import AggregateCall, RowWindow
-from millrace.protocol import MAX_INT64, MIN_INT64, MillraceError, Refuse, Schema, Type
+from millrace.protocol import GONE, MAX_INT64, MIN_INT64, MillraceError, Refuse, Schema, Type
 from millrace.protocol.timestamps import parse_timestamp
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, columns_of, is_bound
@@ -63,6 +63,18 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranking:
+    """Rows whose number has not been bounded yet: the operator that numbers them, the number's column (-1: it is not
+    selected), where it was written, and whether places are final, because the rows are those of windows.
+    """
+
+    node: str
+    position: int
+    place: s.Node
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
     """Rows that a query can read: where they come from and what they look like.
 
@@ -74,6 +86,7 @@ class Relation:
     lags        how far the fields that are progressing lie from the rows' time
     update_key  of an update stream: the fields that say which row a row replaces
     window      how they are cut, where no operator has done it yet: its bounds are columns too
+    ranking     of rows with a ROW_NUMBER(), until something bounds it. Their key is the partition meanwhile
     tables      of the rows of a join: what they were put together from, which is how their columns are named
     """
 
@@ -86,12 +99,23 @@ class Relation:
     lags: Lags = field(default_factory=dict)
     update_key: tuple[str, ...] | None = None
     window: Window | None = None
+    ranking: Ranking | None = None
     tables: tuple[Named, ...] = ()
 
     @property
     def times(self) -> tuple[int, ...]:
         """The positions of the fields that carry the rows' own time, under whatever names."""
         return tuple(position for position, lag in self.lags.items() if lag == EXACT)
+
+    @property
+    def retracts(self) -> bool:
+        """Whether its rows may be tombstones."""
+        return self.schema.retracts
+
+    @property
+    def key_at(self) -> tuple[int, ...]:
+        """The positions of the update key."""
+        return tuple(self.schema.names.index(name) for name in self.update_key or ())
 
     def column(self, name: str) -> e.Column | None:
         """A bound of the window, else a field, else the implicit time."""
@@ -103,7 +127,7 @@ class Relation:
             if holders:
                 return self.column_of(holders[0], name) if len(holders) == 1 else None
             return e.Column(Type.TIMESTAMP, not self.time_known, e.TIME, TIME_NAME) if name == TIME_NAME else None
-        position = self.schema.index(name)
+        position = None if name == GONE else self.schema.index(name)
         if position is not None:
             field = self.schema.fields[position]
             return e.Column(field.type, field.nullable, position, field.name)
@@ -128,7 +152,7 @@ class Relation:
     def column_names(self) -> tuple[str, ...]:
         if self.tables:
             return tuple(dict.fromkeys(name for table in self.tables for name in table.columns))
-        fields = [name for name in self.schema.names if name not in self.bounds]
+        fields = [field.name for field in self.schema.told if field.name not in self.bounds]
         return (*fields, *self.bounds, *(() if self.time_name else (TIME_NAME,)))
 
     @property
@@ -142,6 +166,7 @@ class Binder:
 
     calls     takes the aggregates, where there may be any
     instead   what to do with them, where there may be none
+    number    what ROW_NUMBER() OVER (...) stands for, where it may be
     """
 
     def __init__(
@@ -152,12 +177,14 @@ class Binder:
         *,
         calls: Calls | None = None,
         instead: str = "they stand in the select list and in HAVING",
+        number: e.Column | None = None,
     ) -> None:
         self._sql = sql
         self._relation = relation
         self._library = library
         self._calls = calls
         self._instead = instead
+        self._number = number
         self._depth = 0
 
     def error(self, node: s.Node, message: str) -> SqlError:
@@ -289,6 +316,8 @@ class Binder:
     def _function(self, node: s.FunctionCall) -> e.Expression:
         name = node.name.text
         if not node.operator:
+            if node.over is not None and name == "row_number" and self._number is not None:
+                return self._number
             if node.over is not None or AGGREGATES.named(name):
                 return self._aggregate(node)
             self._check_function(node)
@@ -318,7 +347,7 @@ class Binder:
         """The placeholder of an aggregate's result."""
         name = node.name.text
         if node.over is not None:
-            raise self.error(node, f"{name} OVER (...) is not available yet")
+            raise self._over(node)
         if self._calls is None:
             raise self.error(node, f"{name} is an aggregate: {self._instead}")
         if node.star != (name == "count" and not node.arguments) or (node.star and node.distinct):
@@ -345,6 +374,18 @@ class Binder:
                 )
         call = AggregateCall(function.result, function.nullable, function.key, arguments, node.distinct, only)
         return self._calls.column(call, name)
+
+    def _over(self, node: s.FunctionCall) -> SqlError:
+        name = node.name.text
+        if name == "row_number":
+            return self.error(
+                node, "ROW_NUMBER() OVER (...) is selected, or bounded in QUALIFY: its rows are numbered after WHERE"
+            )
+        return self.error(
+            node,
+            f"{name} OVER (...) would change with every row that comes. Legal are ROW_NUMBER() OVER (...) <= n, and "
+            "aggregates by GROUP BY, with or without a window: FROM TUMBLE(...)",
+        )
 
     def _check_constants(self, node: s.FunctionCall, function: Aggregate, arguments: Sequence[e.Expression]) -> None:
         constants = []

@@ -18,8 +18,10 @@ from millrace.operators.spec import (
     AggregateCall,
     AggregateSpec,
     Band,
+    FilterSpec,
     JoinSpec,
     MapSpec,
+    Rank,
     RetimeSpec,
     RowWindow,
     SelectSpec,
@@ -28,14 +30,15 @@ from millrace.operators.spec import (
     SortSpec,
     Spec,
     TimeWindow,
+    TopSpec,
     UnionSpec,
     WindowSpec,
 )
-from millrace.protocol import Type
+from millrace.protocol import Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 from millrace.sql.planned import LATE, Catalog
 from millrace.sql.progress import ahead
-from millrace.sql.sequences import depends_on_steps
+from millrace.sql.updates import depends_on_steps
 
 # A dot stands between a table and its column.
 _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
@@ -63,16 +66,40 @@ _INFIX: Final = frozenset(
 
 def explain(plan: QueryPlan, catalog: Catalog) -> str:
     """The plan, a line per operator, inputs before readers."""
-    lines = [f"query {plan.name}: order {plan.options.order}, equality {equality(plan, catalog)}"]
+    lines = [f"query {plan.name}: order {plan.options.order}{_key_words(plan)}, equality {equality(plan, catalog)}"]
     rows = [(f"{name}.source", _stream_words(name, catalog)) for name in plan.reads_streams]
     rows += [(catalog.queries[name].output, f"the rows of query {name}") for name in plan.reads_queries]
-    rows += [(node.name, f"{spec_words(node)} <- {', '.join(node.inputs)}") for node in plan.nodes]
+    schemas = _schemas(plan, catalog)
+    for node in plan.nodes:
+        takes_back = _decides(node.spec) and schemas[node.name].retracts
+        words = f"{spec_words(node)}{', takes back rows' if takes_back else ''}"
+        rows.append((node.name, f"{words} <- {', '.join(node.inputs)}"))
     rows.append((plan.sink, f"sink <- {plan.output}"))
     width = max(len(name) for name, _ in rows)
     lines += [f"  {name:<{width}}  {words}" for name, words in rows]
     lines += [f"  note: {note}" for note in plan.notes]
     lines += [f"  warning: {warning}" for warning in plan.warnings]
     return "\n".join(lines)
+
+
+def _key_words(plan: QueryPlan) -> str:
+    if plan.update_key is None:
+        return ""
+    return f", update key {', '.join(map(_name, plan.update_key))}" if plan.update_key else ", one row"
+
+
+def _schemas(plan: QueryPlan, catalog: Catalog) -> dict[str, Schema]:
+    """What the rows of every operator look like."""
+    found = {stream.source: stream.schema for stream in map(catalog.stream, plan.reads_streams)}
+    found |= {query.output: query.schema for query in map(catalog.queries.__getitem__, plan.reads_queries)}
+    for node in plan.nodes:
+        found[node.name] = node.spec.schema([found[name] for name in node.inputs])
+    return found
+
+
+def _decides(spec: Spec) -> bool:
+    """Whether an operator itself says that a key is gone, and does not only pass it on."""
+    return isinstance(spec, FilterSpec | TopSpec | AggregateSpec)
 
 
 def equality(plan: QueryPlan, catalog: Catalog) -> str:
@@ -124,8 +151,14 @@ def _spec_words(spec: Spec) -> str:
             return f"select WHERE {show(predicate)}"
         case MapSpec(columns):
             return "map " + ", ".join(_column_words(name, column) for name, column in columns)
+        case UnionSpec(key=tuple()):
+            return "union of the youngest row of each key"
         case UnionSpec(ordered):
             return "union in order of time" if ordered else "union as rows arrive"
+        case FilterSpec(predicate, emit=emit):
+            return f"select current rows WHERE {show(predicate)}{_after_every(emit)}"
+        case TopSpec():
+            return _top_words(spec)
         case SortSpec():
             return "sort by time"
         case WindowSpec():
@@ -135,6 +168,29 @@ def _spec_words(spec: Spec) -> str:
         case RetimeSpec(position, lag_us):
             return f"map to the time of column {position + 1}, {_lag_words(lag_us)} (individual punctuation)"
     return spec.kind
+
+
+def _after_every(emit: str) -> str:
+    return " after every row" if emit == "every" else ""
+
+
+def _top_words(spec: TopSpec) -> str:
+    words = f"top {spec.most}"
+    if spec.replaces is not None:
+        words += " of the current rows"
+    if spec.partition:
+        words += " by " + ", ".join(_name(column.name) for column in spec.partition)
+    words += ", in order of " + ", ".join(map(_rank_words, spec.order))
+    if spec.ordered:
+        words += " in order"
+    final = ", given when the window closes" if spec.closes_at is not None else ""
+    return f"{words}{_after_every(spec.emit)}{final}: {_name(spec.number)}"
+
+
+def _rank_words(rank: Rank) -> str:
+    words = show(rank.by) + (" DESC" if rank.descending else "")
+    # The other way round is what goes without saying.
+    return words if rank.nulls_first == rank.descending else f"{words} NULLS {'FIRST' if rank.nulls_first else 'LAST'}"
 
 
 def _window_spec_words(spec: WindowSpec) -> str:
@@ -239,7 +295,7 @@ def _sequence_state(spec: SequenceSpec, first: str) -> str:
 
 def _aggregate_words(spec: AggregateSpec) -> str:
     """Window, groups, aggregates; in order or out of order."""
-    words = ["aggregate", _window_words(spec.window)]
+    words = ["aggregate", _window_words(spec.window) if spec.replaces is None else "the current rows"]
     if isinstance(spec.window, TimeWindow) and spec.window.slide_us != spec.window.size_us:
         words.append(f"in panes of {format_interval(gcd(spec.window.size_us, spec.window.slide_us))}")
     if spec.where is not None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from millrace.operators import expression as e
 from millrace.operators.aggregates import AGGREGATES
-from millrace.operators.spec import AggregateSpec, MapSpec, RowWindow, SelectSpec, SessionWindow
+from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
 from millrace.sql.binder import Relation
 from millrace.sql.errors import SqlError
+from millrace.sql.updates import mapped, selected
 from millrace.sql.windowed import distinct_session_rows, partition_keys
 from millrace.sql.windows import Window
 
@@ -62,7 +63,6 @@ class GroupedSelect:
         having = None
         if self._select.having is not None:
             having = self._binder.bind_boolean(self._select.having, "HAVING")
-            self._check_having(self._select.having)
         output = Output([key for _, key in keys], self._calls.calls)
         columns = [self._over_output(item, column, output) for item, column in bound]
         if having is not None:
@@ -71,9 +71,9 @@ class GroupedSelect:
         made = self._aggregate(output, where, output.names(list(zip(names, columns, strict=True))))
         key = None if self._window.spec is not None else self._update_key(keys, names, columns)
         if having is not None:
-            made = self._planner.add(SelectSpec(having), [made], made.ordered)
+            made = selected(self._planner, _under_names(having, made), made)
         if not self._planner.changes_nothing(names, columns, made):
-            made = self._planner.add(MapSpec(tuple(zip(names, columns, strict=True))), [made], made.ordered)
+            made = mapped(self._planner, zip(names, columns, strict=True), made)
         return replace(made, alias=None, update_key=key)
 
     def _error(self, node: s.Node, message: str) -> SqlError:
@@ -82,12 +82,6 @@ class GroupedSelect:
     # -- what it reads ---------------------------------------------------------------------------------------------
 
     def _check_source(self) -> None:
-        if self._relation.update_key is not None:
-            raise self._error(
-                self._select,
-                f"{self._relation.alias or 'the source'} is an update stream, whose rows replace each other; to "
-                "aggregate its current rows is not available yet: aggregate what it reads instead",
-            )
         if self._relation.window is None:
             self._relation = self._planner.stamped(self._relation)
 
@@ -103,8 +97,7 @@ class GroupedSelect:
         if isinstance(self._window.spec, RowWindow):
             return predicate
         relation = self._relation
-        selected = self._planner.add(SelectSpec(predicate), [relation], relation.ordered)
-        self._relation = replace(selected, window=relation.window)
+        self._relation = replace(selected(self._planner, predicate, relation), window=relation.window)
         return None
 
     # -- groups ----------------------------------------------------------------------------------------------------
@@ -182,14 +175,6 @@ class GroupedSelect:
             f"meant, such as last({column.name})",
         )
 
-    def _check_having(self, node: s.Expr) -> None:
-        if self._window.spec is None:
-            raise self._error(
-                node,
-                "HAVING over running totals has to take back rows for which it turns false, which is not available "
-                "yet; per window it is legal: FROM TUMBLE(...)",
-            )
-
     # -- the operator ----------------------------------------------------------------------------------------------
 
     def _aggregate(self, output: Output, where: e.Expression | None, names: Sequence[str]) -> Relation:
@@ -204,7 +189,10 @@ class GroupedSelect:
             where=where,
         )
         if self._window.spec is None:
-            return self._planner.add(replace(spec, emit=options.emit), [self._relation], self._in_order(spec))
+            current = None if self._relation.update_key is None else self._relation.key_at
+            spec = replace(spec, emit=options.emit, replaces=current)
+            made = self._planner.add(spec, [self._relation], self._in_order(spec))
+            return replace(made, update_key=tuple(names[:keys]))
         delay = 0 if options.flush == "none" else options.max_delay_us
         spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)
         if isinstance(self._window.spec, RowWindow):
@@ -295,6 +283,16 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
 def gives_order(spec: AggregateSpec) -> bool:
     """Whether its rows are in order of time whatever it reads: windows of time close in order of their ends."""
     return spec.ordered or not (spec.window is None or isinstance(spec.window, RowWindow))
+
+
+def _under_names(having: e.Expression, made: Relation) -> e.Expression:
+    """The condition with its columns called as they are in the rows that it tests: that is how EXPLAIN shows it."""
+    names = made.schema.names
+
+    def named(part: e.Expression) -> e.Expression | None:
+        return replace(part, name=names[part.position]) if isinstance(part, e.Column) and part.position >= 0 else None
+
+    return e.rewrite(having, named)
 
 
 def _side(bound: str) -> Literal["start", "end"]:

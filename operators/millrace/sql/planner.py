@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from millrace.engine.plan import QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators.functions import LIBRARY, Library
-from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.protocol import GONE, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import Binder
 from millrace.sql.errors import SqlError, did_you_mean
@@ -137,6 +137,8 @@ def _fields(sql: str, body: s.CreateStreamStatement, time: str | None) -> list[F
     binder = Binder(sql, None)
     fields: list[Field] = []
     for one in body.fields:
+        if one.name.text == GONE:
+            raise SqlError(sql, one.name.span.start, f"{GONE} marks rows that are gone: choose another name")
         if one.name.text in (made.name for made in fields):
             raise SqlError(sql, one.name.span.start, f"there are two columns called {one.name.text}")
         type = binder.type_named(one.type)

@@ -17,6 +17,7 @@ from millrace.operators.functions.times import DAY, HOUR, MINUTE, SECOND, unit_n
 from millrace.operators.spec import (
     AggregateSpec,
     Band,
+    FilterSpec,
     JoinSpec,
     MapSpec,
     Picked,
@@ -28,6 +29,7 @@ from millrace.operators.spec import (
     SortSpec,
     Spec,
     TimeWindow,
+    TopSpec,
     UnionSpec,
     WindowSpec,
 )
@@ -145,7 +147,7 @@ def longest(unit: str) -> int:
 def lags_of(spec: Spec, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
     """The progressing columns of an operator's rows, from those of its inputs."""
     match spec:
-        case SelectSpec() | SortSpec():
+        case SelectSpec() | FilterSpec() | SortSpec():
             return inputs[0]
         case MapSpec(columns):
             return _computed([column for _, column in columns], inputs[0])
@@ -156,6 +158,8 @@ def lags_of(spec: Spec, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> La
             return _window_rows(spec, inputs[0], len(schemas[0]))
         case AggregateSpec():
             return _window_ends(spec, inputs[0], len(schemas[0]))
+        case TopSpec(closes_at=int(at), closes_us=by):
+            return {at: (by, by)}
         case RetimeSpec(position):
             return _retimed(inputs[0], position)
         case JoinSpec():

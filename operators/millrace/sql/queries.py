@@ -15,6 +15,7 @@ from millrace.operators.evaluate import compile_expression
 from millrace.operators.functions import Library
 from millrace.operators.spec import (
     AggregateSpec,
+    FilterSpec,
     JoinSpec,
     MapSpec,
     RetimeSpec,
@@ -23,12 +24,13 @@ from millrace.operators.spec import (
     SequenceSpec,
     SortSpec,
     Spec,
+    TopSpec,
     UnionSpec,
     WindowSpec,
 )
-from millrace.protocol import Refuse, Schema, Type
+from millrace.protocol import GONE, Refuse, Schema, Type
 from millrace.sql import syntax as s
-from millrace.sql.aggregation import Calls, columns_of
+from millrace.sql.aggregation import Calls
 from millrace.sql.binder import TIME_NAME, Binder, Relation, readings
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct, gives_order
@@ -36,6 +38,8 @@ from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
 from millrace.sql.planned import Catalog
 from millrace.sql.progress import EXACT, Lags, lag_of, lags_of
+from millrace.sql.ranked import bounded, ranked, row_numbers, unbounded, without_number
+from millrace.sql.updates import appended, mapped, selected
 from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import Window, bracketed, window_of
 
@@ -79,6 +83,7 @@ class QueryPlanner:
 
     def run(self, body: s.QueryBody) -> QueryPlan:
         relation = self._query(body, {})
+        self._check_bounded(relation)
         if not self.nodes:
             relation = self._pass_through(relation)
         if self.options.order == "event" and not relation.ordered:
@@ -97,6 +102,10 @@ class QueryPlanner:
             tuple(dict.fromkeys(self.notes)),
         )
 
+    def _check_bounded(self, relation: Relation) -> None:
+        if relation.ranking is not None:
+            raise unbounded(self, relation.ranking)
+
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self.statement.text, node.span.start, message)
 
@@ -109,7 +118,7 @@ class QueryPlanner:
         schema = spec.schema([one.schema for one in inputs])
         first = inputs[0]
         time_known = isinstance(spec, AggregateSpec) or all(one.time_known for one in inputs)
-        keeps = isinstance(spec, SelectSpec | SortSpec | WindowSpec)
+        keeps = isinstance(spec, SelectSpec | FilterSpec | SortSpec | WindowSpec)
         self.lags[name] = lags_of(spec, [one.lags for one in inputs], [one.schema for one in inputs])
         return Relation(
             name,
@@ -120,18 +129,23 @@ class QueryPlanner:
             ordered,
             self.lags[name],
             first.update_key if keeps else None,
-            tables=first.tables if isinstance(spec, SelectSpec) else (),
+            tables=first.tables if isinstance(spec, SelectSpec | FilterSpec) else (),
         )
 
     def binder(
-        self, relation: Relation | None, *, calls: Calls | None = None, instead: str = "it needs a group"
+        self,
+        relation: Relation | None,
+        *,
+        calls: Calls | None = None,
+        instead: str = "it needs a group",
+        number: e.Column | None = None,
     ) -> Binder:
-        return Binder(self.statement.text, relation, self.library, calls=calls, instead=instead)
+        return Binder(self.statement.text, relation, self.library, calls=calls, instead=instead, number=number)
 
     def _pass_through(self, relation: Relation) -> Relation:
         columns = [relation.column(name) for name in relation.schema.names]
-        spec = MapSpec(tuple((column.name, column) for column in columns if column is not None))
-        return replace(self.add(spec, [relation], relation.ordered), update_key=relation.update_key)
+        made = mapped(self, ((column.name, column) for column in columns if column is not None), relation)
+        return replace(made, update_key=relation.update_key)
 
     # -- queries and unions ----------------------------------------------------------------------------------------
 
@@ -160,7 +174,8 @@ class QueryPlanner:
             raise self.error(
                 body.order_by,
                 "ORDER BY needs all rows and a stream never ends; for rows in order of time create the query "
-                "WITH (order = 'event')",
+                "WITH (order = 'event'), for the first ones of an order write QUALIFY ROW_NUMBER() OVER (ORDER BY ...) "
+                "<= 10",
             )
         if body.limit is not None:
             raise self.error(
@@ -184,21 +199,50 @@ class QueryPlanner:
 
     def _union(self, branches: Sequence[tuple[s.Node, Relation]]) -> Relation:
         first = branches[0][1]
+        width = len(first.schema.told)
         for place, relation in branches:
-            if relation.update_key is not None:
+            self._check_bounded(relation)
+            self._check_arm(place, relation, first)
+            if len(relation.schema.told) != width:
                 raise self.error(
-                    place,
-                    "this is an update stream, and UNION ALL could not tell whose row replaces whose; aggregate per "
-                    "window, or aggregate above the union",
+                    place, f"UNION ALL is by position: expected {width} columns, got {len(relation.schema.told)}"
                 )
-            if len(relation.schema) != len(first.schema):
-                raise self.error(
-                    place, f"UNION ALL is by position: expected {len(first.schema)} columns, got {len(relation.schema)}"
-                )
-        types = [self._union_type(position, branches) for position in range(len(first.schema))]
+        types = [self._union_type(position, branches) for position in range(width)]
         inputs = [self._as_types(relation, types) for _, relation in branches]
+        if first.update_key is not None:
+            return self._youngest(inputs)
         spec = UnionSpec(self.options.order == "event")
         return replace(self.add(spec, inputs, spec.ordered), alias=None)
+
+    def _check_arm(self, place: s.Node, relation: Relation, first: Relation) -> None:
+        """Arms are append streams, or update streams of one key: else nobody could tell whose row replaces whose."""
+        if relation.update_key is None and first.update_key is None:
+            return
+        if relation.update_key is None or first.update_key is None or relation.key_at != first.key_at:
+            kinds = [_kind(one) for one in (first, relation)]
+            raise self.error(
+                place,
+                f"the first side of this UNION ALL is {kinds[0]}, this one {kinds[1]}: whose row replaces whose could "
+                "not be told. Legal are update streams with the same key at the same positions, or aggregates per "
+                "window, FROM TUMBLE(...), on all sides; or aggregate above the union",
+            )
+
+    def _youngest(self, inputs: Sequence[Relation]) -> Relation:
+        """Update streams of one key: the youngest row of each is delivered, and older ones are dropped."""
+        inputs = [self.stamped(relation) for relation in inputs]
+        if any(relation.retracts for relation in inputs):
+            inputs = [relation if relation.retracts else self._never_gone(relation) for relation in inputs]
+        made = self.add(UnionSpec(False, inputs[0].key_at), inputs, ordered=False)
+        return replace(made, alias=None, update_key=inputs[0].update_key)
+
+    def _never_gone(self, relation: Relation) -> Relation:
+        columns: list[tuple[str, e.Expression]] = [
+            (one.name, e.Column(one.type, one.nullable, position, one.name))
+            for position, one in enumerate(relation.schema)
+        ]
+        columns.append((GONE, e.Constant(Type.BOOLEAN, False, False)))
+        made = self.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+        return replace(made, update_key=relation.update_key)
 
     def _union_type(self, position: int, branches: Sequence[tuple[s.Node, Relation]]) -> Type:
         types = {relation.schema.fields[position].type: None for _, relation in branches}
@@ -215,8 +259,10 @@ class QueryPlanner:
 
     def _as_types(self, relation: Relation, types: Sequence[Type]) -> Relation:
         """The relation with its columns widened, if any has to be."""
-        if [one.type for one in relation.schema] == list(types):
+        if [one.type for one in relation.schema.told] == list(types):
             return relation
+        if relation.update_key is not None:
+            return self._as_types_by_key(relation, types)
         for at, node in enumerate(self.nodes):
             if node.name == relation.node and isinstance(node.spec, MapSpec):
                 # The branch computes its columns anyway: it can give them the type at once.
@@ -228,6 +274,12 @@ class QueryPlanner:
         ]
         return self.add(_widened(columns, types), [relation], relation.ordered)
 
+    def _as_types_by_key(self, relation: Relation, types: Sequence[Type]) -> Relation:
+        """The same of an update stream, whose key keeps its place."""
+        columns = [e.Column(one.type, one.nullable, at, one.name) for at, one in enumerate(relation.schema.told)]
+        made = mapped(self, _widened([(column.name, column) for column in columns], types).columns, relation)
+        return replace(made, update_key=relation.update_key)
+
     # -- select ----------------------------------------------------------------------------------------------------
 
     def _select(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
@@ -235,8 +287,18 @@ class QueryPlanner:
             select, relation = self._joined(select, scope)
         else:
             relation = self._from(select, scope)
-        if select.qualify is not None:
-            raise self.error(select.qualify, "QUALIFY is not available yet")
+        if relation.ranking is not None:
+            at = relation.ranking.position
+            relation, rest = bounded(self, select.where, relation, relation.schema.names[at] if at >= 0 else None)
+            select = replace(select, where=rest)
+        numbers = row_numbers(select)
+        if select.qualify is not None and not numbers:
+            raise self.error(select.qualify, "QUALIFY bounds a ROW_NUMBER() OVER (...); test rows in WHERE")
+        if numbers and (aggregates(select) or select.distinct):
+            raise self.error(
+                numbers[0],
+                "rows are numbered one by one: group them in a query in parentheses, and number its rows around it",
+            )
         if aggregates(select):
             if select.distinct:
                 raise self.error(
@@ -249,27 +311,40 @@ class QueryPlanner:
         if where is not None:
             predicate = self.binder(relation, instead=WHERE).bind_boolean(where, "WHERE")
             self.check_runs(where, predicate)
-            self._check_updates(where, predicate, relation)
-            relation = self.add(SelectSpec(predicate), [relation], relation.ordered)
-        names, columns = self.columns(select, relation, self.binder(relation))
+            relation = selected(self, predicate, relation)
+        if numbers:
+            return self._numbered(select, relation, numbers)
+        return self._mapped(select, relation, *self.columns(select, relation, self.binder(relation)))
+
+    def _numbered(self, select: s.Select, relation: Relation, numbers: Sequence[s.FunctionCall]) -> Relation:
+        """Rows with their number in an order, and what QUALIFY says of it."""
+        relation = ranked(self, select, replace(relation, window=None), numbers)
+        assert relation.ranking is not None
+        at = relation.ranking.position
+        number = e.Column(Type.BIGINT, False, at, relation.schema.names[at])
+        seen = without_number(relation)
+        names, columns = self.columns(select, seen, self.binder(seen, number=number))
+        at = next((at for at, column in enumerate(columns) if column == number), -1)
+        if select.qualify is None:
+            made = self._mapped(select, relation, names, columns)
+            return replace(made, ranking=replace(relation.ranking, position=at))
+        # A row says its place if the number is selected; QUALIFY may name it as the select list does.
+        relation, rest = bounded(self, select.qualify, relation, names[at] if at >= 0 else None)
+        if rest is not None:
+            predicate = self.binder(relation, number=number).bind_boolean(rest, "QUALIFY")
+            self.check_runs(rest, predicate)
+            relation = selected(self, predicate, relation)
+        return self._mapped(select, relation, names, columns)
+
+    def _mapped(
+        self, select: s.Select, relation: Relation, names: Sequence[str], columns: Sequence[e.Expression]
+    ) -> Relation:
+        """The select list. An update stream keeps its key, under whatever names."""
         if self.changes_nothing(names, columns, relation):
             return replace(relation, alias=None, tables=())
         key = self._key_after(select, names, columns, relation)
-        spec = MapSpec(tuple(zip(names, columns, strict=True)))
-        return replace(self.add(spec, [relation], relation.ordered), alias=None, update_key=key)
-
-    def _check_updates(self, node: s.Expr, predicate: e.Expression, relation: Relation) -> None:
-        """Refuse a condition that may hold for one row of a key and not for the next."""
-        if relation.update_key is None:
-            return
-        for column in columns_of(predicate):
-            if column.name not in relation.update_key:
-                raise self.error(
-                    node,
-                    f"this reads an update stream keyed by {_listed(relation.update_key)}: a row for which the "
-                    f"condition turns false would have to be taken back, which is not available yet; test the key "
-                    "alone, or aggregate per window",
-                )
+        made = mapped(self, zip(names, columns, strict=True), relation)
+        return replace(made, alias=None, update_key=key)
 
     def _key_after(
         self, select: s.Select, names: Sequence[str], columns: Sequence[e.Expression], relation: Relation
@@ -313,6 +388,8 @@ class QueryPlanner:
                     )
                 made = [(item.alias.text if item.alias else _name_of(item.expression, position, names), bound)]
             for name, column in made:
+                if name == GONE:
+                    raise self.error(item, f"{GONE} marks rows that are gone, and goes along by itself")
                 if name in names:
                     raise self.error(item, f"two columns are called {name}: give one another name with AS")
                 names.append(name)
@@ -327,7 +404,7 @@ class QueryPlanner:
             raise self.error(item, f"there is no table {item.table.text} in FROM{did_you_mean(item.table.text, known)}")
         return [
             (one.name, e.Column(one.type, one.nullable, position, one.name))
-            for position, one in enumerate(relation.schema)
+            for position, one in enumerate(relation.schema.told)
         ]
 
     def _joined_star(self, item: s.Star, relation: Relation, taken: Sequence[str]) -> list[tuple[str, e.Expression]]:
@@ -374,7 +451,8 @@ class QueryPlanner:
     @staticmethod
     def changes_nothing(names: Sequence[str], columns: Sequence[e.Expression], relation: Relation) -> bool:
         positions = [column.position if isinstance(column, e.Column) else None for column in columns]
-        return tuple(names) == relation.schema.names and positions == list(range(len(names)))
+        own = tuple(field.name for field in relation.schema.told)
+        return tuple(names) == own and positions == list(range(len(names)))
 
     # -- from ------------------------------------------------------------------------------------------------------
 
@@ -408,6 +486,8 @@ class QueryPlanner:
         if table.shed is not None:
             raise self.error(table.shed, "SHED RANDOM is not available yet")
         relation = self._source(table.source, scope)
+        if ranges:
+            self._check_bounded(relation)
         told = table.window if ranges and table.window is not None and table.window.slide is None else None
         if table.window is not None and told is None:
             if relation.window is not None:
@@ -481,12 +561,9 @@ class QueryPlanner:
         return replace(made, alias=relation.alias, time_name=column.name)
 
     def _windowed(self, relation: Relation, window: Window) -> Relation:
-        if relation.update_key is not None and window.spec is not None:
-            raise self.error(
-                window.place,
-                f"{relation.alias or 'the source'} is an update stream, whose rows replace each other: a window would "
-                "count one row many times; window what it reads instead",
-            )
+        self._check_bounded(relation)
+        if window.spec is not None:
+            relation = appended(self, relation)
         if not isinstance(window.spec, RowWindow):
             relation = self.stamped(relation)
         return replace(relation, window=window)
@@ -496,7 +573,7 @@ class QueryPlanner:
         if relation.time_known:
             return relation
         made = self.add(UnionSpec(True), [relation], ordered=True)
-        return replace(made, alias=relation.alias, time_known=True)
+        return replace(made, alias=relation.alias, time_known=True, update_key=relation.update_key)
 
     def unfolded(
         self, relation: Relation, place: s.Node
@@ -588,6 +665,16 @@ class QueryPlanner:
         return Relation(other.output, other.schema, other.name, known, None, ordered, lags, other.update_key)
 
 
+def _kind(relation: Relation) -> str:
+    """What a side of a union is."""
+    if relation.update_key is None:
+        return "an append stream"
+    if not relation.update_key:
+        return "an update stream of one row"
+    named = zip(relation.update_key, relation.key_at, strict=True)
+    return f"keyed by {', '.join(f'{name} (column {at + 1})' for name, at in named)}"
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing (it is one row)"
 
@@ -633,6 +720,8 @@ def is_ordered(made: QueryPlan, catalog: Catalog) -> bool:
         if isinstance(node.spec, UnionSpec):
             return node.spec.ordered
         if isinstance(node.spec, AggregateSpec) and gives_order(node.spec):
+            return True
+        if isinstance(node.spec, TopSpec) and (node.spec.ordered or node.spec.closes_at is not None):
             return True
         return all(ordered(one) for one in node.inputs)
 

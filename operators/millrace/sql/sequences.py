@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millrace.engine.plan import QueryPlan
 from millrace.operators import expression as e
-from millrace.operators.spec import AggregateSpec, MapSpec, SequenceSpec
+from millrace.operators.spec import MapSpec, SequenceSpec
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, conjuncts, equality
-from millrace.sql.planned import Catalog
 from millrace.sql.sides import Side, Table, shifted
+from millrace.sql.updates import read_every
 from millrace.sql.windows import interval_us
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     wide = Wide([side.relation for side in sides])
     joined = [*shifted(first, wide, 1), *shifted(second, wide, 0)]
     keys, where = _key_of(tables, join, wide, joined, key)
-    _read_every(tables, second.relation)
+    read_every(planner, second.relation)
     spec = SequenceSpec((), keys, outer=join.kind == "left")
     return _made(tables, join, spec, sides, joined, where, above)
 
@@ -205,34 +204,3 @@ def _key_of(
             f"(missing: {', '.join(missing)})",
         )
     return tuple(found[at] for at in key), where
-
-
-def _read_every(tables: FromPlanner, relation: Relation) -> None:
-    """Running totals below this give every row, in order of time: which of them is current must not depend on steps."""
-    planner = tables.planner
-    above = {relation.node}
-    for at, node in reversed(list(enumerate(planner.nodes))):
-        if node.name in above:
-            above |= set(node.inputs)
-            if isinstance(node.spec, AggregateSpec) and node.spec.window is None:
-                planner.nodes[at] = replace(node, spec=replace(node.spec, emit="every", ordered=True))
-    for query in planner.queries:
-        other = planner.catalog.queries[query]
-        if other.output in above and any(_drops(node.spec) for node in other.nodes):
-            planner.warnings.append(
-                f"{query} gives only the last row of each key and step, so which row is current at a time depends on "
-                "how busy the engine is: create it WITH (emit = 'every', order = 'event')"
-            )
-
-
-def _drops(spec: object) -> bool:
-    return isinstance(spec, AggregateSpec) and spec.window is None and (spec.emit == "latest" or not spec.ordered)
-
-
-def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
-    """Whether a query takes current rows from another that does not give all of them."""
-    latest = {node.inputs[0] for node in plan.nodes if isinstance(node.spec, SequenceSpec)}
-    return any(
-        query.output in latest and any(_drops(node.spec) for node in query.nodes)
-        for query in map(catalog.queries.__getitem__, plan.reads_queries)
-    )

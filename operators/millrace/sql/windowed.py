@@ -114,23 +114,25 @@ def _split(planner: QueryPlanner, where: s.Expr | None, relation: Relation) -> t
     binder = planner.binder(relation, instead="WHERE tests rows")
     before: s.Expr | None = None
     behind: s.Expr | None = None
-    for part in _conjuncts(where):
+    for part in conjuncts(where):
         if has_bound(binder.bind_boolean(part, "WHERE")):
-            behind = _and(behind, part)
+            behind = conjoined(behind, part)
         else:
-            before = _and(before, part)
+            before = conjoined(before, part)
     return before, behind
 
 
-def _conjuncts(node: s.Expr) -> Iterator[s.Expr]:
+def conjuncts(node: s.Expr) -> Iterator[s.Expr]:
+    """The conditions that AND puts together."""
     if isinstance(node, s.FunctionCall) and node.operator and node.name.text == "and":
         for argument in node.arguments:
-            yield from _conjuncts(argument)
+            yield from conjuncts(argument)
     else:
         yield node
 
 
-def _and(left: s.Expr | None, right: s.Expr) -> s.Expr:
+def conjoined(left: s.Expr | None, right: s.Expr) -> s.Expr:
+    """One condition of two, of which the first may be missing."""
     if left is None:
         return right
     span = s.Span(left.span.start, right.span.end)

@@ -6,10 +6,11 @@ from millrace.protocol.frames import Body, FrameReader, frame, speaks_json
 from millrace.protocol.messages import Head, Kind, Limits, Message, carries_tuples, decode, encode, peek
 from millrace.protocol.session import Session, Side
 from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
-from millrace.protocol.types import MAX_INT64, MIN_INT64, Field, Schema, Type
+from millrace.protocol.types import GONE, MAX_INT64, MIN_INT64, Field, Schema, Type
 
 __all__ = [
     "CODES",
+    "GONE",
     "MAX_INT64",
     "MIN_INT64",
     "Body",

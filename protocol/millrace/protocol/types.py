@@ -16,6 +16,10 @@ from enum import Enum
 MIN_INT64 = -(2**63)
 MAX_INT64 = 2**63 - 1
 
+# The last field of an update stream whose keys may lose their row. Where it is true the row is a tombstone: its key has
+# no row any more, and its other columns are null. No column of a user's has this name.
+GONE = "$gone"
+
 
 class Type(Enum):
     """A value's type. INTERVAL lives in expressions only: no field of a stream may have it."""
@@ -76,6 +80,16 @@ class Schema:
             if field.name == name:
                 return position
         return None
+
+    @property
+    def retracts(self) -> bool:
+        """Whether rows may be tombstones."""
+        return bool(self.fields) and self.fields[-1].name == GONE
+
+    @property
+    def told(self) -> tuple[Field, ...]:
+        """The fields of a row, without what marks tombstones."""
+        return self.fields[:-1] if self.retracts else self.fields
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that change whenever a name, a type, a null rule or the order does."""

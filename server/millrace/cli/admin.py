@@ -47,6 +47,7 @@ def groups() -> dict[str, typer.Typer]:
     made["query"].command("drop")(linked(_drop("query")))
     made["query"].command("pause")(linked(query_pause))
     made["query"].command("resume")(linked(query_resume))
+    made["query"].command("order")(linked(query_order))
     made["stream"].command("drop")(linked(_drop("stream")))
     made["sink"].command("drop")(linked(_drop("sink")))
     made["component"].command("table")(linked(component_table))
@@ -168,13 +169,54 @@ def explain(
     analyze: Annotated[
         bool, typer.Option("--analyze", help="Per operator: rates, selectivity, cost, queue, idle-waiting, state.")
     ] = False,
+    order: Annotated[
+        bool, typer.Option("--order", help="Of its joins: measured rates and costs, predicted response times, gain.")
+    ] = False,
 ) -> None:
     """Show the plan of a running query, and what its operators really do."""
+    if order:
+        _explain_order(link, query)
+        return
     answer = link.get(f"queries/{segment(query)}/explain" + ("?analyze=true" if analyze else ""))
     if link.as_json:
         show.as_json(answer)
     else:
         show.out(answer["text"])
+
+
+def _explain_order(link: Link, query: str) -> None:
+    """What was measured of a query's joins, and what NILE predicts of putting rows in order before or after."""
+    members = link.get(f"queries/{segment(query)}")["operators"]
+    joins = [one for one in (link.get(f"operators/{segment(member)}") for member in members) if one["join"] is not None]
+    if link.as_json:
+        show.as_json([{"operator": one["name"], **one["join"]} for one in joins])
+    elif not joins:
+        show.out(f"{query} has no join")
+    for one in [] if link.as_json else joins:
+        show.out("\n".join(_told(one["name"], one["join"])))
+
+
+def _told(name: str, join: dict[str, Any]) -> list[str]:
+    def seconds(value: float | None) -> str:
+        return "not known yet" if value is None else f"{value:.6g} s"
+
+    rates = ", ".join(f"{rate:.6g}" for rate in join["rates"])
+    lines = [
+        f"{name}: order {join['order']}, takes rows by {join['mode']} now",
+        f"  rates of its inputs          {rates} tuples/s",
+        f"  cost c of joining two tuples {join['cost_us']:.6g} us",
+        f"  window |w|                   {join['window_s']:.6g} s",
+        f"  c |w| l1 l2                  {join['value']:.6g} (alpha {join['alpha']:.6g})",
+        f"  response time, sync          {seconds(join['sync_response_s'])} (eq. 3)",
+        f"  response time, filter        {seconds(join['filter_response_s'])} (eq. 5)",
+        f"  gain of filter               {join['gain'] * 100:.3g} % (eq. 7)",
+        f"  rows in the hold buffer      {join['held_rows']}",
+        f"  switches                     {join['switches']}",
+    ]
+    return lines + [
+        f"    at {switch['at_us']} to {switch['mode']}: c |w| l1 l2 {switch['value']:.6g}, alpha {switch['alpha']:.6g}"
+        for switch in join["last_switches"]
+    ]
 
 
 def why(link: Link, query: Name) -> None:
@@ -203,6 +245,26 @@ def query_resume(link: Link, name: Name) -> None:
     """Resume a paused query at the then current end."""
     answer = link.post(f"queries/{segment(name)}/resume")
     _done(link, answer, f"resumed query {name}; it skipped {answer.get('skipped', 0)} tuples")
+
+
+class JoinMode(StrEnum):
+    ARRIVAL = "arrival"
+    SYNC = "sync"
+    FILTER = "filter"
+    ADAPTIVE = "adaptive"
+
+
+def query_order(
+    link: Link,
+    name: Name,
+    order: Annotated[JoinMode, typer.Argument(help="As rows come, in order before, in order after, or what pays.")],
+    alpha: Annotated[
+        float | None, typer.Option(min=0, max=1, help="When adaptive turns to filter: c |w| l1 l2 >= alpha.")
+    ] = None,
+) -> None:
+    """Change how a query's joins take and give rows, while they run. No pair is lost or repeated."""
+    answer = link.put(f"queries/{segment(name)}/order", {"join": order.value, "alpha": alpha})
+    _done(link, answer, f"joins of {name} go by {order.value} now")
 
 
 # -- scheduling --------------------------------------------------------------------------------------------------------

@@ -170,6 +170,7 @@ def _readable(row: dict[str, object], schema: Schema) -> dict[str, object]:
     from base64 import b64encode
 
     from millrace.protocol import Type, format_timestamp
+    from millrace.server.writers import without_gone
 
     made = dict(row)
     for field in schema:
@@ -178,4 +179,4 @@ def _readable(row: dict[str, object], schema: Schema) -> dict[str, object]:
             made[field.name] = format_timestamp(value)
         elif isinstance(value, bytes):
             made[field.name] = b64encode(value).decode()
-    return made
+    return without_gone(made) if schema.retracts else made

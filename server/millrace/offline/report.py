@@ -120,6 +120,12 @@ def report(
     }
 
 
+def _queues(seen: dict[str, Any]) -> dict[str, Any]:
+    """What is to be said of an operator with queues of its own: per input, its pages and what it did not keep."""
+    queues = [{"input": at, **reader["queue"]} for at, reader in enumerate(seen["inputs"]) if reader["queue"]]
+    return {"queues": queues} if queues else {}
+
+
 def _operator(seen: dict[str, Any], measures: Measures) -> dict[str, Any]:
     state = measures.state_peaks.get(seen["name"], (0, 0))
     return {
@@ -133,4 +139,5 @@ def _operator(seen: dict[str, Any], measures: Measures) -> dict[str, Any]:
         "idle_wait_us": measures.idle_us.get(seen["name"], 0),
         "peak_state_tuples": state[0],
         "peak_state_bytes": state[1],
+        **_queues(seen),
     }

@@ -134,7 +134,9 @@ class Run:
         clocked = any(_clocked(stream) for stream in streams.values())
         # A stream that is not declared is one of late tuples, which tell when they came.
         late = any(name not in streams for query in self.script.queries.values() for name in query.reads_streams)
-        return looks or clocked or late
+        # An update queue may supersede nothing that its time alone would not: what is not simultaneous comes apart.
+        newest = any(edge.updates for q in self.script.queries.values() for node in q.nodes for edge in node.edges)
+        return looks or clocked or late or newest
 
     def _cursors(self, advanced: Advanced) -> list[Cursor]:
         cursors = []

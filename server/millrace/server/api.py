@@ -84,6 +84,22 @@ class WeightRequest(BaseModel):
     weight: int = Field(ge=1, le=1_000_000)
 
 
+class OrderRequest(BaseModel):
+    """How a query's joins are to take and give rows; what is not given stays as it is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    join: Literal["arrival", "sync", "filter", "adaptive"] | None = Field(
+        default=None, description="As they come, put in order before, held back after, or whichever pays."
+    )
+    alpha: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="When adaptive turns to filter: c |w| l1 l2 >= alpha.",
+    )
+
+
 class PauseRequest(BaseModel):
     """Why a query is paused, for whoever looks at it later."""
 
@@ -362,6 +378,19 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     )
     async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
+        look.tagged(response, "query", name)
+        return answer
+
+    @app.put(
+        "/api/v1/queries/{name}/order",
+        responses=tagged(400, 404, 409, 412),
+        summary="Change how a query's joins take and give rows, while they run",
+    )
+    async def set_order(
+        name: Name, request: OrderRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        check = look.unless_changed("query", name, if_match)
+        answer = await daemon.catalog.set_order(name, request.join, request.alpha, check)
         look.tagged(response, "query", name)
         return answer
 

@@ -1,8 +1,8 @@
-"""What exists, by statements: planned as a whole, applied as a whole or not at all, kept if there is a folder.
+"""What exists, by statements: planned as a whole, applied as a whole or not at all; and what was decided beside them.
 
 Rule: one change at a time. Statements are planned on top of each other first; then all their commands go to the engine
 as one, which it obeys or refuses as a whole. Sinks are made before that, because a file that cannot be written must
-refuse the whole.
+refuse the whole. After each change everything is written down, if there is a folder.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 from pydantic import ValidationError
 
+from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -30,12 +32,14 @@ from millrace.engine.events import (
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
+    SetOrder,
     SetStrategy,
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.join import Order as JoinOrder
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.decisions import ComponentDecisions, Decisions, PausedQuery, decided
+from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
@@ -360,6 +364,29 @@ class Catalog:
 
         return await self._change("strategy", lambda: self._runner.command(command), check_all)
 
+    async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
+
+    async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
+
+    async def set_order(
+        self, query: str, order: JoinOrder | None, alpha: float | None, check: Check = _nothing
+    ) -> dict[str, Any]:
+        return await self._change("order", lambda: self._runner.command(SetOrder(query, order, alpha)), check)
+
+    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
+        async with self._one_at_a_time:
+            try:
+                check()
+                answer: dict[str, Any] = await ask()
+            except MillraceError:
+                self._metrics.reconfigured(kind, "refused")
+                raise
+            self._metrics.reconfigured(kind, "done")
+            self.keep()
+            return answer
+
     # -- trials ------------------------------------------------------------------------------------
 
     async def hold_strategy(self, component: str, check: Check = _nothing) -> ComponentDecisions:
@@ -411,26 +438,6 @@ class Catalog:
             return component
         return component.model_copy(update={"strategy": held.strategy, "operators": held.operators})
 
-    # -- single changes, further -------------------------------------------------------------------
-
-    async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
-
-    async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
-
-    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
-        async with self._one_at_a_time:
-            try:
-                check()
-                answer: dict[str, Any] = await ask()
-            except MillraceError:
-                self._metrics.reconfigured(kind, "refused")
-                raise
-            self._metrics.reconfigured(kind, "done")
-            self.keep()
-            return answer
-
     # -- life --------------------------------------------------------------------------------------
 
     async def load(self) -> None:
@@ -480,13 +487,20 @@ class Catalog:
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
-            components=tuple(self._settled(component) for component in decided(self._engine)),
+            components=tuple(self._settled(found) for found in decided(self._engine) if self._outlasts(found)),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
-                for query in self._engine.queries()
+                for query in sorted(self._engine.queries(), key=itemgetter("name"))
                 if query["state"] != "running" and not self._runner.holds(query["name"])
             ),
+            joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
         )
+
+    def _outlasts(self, component: ComponentDecisions) -> bool:
+        """A stream's side stream is made when it is first read; one that nobody reads any more is not made again."""
+        stream = component.first.removesuffix(".source")
+        read = {name for query in self.known.queries.values() for name in query.reads_streams}
+        return stream in self.known.streams or stream in read
 
     def statements(self) -> list[str]:
         """What makes everything again, in an order in which it can be applied."""

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from millrace.engine import views
 from millrace.engine.engine import Engine
-from millrace.engine.events import CommandBody, PauseQuery, SetBreak, SetStrategy, SetWeight
+from millrace.engine.events import CommandBody, PauseQuery, SetBreak, SetOrder, SetStrategy, SetWeight
+from millrace.operators.join import Order as JoinOrder
 
 
 class Part(BaseModel):
@@ -56,11 +57,20 @@ class PausedQuery(Part):
     reason: str
 
 
+class JoinDecision(Part):
+    """A query whose joins go by another order, or alpha, than its statement says."""
+
+    query: str
+    order: JoinOrder
+    alpha: float
+
+
 class Decisions(Part):
     """Everything that was decided."""
 
     components: tuple[ComponentDecisions, ...] = ()
     paused: tuple[PausedQuery, ...] = ()
+    joins: tuple[JoinDecision, ...] = ()
 
     def commands(self, engine: Engine) -> list[CommandBody]:
         """What makes it so again in this engine, which has the same streams and queries."""
@@ -70,6 +80,7 @@ class Decisions(Part):
             made += component.strategies(names, forks)
             made.append(SetWeight(names.get(component.first, component.component), component.weight))
             made += [SetBreak(operator, True) for operator in component.breaks]
+        made += [SetOrder(join.query, join.order, join.alpha) for join in self.joins]
         return made + [PauseQuery(paused.query, paused.reason) for paused in self.paused]
 
     def shell(self) -> list[str]:
@@ -85,6 +96,7 @@ class Decisions(Part):
             if component.weight != 1:
                 made.append(f"millrace component weight {name} {component.weight}")
             made += [f"millrace break set {quote(operator)}" for operator in component.breaks]
+        made += [f"millrace query order {quote(join.query)} {join.order} --alpha {join.alpha}" for join in self.joins]
         return made + [
             f"millrace query pause {quote(paused.query)} --reason {quote(_one_line(paused.reason))}"
             for paused in self.paused

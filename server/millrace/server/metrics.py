@@ -30,8 +30,9 @@ BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_0
 # What an admin can change; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
     "create_stream", "create_query", "create_sink", "alter_stream", "drop_stream", "drop_query", "drop_sink",
-    "pause", "resume", "strategy", "break", "weight",
+    "pause", "resume", "strategy", "break", "weight", "order",
 )  # fmt: skip
+JOIN_MODES: Final = ("arrival", "sync", "filter")
 RESULTS: Final = ("done", "refused")
 OUTCOMES: Final = ("answered", "below", "timeout", "closed")
 
@@ -194,6 +195,8 @@ class Metrics:
         ):
             yield _gauge(metric, text, labels, [(_labels(at), at[key]) for at in operators])
         yield from self._inputs(operators)
+        yield from self._queues(operators)
+        yield from self._joins(operators)
         yield _gauge(
             "operator_low_watermark_seconds",
             "No tuple still to come from the operator is below this time (seconds since the epoch).",
@@ -212,6 +215,50 @@ class Metrics:
             "Time for which the input held tuples of other inputs back.",
             labels,
             [(at, given["idle_wait_us"] / 1e6) for at, given in inputs],
+        )
+
+    def _queues(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
+        """Of the inputs that have an update queue or shed."""
+        labels = ("component", "operator", "input")
+        queues = [
+            ((*_labels(at), name), given["queue"])
+            for at in operators
+            for name, given in _named_inputs(at["inputs"])
+            if given["queue"] is not None
+        ]
+        yield _counter(
+            "update_superseded",
+            "Updates that a newer one of their key replaced before they were processed.",
+            labels,
+            [(at, queue["superseded"]) for at, queue in queues],
+        )
+        yield _counter(
+            "update_shed", "Tuples left out by random load shedding.", labels,
+            [(at, queue["shed"]) for at, queue in queues],
+        )  # fmt: skip
+        yield _gauge(
+            "update_staleness_seconds",
+            "Mean age of the oldest pending update of a key (queue), or of what is not yet in the results "
+            "(application); zero where nothing is pending.",
+            (*labels, "kind"),
+            [
+                ((*at, kind), queue[f"{kind}_staleness_us"] / 1e6)
+                for at, queue in queues
+                for kind in ("queue", "application")
+            ],
+        )
+
+    def _joins(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
+        labels = ("component", "operator")
+        joins = [(_labels(at), at["join"]) for at in operators if at["join"] is not None]
+        yield _gauge(
+            "join_mode",
+            "1 for the way in which the join takes rows now: as they come (arrival, filter), or in order (sync).",
+            (*labels, "mode"),
+            [((*at, mode), int(join["mode"] == mode)) for at, join in joins for mode in JOIN_MODES],
+        )
+        yield _counter(
+            "join_mode_switches", "Changes between these ways.", labels, [(at, join["switches"]) for at, join in joins]
         )
 
     def _components(self) -> Iterator[Metric]:

@@ -36,6 +36,7 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Heard,
+    JoinTurned,
     Late,
     Measured,
     PauseQuery,
@@ -156,6 +157,7 @@ class Runner:
             Answer: self._answer,
             Rejected: self._rejected,
             RowsFailed: self._rows_failed,
+            JoinTurned: self._join_turned,
             QueryFailed: self._query_failed,
         }
 
@@ -440,6 +442,9 @@ class Runner:
 
     def _rows_failed(self, order: RowsFailed) -> None:
         self._complain("rows were dropped", order.count, operator=order.operator, reason=order.reason)
+
+    def _join_turned(self, order: JoinTurned) -> None:
+        log.info("a join turned", operator=order.operator, **order.numbers)
 
     def _query_failed(self, order: QueryFailed) -> None:
         self.forget_hold(order.query)

@@ -17,7 +17,7 @@ import msgspec
 
 from millrace.engine.events import Late
 from millrace.operators.batch import Batch, Row
-from millrace.protocol import Refuse, Schema, Type
+from millrace.protocol import GONE, Refuse, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 
 _JSON: Final = msgspec.json.Encoder()
@@ -37,10 +37,23 @@ class Writer(Protocol):
 
 
 def json_rows(batch: Batch) -> Iterator[dict[str, Any]]:
-    """The rows as JSON objects: keys in the schema's order, timestamps in ISO 8601, bytes in base64 when encoded."""
+    """The rows as JSON objects: keys in the schema's order, timestamps in ISO 8601, bytes in base64 when encoded.
+
+    A tombstone says its key and that it is gone; of other rows that is not said.
+    """
     names = batch.schema.names
-    for row in zip(*_readable(batch), strict=True):
-        yield dict(zip(names, row, strict=True))
+    objects = (dict(zip(names, row, strict=True)) for row in zip(*_readable(batch), strict=True))
+    return map(without_gone, objects) if batch.schema.retracts else objects
+
+
+def without_gone(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an update stream as people read it. All but the key of a tombstone is null, and what is null can be left
+    out of a key as out of any JSON row.
+    """
+    if row[GONE]:
+        return {name: value for name, value in row.items() if value is not None}
+    del row[GONE]
+    return row
 
 
 def _readable(batch: Batch) -> list[list[Any]]:

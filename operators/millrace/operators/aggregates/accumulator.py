@@ -60,6 +60,14 @@ class Accumulator(ABC):
         return 0
 
 
+class Removable(ABC):
+    """An aggregate out of which rows can be taken again, as if they had never been there."""
+
+    @abstractmethod
+    def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
+        """Take rows out: each one's group, its arguments."""
+
+
 class Arrays(Accumulator):
     """An accumulator all of whose state is arrays: `fields` says their names, types and numbers per group."""
 
@@ -108,7 +116,7 @@ def ordinals(values: Values, type: Type) -> Int64s:
     return values.astype(np.int64, copy=False)
 
 
-class Count(Arrays):
+class Count(Arrays, Removable):
     """How many rows."""
 
     fields = (("counts", _INT64, 1),)
@@ -120,33 +128,39 @@ class Count(Arrays):
     def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
         accumulating.add(slots, other.counts[start:stop], self.counts)
 
+    def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
+        accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
+
     def finish(self, slots: Int64s) -> Vector:
         return self.counts[slots], None, None
 
 
-class WideSum(Arrays):
-    """Exact sums of integers. One that does not fit 64 bits in the end is an error of its row.
+class WideSum(Arrays, Removable):
+    """Exact sums of integers, null for nothing. One that does not fit 64 bits in the end is an error of its row."""
 
-    `seen` marks the groups that had a value at all: the others' sum is null.
-    """
-
-    fields = (("low", _INT64, 1), ("high", _INT64, 1), ("seen", _BYTE, 1))
+    fields = (("low", _INT64, 1), ("high", _INT64, 1), ("counts", _INT64, 1))
     low: Int64s
     high: Int64s
-    seen: Values
+    counts: Int64s
     fault = Fault.BIGINT_RANGE
 
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
         accumulating.add_wide(slots, columns[0], self.low, self.high)
-        self.seen[slots] = 1
+        accumulating.add_one(slots, self.counts)
+
+    def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
+        # -x = ~x + 1, in two steps because the least integer has no negative.
+        accumulating.add_wide(slots, ~columns[0], self.low, self.high)
+        accumulating.add_wide(slots, np.ones(len(slots), np.int64), self.low, self.high)
+        accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
 
     def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
         accumulating.add_wide(slots, other.low[start:stop], self.low, self.high)
         accumulating.add(slots, other.high[start:stop], self.high)
-        self.seen[slots[other.seen[start:stop] != 0]] = 1
+        accumulating.add(slots, other.counts[start:stop], self.counts)
 
     def finish(self, slots: Int64s) -> Vector:
-        valid = self.seen[slots] != 0
+        valid = self.counts[slots] != 0
         return self.low[slots], _mask(valid), faults_where(self.high[slots] != 0, self.fault)
 
 
@@ -156,22 +170,8 @@ class IntervalSum(WideSum):
     fault = Fault.INTERVAL_RANGE
 
 
-class WideMean(Arrays):
+class WideMean(WideSum):
     """Means of integers, from exact sums."""
-
-    fields = (("low", _INT64, 1), ("high", _INT64, 1), ("counts", _INT64, 1))
-    low: Int64s
-    high: Int64s
-    counts: Int64s
-
-    def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
-        accumulating.add_wide(slots, columns[0], self.low, self.high)
-        accumulating.add_one(slots, self.counts)
-
-    def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
-        accumulating.add_wide(slots, other.low[start:stop], self.low, self.high)
-        accumulating.add(slots, other.high[start:stop], self.high)
-        accumulating.add(slots, other.counts[start:stop], self.counts)
 
     def finish(self, slots: Int64s) -> Vector:
         counts = self.counts[slots]
@@ -179,7 +179,7 @@ class WideMean(Arrays):
         return sums / np.maximum(counts, 1), _mask(counts != 0), None
 
 
-class PreciseSum(Arrays):
+class PreciseSum(Arrays, Removable):
     """Sums of doubles, hardly changed by their order. One that is not finite is an error of its row."""
 
     fields = (("sums", _DOUBLE, 2), ("counts", _INT64, 1))
@@ -189,6 +189,10 @@ class PreciseSum(Arrays):
     def update(self, slots: Int64s, columns: Sequence[Values], ts: Int64s) -> None:
         accumulating.add_precise(slots, columns[0], self.sums)
         accumulating.add_one(slots, self.counts)
+
+    def remove(self, slots: Int64s, columns: Sequence[Values]) -> None:
+        accumulating.add_precise(slots, -columns[0], self.sums)
+        accumulating.add(slots, np.full(len(slots), -1, np.int64), self.counts)
 
     def merge(self, other: Self, slots: Int64s, start: int, stop: int) -> None:
         accumulating.add_precise(slots, other.sums[2 * start : 2 * stop : 2], self.sums)

@@ -5,6 +5,8 @@ slots) and their keys stand in `stored` by slot; `index` is a hash table with op
 0 where it is empty. Slots depend on the rows alone, never on how they hash.
 """
 
+from typing import Any
+
 import cython
 
 # An odd number with its bits well mixed, as a C variable: a literal of this length would be a Python object.
@@ -184,3 +186,18 @@ def unlink(
         while following[at] != member:
             at = following[at]
         following[at] = following[member]
+
+
+def encode(values: list[object], codes: Any, numbers: cython.longlong[:]) -> None:
+    """The number of each value in `codes`, a dict that numbers values in the order in which they first come."""
+    i: cython.Py_ssize_t
+    if cython.compiled:
+        known: dict[object, int] = cython.cast(dict, codes)  # it is a subclass: what that adds is done here
+        for i in range(len(values)):
+            found = known.get(values[i])
+            if found is None:
+                found = known[values[i]] = len(known)
+            numbers[i] = found
+        return
+    for i, value in enumerate(values):
+        numbers[i] = codes[value]

@@ -60,12 +60,11 @@ def link(
     at: cython.Py_ssize_t
     newest: cython.int
     mask: cython.Py_ssize_t = table.shape[0] - 1
-    some: cython.bint = unlinked is not None
     if not cython.compiled:
         keys, ts = memoryview(keys), memoryview(ts)
         table, links = memoryview(table), memoryview(links)
     for slot in range(start, stop):
-        if some and unlinked[slot]:
+        if unlinked is not None and unlinked[slot]:
             continue
         at = mix(mix(0, keys[slot]), ts[slot] >> shift) & mask
         newest = table[at] - 1
@@ -100,8 +99,8 @@ def probe(
     because no more pairs fit, and how many pairs there are.
 
     A row matches the tuples of its key in [low - below, high + above]; `high` is None if it is `low`. The segment's
-    times lie in [first, last], and slots under `least` do not count. pairs[0] gets rows, pairs[1] slots, from `count` on; a row's pairs are there
-    whole or not at all, in order of arrival within a bucket of time.
+    times lie in [first, last], and slots under `least` do not count. pairs[0] gets rows, pairs[1] slots, from `count`
+    on; a row's pairs are there whole or not at all, in order of arrival within a bucket of time.
     """
     i: cython.Py_ssize_t
     slot: cython.Py_ssize_t
@@ -116,14 +115,13 @@ def probe(
     final: cython.longlong
     time: cython.longlong
     state: cython.ulonglong
-    alike: cython.bint = high is None
     if not cython.compiled:
         keys, low = memoryview(keys), memoryview(low)
         stored, ts, pairs = memoryview(stored), memoryview(ts), memoryview(pairs)
         table, links = memoryview(table), memoryview(links)
     for i in range(start, stop):
         begin = low[i] - below
-        end = (low[i] if alike else high[i]) + above
+        end = (low[i] if high is None else high[i]) + above
         if begin < first:
             begin = first
         if end > last:

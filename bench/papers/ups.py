@@ -1,0 +1,738 @@
+"""UPS, figures 5, 7, 9, 13, 14, 16 and 17: what update queues do for freshness, and what they take.
+
+Every trial runs the queue itself under a virtual clock: a server takes so many ticks for each tuple that it is served,
+and what comes at the instant of a choice counts. A tick is 1,000 microseconds; one update arrives per tick, so the load
+factor is the price of a tuple in ticks. Staleness is given in ticks: in updates, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from bench.papers.claims import Claim, Experiment, Found, Paper
+from millrace.operators.batch import Batch, Int64s
+from millrace.operators.queues.appending import AppendQueue, SheddingQueue
+from millrace.operators.queues.queue import Queue
+from millrace.operators.queues.update import Scheduler, UpdateQueue
+from millrace.operators.queues.windows import Commit, WindowQueue
+from millrace.operators.spec import TimeWindow
+from millrace.protocol import Schema
+
+UPS: Final = Paper(
+    "ups", "Storage-centric Load Management for Data Streams with Update Semantics", "Moga, Botan and Tatbul"
+)
+TICK: Final = 1_000
+SCHEMA: Final = Schema.of(k="bigint", v="bigint")
+UPDATES: Final = 20_000
+LOADS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+Kind = Literal["AQ", "AQ-RLS", "UQ-FIFO", "UQ-INPLACE"]
+KINDS: Final[tuple[Kind, ...]] = ("AQ", "AQ-RLS", "UQ-FIFO", "UQ-INPLACE")
+
+
+# -- one server --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Staleness in ticks, over time and keys; how many results were delivered; the mean wait of those served."""
+
+    queue: float
+    application: float
+    served: int
+    wait: float
+
+
+class Stale:
+    """The area under one key's staleness, told by what is shown when: the update that arrived at some time, or a newer
+    one. What it does not know of is how a queue chooses, so it measures all kinds alike."""
+
+    def __init__(self, arrivals: Sequence[int]) -> None:
+        self._arrivals = arrivals
+        self._next = 0
+        self._last = 0
+        self.area = 0.0
+
+    def shown(self, arrival: int, at: int) -> None:
+        """The result of the update that arrived then is out."""
+        self._until(at)
+        while self._next < len(self._arrivals) and self._arrivals[self._next] <= arrival:
+            self._next += 1
+
+    def _until(self, at: int) -> None:
+        if self._next < len(self._arrivals):
+            since = self._arrivals[self._next]
+            self.area += 0.5 * (max(0, at - since) ** 2 - max(0, self._last - since) ** 2)
+        self._last = at
+
+    def total(self, horizon: int) -> float:
+        self._until(horizon)
+        return self.area
+
+
+def serve(queue: Queue, keys: Sequence[int], cost: int, *, each: Callable[[], None] = lambda: None) -> Outcome:
+    """One update per tick, of these keys in turn; a server that takes `cost` microseconds for each it is served."""
+    if isinstance(queue, UpdateQueue):
+        queue.timed = True
+    queue.costs(cost)
+    known = sorted(set(keys))
+    arrivals: dict[int, list[int]] = {key: [] for key in known}
+    for at, key in enumerate(keys):
+        arrivals[key].append(at * TICK)
+    waiting = {key: Stale(times) for key, times in arrivals.items()}
+    unseen = {key: Stale(times) for key, times in arrivals.items()}
+    horizon = len(keys) * TICK
+    served = put = waited = free = 0
+    out: tuple[int, int] | None = None
+    while True:
+        while put < len(keys) and put * TICK <= free:
+            now = np.array([put * TICK])
+            queue.enqueue(Batch(SCHEMA, now, [np.array([keys[put]]), np.array([put])], None, now), put * TICK)
+            put += 1
+        if out is not None:
+            unseen[out[0]].shown(out[1], min(free, horizon))
+        if free >= horizon:
+            break
+        batch = queue.dequeue(1, free)
+        out = None
+        if batch is None:
+            free = put * TICK
+            continue
+        queue.measured(cost, free)
+        key, arrival = int(batch.columns[0][0]), int(batch.arrival[0])
+        waiting[key].shown(arrival, free)
+        out = (key, arrival)
+        served += 1
+        waited += free - arrival
+        free += cost
+        each()
+    size = horizon * len(known) * TICK
+    return Outcome(
+        sum(stale.total(horizon) for stale in waiting.values()) / size,
+        sum(stale.total(horizon) for stale in unseen.values()) / size,
+        served,
+        waited / served / TICK if served else 0.0,
+    )
+
+
+def queue_of(kind: Kind, keys: int) -> Queue:
+    """A queue of each kind; the one that sheds has room for as many tuples as there are keys, as the others do."""
+    match kind:
+        case "AQ":
+            return AppendQueue()
+        case "AQ-RLS":
+            return SheddingQueue(SCHEMA, keys, seed=7)
+        case "UQ-FIFO":
+            return UpdateQueue(SCHEMA, (0,), "fifo")
+        case "UQ-INPLACE":
+            return UpdateQueue(SCHEMA, (0,), "inplace")
+
+
+def uniform(updates: int, keys: int, *, seed: int = 1) -> list[int]:
+    """Keys drawn at random, each as likely."""
+    drawn: list[int] = np.random.default_rng(seed).integers(0, keys, updates).tolist()
+    return drawn
+
+
+def by_weight(updates: int, weights: Sequence[float], *, seed: int = 1) -> list[int]:
+    """Keys drawn at random, as likely as they weigh."""
+    share = np.array(weights, np.float64) / sum(weights)
+    drawn: list[int] = np.random.default_rng(seed).choice(len(weights), updates, p=share).tolist()
+    return drawn
+
+
+def zipf(keys: int, theta: float) -> list[float]:
+    return [1.0 / (rank + 1) ** theta for rank in range(keys)]
+
+
+@cache
+def under_load(kind: Kind, keys: int, load: int, updates: int) -> Outcome:
+    return serve(queue_of(kind, keys), uniform(updates, keys), load * TICK)
+
+
+# -- the words and lines of claims -------------------------------------------------------------------------------------
+
+
+def ticks(value: float) -> str:
+    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def series(values: Sequence[float]) -> str:
+    return ", ".join(ticks(value) for value in values)
+
+
+Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+
+
+def draw_side_by_side(
+    figure: Figure, parts: Sequence[tuple[str, Lines, str, str]], *, logarithmic: bool = False
+) -> None:
+    """Diagrams of lines: per diagram a title, its lines by name, and the words at its axes."""
+    for axes, (title, lines, across, up) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
+        for name, (x, y) in lines.items():
+            axes.plot(x, y, marker="o", markersize=3, label=name)
+        if logarithmic:
+            axes.set_yscale("log")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(title=title, xlabel=across, ylabel=up)
+        axes.legend()
+
+
+# -- figure 5 ----------------------------------------------------------------------------------------------------------
+
+
+def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
+    """Figure 5: queue staleness against the application's, for one key and for ten."""
+    one = [under_load("UQ-INPLACE", 1, load, updates) for load in loads]
+    ten = [under_load("UQ-INPLACE", 10, load, updates) for load in loads]
+    apart = [[found.application - found.queue for found in outcomes] for outcomes in (one, ten)]
+    high = [at for at, load in enumerate(loads) if load >= 5]
+    times = [ten[at].queue / one[at].queue for at in high]
+    differences = [apart[1][at] / apart[0][at] for at in high]
+    # Per result, the area between the two lies between wait * cost and wait * cost + cost^2 / 2 (section 5.1).
+    bounded = all(
+        found.queue * 0.98 <= found.application and _within(found, load, updates)
+        for outcomes in (one,)
+        for found, load in zip(outcomes, loads, strict=True)
+    )
+    claims = [
+        Claim(
+            "both stalenesses grow with the load, alike for the queue and the application",
+            "rising at every step",
+            f"queue {series([f.queue for f in ten])}; application {series([f.application for f in ten])} (ten keys)",
+            all(
+                a.queue < b.queue and a.application < b.application
+                for outcomes in (one, ten)
+                for a, b in pairwise(outcomes)
+            ),
+        ),
+        Claim(
+            "ten keys multiply queue staleness by about ten",
+            "8 to 12 times at loads from 5 on",
+            series(times),
+            all(8 <= value <= 12 for value in times),
+        ),
+        Claim(
+            "the number of keys does not affect the difference between application and queue staleness",
+            "within 20 % at loads from 5 on",
+            "ten keys / one key: " + series(differences),
+            all(0.8 <= value <= 1.2 for value in differences),
+        ),
+        Claim(
+            "the area between the two is between wait * cost and wait * cost + cost^2 / 2 per result",
+            "at every load, one key",
+            f"{sum(_within(f, load, updates) for f, load in zip(one, loads, strict=True))} of {len(loads)} loads",
+            bounded,
+        ),
+    ]
+    x = list(loads)
+    parts = [
+        (
+            title,
+            {
+                "application": (x, [found.application for found in outcomes]),
+                "queue": (x, [found.queue for found in outcomes]),
+            },
+            "load factor",
+            "staleness in updates",
+        )
+        for title, outcomes in (("one key", one), ("ten keys", ten))
+    ]
+    return Found(claims, lambda figure: draw_side_by_side(figure, parts))
+
+
+def _within(found: Outcome, load: int, updates: int) -> bool:
+    """For one key updating at every tick: its first update since it was served comes a tick later, so it waits one
+    tick less than serving takes."""
+    wait, cost = load - 1, load
+    area = (found.application - found.queue) * updates / found.served
+    slack = 2 * load * load / found.served * load  # the run does not end with a result
+    return wait * cost - slack <= area <= wait * cost + cost * cost / 2 + slack
+
+
+# -- figure 7 ----------------------------------------------------------------------------------------------------------
+
+
+def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
+    """Figure 7: append queue, random load shedding, FIFO and IN-PLACE."""
+    found: dict[int, dict[str, list[float]]] = {
+        keys: {kind: [under_load(kind, keys, load, updates).application for load in loads] for kind in KINDS}
+        for keys in (1, 10)
+    }
+    over = [at for at, load in enumerate(loads) if load >= 2]
+    ten, one = found[10], found[1]
+    worst = max(one["UQ-INPLACE"][at] / one["AQ-RLS"][at] for at in over)
+    far = min(ten["AQ"][at] / ten["UQ-INPLACE"][at] for at in over)
+    random = [ten["AQ-RLS"][at] / ten["UQ-INPLACE"][at] for at in over]
+    claims = [
+        Claim(
+            "staleness of an append queue is far above that of update queues as soon as there is overload",
+            ">= 20 times at every load from 2 on, ten keys",
+            f"at least {far:,.0f} times",
+            far >= 20,
+        ),
+        Claim(
+            "random shedding stays above update queues, with as much room",
+            "> 1 at every load from 2 on, one key and ten",
+            f"ten keys: {series(random)}; one key: at least {1 / worst:.3g}",
+            worst < 1 and min(random) > 1,
+        ),
+        Claim(
+            "IN-PLACE is at or below FIFO at every load",
+            "<= 1.02 of FIFO",
+            series([a / b for a, b in zip(ten["UQ-INPLACE"], ten["UQ-FIFO"], strict=True)]),
+            all(a <= 1.02 * b for a, b in zip(ten["UQ-INPLACE"], ten["UQ-FIFO"], strict=True)),
+        ),
+        Claim(
+            "with a single key FIFO and IN-PLACE are the same",
+            "equal",
+            f"{series(one['UQ-FIFO'])} and {series(one['UQ-INPLACE'])}",
+            one["UQ-FIFO"] == one["UQ-INPLACE"],
+        ),
+    ]
+    parts = [
+        (
+            "one key" if keys == 1 else f"{keys} keys",
+            {kind: (list(loads), values) for kind, values in by_kind.items()},
+            "load factor",
+            "application staleness in updates",
+        )
+        for keys, by_kind in found.items()
+    ]
+    return Found(claims, lambda figure: draw_side_by_side(figure, parts, logarithmic=True))
+
+
+# -- figure 9 ----------------------------------------------------------------------------------------------------------
+
+
+def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int] = (50, 10)) -> Found:
+    """Figure 9: IN-PLACE's queue staleness over LINECUTTING's, by the number of slow keys among ten."""
+    slow = range(11)
+    ratios = {speed: [_gain(updates, load, speed, count) for count in slow] for speed in speeds}
+    first = ratios[speeds[0]]
+    best = first.index(max(first))
+    claims = [
+        Claim(
+            "with no slow keys or nothing else both schedulers are the same",
+            "within 2 % of 1",
+            f"{first[0]:.3f} and {first[10]:.3f}",
+            abs(first[0] - 1) <= 0.02 and abs(first[10] - 1) <= 0.02,
+        ),
+        Claim(
+            "the benefit of LINECUTTING grows with the number of slow keys, and is greatest at about 8 of 10",
+            "greatest at 7 to 9 of 10",
+            f"at {best}: {first[best]:.3f} ({series(first)})",
+            7 <= best <= 9 and first[best] > 1.1,
+        ),
+        Claim(
+            "then it drops",
+            "at 10 below the greatest",
+            f"{first[10]:.3f} against {first[best]:.3f}",
+            first[10] < first[best],
+        ),
+    ]
+    if len(speeds) > 1:
+        low = max(ratios[speeds[1]])
+        claims.append(
+            Claim(
+                f"keys that are only {speeds[1]} times slower gain hardly anything",
+                "less than a third of that",
+                f"at most {low:.3f}",
+                low - 1 < (first[best] - 1) / 3,
+            )
+        )
+    lines = {f"{speed} times slower": (list(slow), values) for speed, values in ratios.items()}
+    parts = [("", lines, "slow keys of ten", "IN-PLACE / LINECUTTING")]
+    return Found(claims, lambda figure: draw_side_by_side(figure, parts))
+
+
+def _gain(updates: int, load: int, speed: int, slow: int) -> float:
+    weights = [1.0] * slow + [float(speed)] * (10 - slow)
+    keys = by_weight(updates, weights)
+    found = []
+    for scheduler in ("inplace", "linecutting"):
+        queue = UpdateQueue(SCHEMA, (0,), scheduler)
+        found.append(serve(queue, keys, load * TICK).queue)
+    return found[0] / found[1]
+
+
+# -- figures 13 and 14 -------------------------------------------------------------------------------------------------
+
+SIZES: Final = (2, 5, 10, 15, 20, 25, 30)
+PATTERNS: Final = ("zipf 0", "zipf 0.5", "zipf 0.9", "in turn")
+
+
+def windowed(
+    commit: Commit, size: int, slide: int, keys: Sequence[int], *, scheduler: Scheduler = "inplace", cost: int = 1
+) -> float:
+    """Application staleness of windows in ticks, over time and keys: one tuple per tick, `cost` ticks per tuple.
+
+    Each key's source has a time of its own, in its own tuples: a window of size n holds n of them.
+    """
+    queue = WindowQueue(SCHEMA, (0,), TimeWindow(size, slide), commit, scheduler, begin_us=0)
+    queue.timed = True
+    queue.costs(cost)
+    put = free = 0
+    horizon = len(keys)
+    own = dict.fromkeys(keys, 0)
+    while free < horizon:
+        while put < horizon and put <= free:
+            key, at = keys[put], np.array([put])
+            queue.enqueue(Batch(SCHEMA, np.array([own[key]]), [np.array([key]), at], None, at), put)
+            own[key] += 1
+            put += 1
+        served = queue.serve(1, free)
+        if served.batch is None:
+            free = max(free + 1, put)
+            continue
+        queue.measured(cost, free)
+        free += cost
+    return queue.staleness(horizon).application_mean_us
+
+
+def windows_appended(size: int, tuples: int, limit: int | None) -> float:
+    """Application staleness when all windows (one begins per tick) are processed in turn, or those that random shedding
+    leaves of them: a window takes one tick per tuple and enters when it closes."""
+    queue: Queue = AppendQueue() if limit is None else SheddingQueue(SCHEMA, limit, seed=3)
+    closings = list(range(size - 1, tuples))
+    stale = Stale(closings)
+    put = free = 0
+    while free < tuples:
+        while put < len(closings) and closings[put] <= free:
+            at = np.array([closings[put]])
+            queue.enqueue(Batch(SCHEMA, at, [at, at], None, at), closings[put])
+            put += 1
+        batch = queue.dequeue(1, free)
+        if batch is None:
+            if put == len(closings):
+                break
+            free = closings[put]
+            continue
+        free += size
+        stale.shown(int(batch.arrival[0]), min(free, tuples))
+    return stale.total(tuples) / tuples
+
+
+def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES) -> Found:
+    """Figure 13: LAZY and EAGER, one key, tumbling windows and windows that begin at every tick."""
+    one = [0] * tuples
+    tumbling = {commit: [windowed(commit, size, size, one) for size in sizes] for commit in ("lazy", "eager")}
+    sliding = {commit: [windowed(commit, size, 1, one) for size in sizes] for commit in ("lazy", "eager")}
+    appended = [windows_appended(size, tuples, None) for size in sizes]
+    random = [windows_appended(size, tuples, 10) for size in sizes]
+    lazy, eager = tumbling["lazy"], tumbling["eager"]
+    slope = (lazy[-1] - lazy[0]) / (sizes[-1] - sizes[0])
+    straight = max(abs(lazy[0] + slope * (size - sizes[0]) - value) for size, value in zip(sizes, lazy, strict=True))
+    claims = [
+        Claim(
+            "tumbling: LAZY's staleness grows linearly with the window",
+            "rising, within 5 % of a line",
+            series(lazy),
+            all(a < b for a, b in pairwise(lazy)) and straight <= 0.05 * lazy[-1],
+        ),
+        Claim(
+            "tumbling: EAGER's does not grow; its mean falls as windows grow",
+            "falling",
+            series(eager),
+            all(a > b for a, b in pairwise(eager)),
+        ),
+        Claim(
+            "sliding: EAGER and LAZY lie below random shedding of windows, and that below processing all",
+            "in this order at every size from 5 on",
+            f"EAGER {series(sliding['eager'])}; LAZY {series(sliding['lazy'])}; random {series(random)}; "
+            f"all {series(appended)}",
+            all(
+                e < a and z < a and max(e, z) < r < a
+                for size, e, z, r, a in zip(sizes, sliding["eager"], sliding["lazy"], random, appended, strict=True)
+                if size >= 5
+            ),
+        ),
+        Claim(
+            "sliding: EAGER is fresher than LAZY with one key",
+            "below at every size",
+            series([e / z for e, z in zip(sliding["eager"], sliding["lazy"], strict=True)]),
+            all(e < z for e, z in zip(sliding["eager"], sliding["lazy"], strict=True)),
+        ),
+    ]
+    x = list(sizes)
+    first = {"LAZY": (x, lazy), "EAGER": (x, eager)}
+    second = {
+        "append": (x, appended),
+        "random window shedding": (x, random),
+        "LAZY": (x, sliding["lazy"]),
+        "EAGER": (x, sliding["eager"]),
+    }
+    up = "application staleness in ticks"
+    parts = [("tumbling", first, "window size", up), ("sliding by 1", second, "window size", up)]
+
+    def draw(figure: Figure) -> None:
+        draw_side_by_side(figure, parts)
+        figure.axes[1].set_yscale("log")
+
+    return Found(claims, draw)
+
+
+def pattern(name: str, tuples: int, keys: int) -> list[int]:
+    if name == "in turn":
+        return [at % keys for at in range(tuples)]
+    return by_weight(tuples, zipf(keys, float(name.split()[1])))
+
+
+def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10) -> Found:
+    """Figure 14: EAGER over LAZY with ten keys, by how their tuples come."""
+    ratios = {
+        name: [
+            windowed("eager", size, 1, pattern(name, tuples, keys))
+            / windowed("lazy", size, 1, pattern(name, tuples, keys))
+            for size in sizes
+        ]
+        for name in PATTERNS
+    }
+    drawn = {name: values for name, values in ratios.items() if name != "in turn"}
+    told = "; ".join(f"{name}: {series(values)}" for name, values in drawn.items())
+    claims = [
+        Claim(
+            "where keys come at random, gaps make EAGER worse than LAZY",
+            "ratio above 1 at every size for each Zipf distribution",
+            told,
+            all(min(values) > 1 for values in drawn.values()),
+        ),
+        Claim(
+            "so it is for small windows, where the difference is most prominent, and the more the greater the skew",
+            "above 1 at the smallest and falling; rising with theta",
+            told,
+            all(values[0] > 1 and values[0] == max(values) for values in drawn.values())
+            and all(a[0] < b[0] for a, b in pairwise(list(drawn.values()))),
+        ),
+        Claim(
+            "where they come in turn, EAGER is better",
+            "ratio below 1 at every size",
+            series(ratios["in turn"]),
+            all(value < 1 for value in ratios["in turn"]),
+        ),
+    ]
+    lines = {name: (list(sizes), values) for name, values in ratios.items()}
+    parts = [("", lines, "window size", "EAGER / LAZY")]
+    return Found(claims, lambda figure: draw_side_by_side(figure, parts))
+
+
+# -- figures 16 and 17 -------------------------------------------------------------------------------------------------
+
+THETAS: Final = (0.0, 0.3, 0.6, 0.9)
+RATES: Final = (20, 50, 100, 200, 500, 1000)
+SERVED_A_SECOND: Final = 10
+PAGE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Slots that were allocated on average, and the share of them that was in use."""
+
+    slots: float
+    effective: float
+
+
+@cache
+def usage(theta: float, rate: int, results: int, keys: int = 100) -> tuple[Usage, Usage]:
+    """On-demand paging and the naive manager (a slot per key, for ever), looked at whenever a result is delivered."""
+    queue = UpdateQueue(SCHEMA, (0,), "inplace", slots=PAGE)
+    drawn = by_weight(results * rate // SERVED_A_SECOND + keys, zipf(keys, theta))
+    allocated: list[int] = []
+    used: list[int] = []
+    at = 0
+    for result in range(results):
+        stop = (result + 1) * rate // SERVED_A_SECOND
+        ts: Int64s = np.arange(at, stop)
+        queue.enqueue(Batch(SCHEMA, ts, [np.array(drawn[at:stop]), ts], None, ts), stop)
+        at = stop
+        queue.dequeue(1, stop)
+        paging = queue.paging
+        allocated.append(paging.taken * PAGE)
+        used.append(paging.in_use)
+    paged = Usage(float(np.mean(allocated)), sum(used) / sum(allocated) if sum(allocated) else 1.0)
+    return paged, Usage(keys, sum(used) / (keys * results))
+
+
+def _means(settings: Iterator[tuple[float, int]], results: int) -> tuple[Usage, Usage]:
+    found = [usage(theta, rate, results) for theta, rate in settings]
+    return tuple(  # type: ignore[return-value]
+        Usage(float(np.mean([one[at].slots for one in found])), float(np.mean([one[at].effective for one in found])))
+        for at in (0, 1)
+    )
+
+
+def skews(results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES) -> Found:
+    """Figure 16: memory by the skew of the keys' rates, over all loads."""
+    found = [_means(((theta, rate) for rate in rates), results) for theta in thetas]
+    return Found(_memory_claims(found, rising=False), _memory_lines(found, thetas, "theta"))
+
+
+def memory_by_load(results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES) -> Found:
+    """Figure 17: memory by the load, over all distributions."""
+    found = [_means(((theta, rate) for theta in thetas), results) for rate in rates]
+    return Found(
+        _memory_claims(found, rising=True), _memory_lines(found, [r / SERVED_A_SECOND for r in rates], "load factor")
+    )
+
+
+def _memory_claims(found: Sequence[tuple[Usage, Usage]], *, rising: bool) -> list[Claim]:
+    paged, naive = [pair[0] for pair in found], [pair[1] for pair in found]
+    effective = [one.effective for one in naive]
+    grows = all((a < b) if rising else (a > b) for a, b in pairwise(effective))
+    return [
+        Claim(
+            "on-demand paging uses nearly all that it allocates",
+            "effective usage >= 0.93",
+            series([one.effective for one in paged]),
+            all(one.effective >= 0.93 for one in paged),
+        ),
+        Claim(
+            "the naive manager's effective usage is low and improves with the load"
+            if rising
+            else "the naive manager's effective usage falls as the distribution gets more skewed",
+            "rising" if rising else "falling",
+            series(effective),
+            grows,
+        ),
+        Claim(
+            "on-demand paging takes less memory than a slot per key",
+            "below, or within a page above where all keys wait",
+            f"{series([one.slots for one in paged])} against {series([one.slots for one in naive])} slots",
+            all(a.slots < b.slots or (b.effective > 0.97 and a.slots <= b.slots + PAGE) for a, b in found),
+        ),
+    ]
+
+
+def _memory_lines(found: Sequence[tuple[Usage, Usage]], across: Sequence[float], word: str) -> Callable[[Figure], None]:
+    parts: list[tuple[str, Lines, str, str]] = []
+    for title, pick in (("effective usage", "effective"), ("slots allocated", "slots")):
+        lines = {
+            name: (list(across), [getattr(pair[at], pick) for pair in found])
+            for at, name in enumerate(("on-demand paging", "naive"))
+        }
+        parts.append((title, lines, word, title))
+
+    def draw(figure: Figure) -> None:
+        draw_side_by_side(figure, parts)
+        for axes in figure.axes:
+            axes.set_ylim(bottom=0)
+
+    return draw
+
+
+# -- what is run -------------------------------------------------------------------------------------------------------
+
+SERVER: Final = "One server over the queue itself, under a virtual clock"
+
+EXPERIMENTS: Final = (
+    Experiment(
+        paper=UPS,
+        figure="5",
+        title="application staleness against queue staleness",
+        setting=f"{SERVER}: {UPDATES:,} updates, one per tick, their keys drawn at random; IN-PLACE. The load "
+        "factor is "
+        "what serving an update takes, in ticks.",
+        says="both stalenesses grow alike with the load; ten keys inflate queue staleness about tenfold, and the "
+        "difference between the two depends on the load alone.",
+        remark="The factor of ten holds from loads of about 5 on; at 2 the queue is not always full.",
+        run=staleness,
+        wide=True,
+    ),
+    Experiment(
+        paper=UPS,
+        figure="7",
+        title="append queue, random shedding and update queues",
+        setting=f"{SERVER}: the updates of figure 5 through an append queue (AQ), one that sheds at random above as "
+        "many "
+        "tuples as there are keys (AQ-RLS), and update queues under FIFO and IN-PLACE.",
+        says="under overload the staleness of update queues is far below that of an append queue and of random "
+        "shedding; "
+        "IN-PLACE improves on FIFO when there are several keys.",
+        remark="With a single key random shedding with room for one tuple comes close: what it drops is the newer "
+        "of two "
+        "every other time.",
+        run=append_or_update,
+        wide=True,
+    ),
+    Experiment(
+        paper=UPS,
+        figure="9",
+        title="IN-PLACE over LINECUTTING, queue staleness",
+        setting=f"{SERVER}: {UPDATES * 3:,} updates of ten keys, some of which update 50 (or 10) times less often "
+        "than the "
+        "others; load factor 5. Rates are measured by the queue, and the cost is what the server takes.",
+        says="LINECUTTING gains more the more keys are slow, most at 8 of 10, and then less; with no slow keys or "
+        "nothing "
+        "else it is IN-PLACE.",
+        remark="At 9 slow keys it loses here: nearly everybody cuts the line, and the last to come is served first. "
+        "With "
+        "keys 10 times slower than others (the paper's example) the gain is hardly visible.",
+        run=linecutting,
+    ),
+    Experiment(
+        paper=UPS,
+        figure="13",
+        title="LAZY and EAGER windows, one key",
+        setting=f"{SERVER}: one key, one tuple per tick, one tick per tuple. (a) tumbling windows, (b) windows that "
+        "begin at "
+        "every tick; there also all windows in turn, and those that random shedding leaves (room for ten windows), "
+        "at the "
+        "price of their tuples.",
+        says="tumbling: LAZY's staleness grows with the window, EAGER's does not; sliding: both lie far below "
+        "processing "
+        "all windows and below shedding windows at random.",
+        remark="",
+        run=windows,
+        wide=True,
+    ),
+    Experiment(
+        paper=UPS,
+        figure="14",
+        title="EAGER over LAZY by arrival pattern, ten keys",
+        setting=f"{SERVER}: ten keys, one tuple per tick and one tick per tuple, windows that begin with every "
+        "tuple of a "
+        "key; keys drawn by Zipf distributions, or in turn. IN-PLACE.",
+        says="with keys at random EAGER is worse than LAZY because of the gaps in its windows, more so with small "
+        "windows; "
+        "with keys in turn it is better.",
+        remark="With little skew the ratio falls below 1 as windows grow: while a key has a gap another is "
+        "processed, so "
+        "no time is lost, and EAGER has begun before LAZY may. The time of each source is its own here (its "
+        "tuples); were "
+        "it the common clock, windows of all keys would be sparse, and EAGER worse than LAZY in turn too.",
+        run=patterns,
+    ),
+    Experiment(
+        paper=UPS,
+        figure="16",
+        title="memory by the skew of update rates",
+        setting=f"{SERVER}: 100 keys by Zipf distributions, {RATES[0]} to {RATES[-1]} updates a second, "
+        f"{SERVED_A_SECOND} results a second, 1,000 results; pages of {PAGE} slots. Means over the rates.",
+        says="on-demand paging keeps the effective usage near 1 whatever the distribution; the naive manager, with "
+        "a slot "
+        "per key, uses less of it the more the rates are skewed.",
+        remark="Effective usage is the share of allocated slots that hold an update. What is missing to 1 are pages "
+        "that "
+        "are not full; with larger pages it is more.",
+        run=skews,
+        wide=True,
+    ),
+    Experiment(
+        paper=UPS,
+        figure="17",
+        title="memory by load",
+        setting="The runs of figure 16. Means over the distributions.",
+        says="the naive manager's effective usage is low at small loads and improves with them; on-demand paging gives "
+        "freed slots back and takes less.",
+        remark="",
+        run=memory_by_load,
+        wide=True,
+    ),
+)

@@ -1,0 +1,141 @@
+"""Update queues beside a plain dict of latest values: per tuple in batches, singly, and what a million keys take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.figure import Figure, best_of
+from millrace.operators.batch import Batch, Values, constant_int64, object_array
+from millrace.operators.queues.update import SCHEDULERS, Scheduler, UpdateQueue
+from millrace.protocol import Schema
+
+NUMBERED = Schema.of(k="bigint", price="double", size="bigint")
+NAMED = Schema.of(k="text", price="double", size="bigint")
+
+
+def batches(schema: Schema, tuples: int, keys: int, size: int) -> list[Batch]:
+    """Tuples of so many keys, in order of time, cut into batches that arrived at once."""
+    rng = np.random.default_rng(1)
+    chosen = rng.integers(0, keys, tuples)
+    price, count = rng.random(tuples), rng.integers(0, 1000, tuples)
+    names: Values = chosen if schema is NUMBERED else object_array([f"key{k:07}" for k in range(keys)])[chosen]
+    ts = np.arange(tuples)
+    return [
+        Batch(
+            schema,
+            ts[at : at + size],
+            [names[at : at + size], price[at : at + size], count[at : at + size]],
+            None,
+            constant_int64(at, len(ts[at : at + size])),
+        )
+        for at in range(0, tuples, size)
+    ]
+
+
+def filled(queue: UpdateQueue, load: Sequence[Batch]) -> None:
+    for at, batch in enumerate(load):
+        queue.enqueue(batch, at)
+
+
+def in_and_out(queue: UpdateQueue, load: Sequence[Batch]) -> None:
+    for at, batch in enumerate(load):
+        queue.enqueue(batch, at)
+        queue.dequeue(1, at)
+
+
+def best(
+    repeats: int,
+    schema: Schema,
+    scheduler: Scheduler,
+    load: Sequence[Batch],
+    run: Callable[[UpdateQueue, Sequence[Batch]], None],
+) -> float:
+    """The least time for the second half of a load, each time in a queue that has had the first: a tuple that comes
+    twice would only be superseded."""
+    least = float("inf")
+    for _ in range(repeats):
+        queue = UpdateQueue(schema, (0,), scheduler)
+        queue.costs(1.0)
+        half = len(load) // 2
+        filled(queue, load[:half])
+        begin = time.perf_counter()
+        run(queue, load[half:])
+        least = min(least, time.perf_counter() - begin)
+    return least
+
+
+def in_a_dict(load: Sequence[Batch]) -> dict[Any, Any]:
+    """What one would write at first: the latest row per key."""
+    latest: dict[Any, Any] = {}
+    for batch in load:
+        for row in zip(*(column.tolist() for column in batch.columns), strict=True):
+            latest[row[0]] = row
+    return latest
+
+
+def enqueueing(tuples: int, keys: int, size: int, *, repeats: int = 5) -> list[Figure]:
+    """Batches into a queue that keeps all keys, against a dict."""
+    figures = []
+    for schema, word in ((NUMBERED, "bigint"), (NAMED, "text")):
+        load = batches(schema, tuples, keys, size)
+        half = sum(map(len, load[len(load) // 2 :]))
+        name = f"{keys:,} {word} keys, batches of {size:,}"
+        plain = best_of(repeats, lambda load=load: in_a_dict(load[len(load) // 2 :])) / half * 1e9  # type: ignore[misc]
+        figures.append(Figure(f"a dict, {name}", plain, "ns/tuple"))
+        for scheduler in SCHEDULERS:
+            took = best(repeats, schema, scheduler, load, filled) / half * 1e9
+            figures.append(
+                Figure(f"{scheduler}, {name}", took, "ns/tuple", 60.0, note=f"{took / plain:.2f} times the dict")
+            )
+    return figures
+
+
+def single(rounds: int, *, repeats: int = 5) -> list[Figure]:
+    """One tuple in and one out, at 10,000 keys."""
+    figures = []
+    for schema, word in ((NUMBERED, "bigint"), (NAMED, "text")):
+        load = batches(schema, rounds, 10_000, 1)
+        for scheduler in SCHEDULERS:
+            took = best(repeats, schema, scheduler, load, in_and_out) / (rounds - rounds // 2) * 1e6
+            figures.append(Figure(f"{scheduler}, {word} key, one tuple in and out", took, "us", 5.0))
+    return figures
+
+
+def few_keys(*, repeats: int = 20) -> list[Figure]:
+    """10,000 updates of 100 keys in one batch against as many singly."""
+    whole = batches(NUMBERED, 20_000, 100, 10_000)
+    singles = batches(NUMBERED, 20_000, 100, 1)
+    together = best(repeats, NUMBERED, "inplace", whole, filled)
+    apart = best(max(1, repeats // 5), NUMBERED, "inplace", singles, filled)
+    return [
+        Figure("10,000 updates of 100 keys in one batch", together * 1e6, "us"),
+        Figure("10,000 updates of 100 keys, one by one", apart * 1e6, "us"),
+        Figure("one by one / in one batch", apart / together, "times", 20.0, most=False),
+    ]
+
+
+def many_keys(keys: int) -> list[Figure]:
+    """Bytes that a queue of so many keys keeps beside their tuples."""
+    figures = []
+    for schema, word in ((NUMBERED, "bigint"), (NAMED, "text")):
+        queue = UpdateQueue(schema, (0,), "inplace")
+        names: Values = np.arange(keys) if schema is NUMBERED else object_array([f"key{k:07}" for k in range(keys)])
+        ts = np.arange(keys)
+        for at in range(0, keys, 4096):
+            part = ts[at : at + 4096]
+            queue.enqueue(Batch(schema, part, [names[at : at + 4096], part * 1.0, part]), at)
+        assert queue.waiting == keys
+        figures.append(Figure(f"{keys:,} {word} keys, beside their tuples", queue.beside / keys, "bytes/key", 200.0))
+    return figures
+
+
+BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
+    "updates": lambda: enqueueing(1_000_000, 10_000, 4096),
+    "updates-single": lambda: single(50_000),
+    "updates-few-keys": few_keys,
+    "updates-many-keys": lambda: many_keys(1_000_000),
+}

@@ -1,0 +1,151 @@
+"""Queues that append: all tuples, or at most so many, chosen at random.
+
+Both serve in order of arrival. The first is what an edge has that was an update queue before; the second is the
+baseline that update queues are compared with (UPS, figure 7), for those who want it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from millrace.operators.batch import Batch
+from millrace.operators.kernels import updating
+from millrace.operators.queues.pages import SLOTS, Pages, resized
+from millrace.operators.queues.queue import Floor, Paging, Queue
+from millrace.protocol import Schema
+
+# Numbers of a waiting tuple and of the line, as the kernel has them.
+ENTRY: Final = 3
+FIRST, END, COUNT, SHED, CHANCE = range(5)
+SMALLEST: Final = 64
+
+
+class AppendQueue(Queue):
+    """Everything, in order of arrival; the batches are those of the arc, shared."""
+
+    bounded: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque()
+        self._waiting = 0
+        self._floor = Floor()
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    def enqueue(self, batch: Batch, now_us: int) -> None:
+        self._batches.append(batch)
+        self._waiting += len(batch)
+        self._floor.met(int(batch.ts.min()))
+
+    def dequeue(self, limit: int, now_us: int) -> Batch | None:
+        found: list[Batch] = []
+        while self._batches and limit:
+            batch = self._batches.popleft()
+            if len(batch) > limit:
+                self._batches.appendleft(batch.slice(limit, len(batch)))
+                batch = batch.slice(0, limit)
+            found.append(batch)
+            limit -= len(batch)
+        if not found:
+            return None
+        count = sum(map(len, found))
+        self._waiting -= count
+        self._floor.gone += count
+        return Batch.concat(found)
+
+    def drain(self) -> Batch | None:
+        return self.dequeue(self._waiting, 0)
+
+    def floor_us(self) -> int:
+        return self._floor.value(self._waiting, lambda: min(int(batch.ts.min()) for batch in self._batches))
+
+    def save(self) -> Any:
+        return [[batch.save() for batch in self._batches], self._floor.save()]
+
+    def restore(self, data: Any) -> None:
+        batches, floor = data
+        self._floor.restore(floor)
+        self._batches = deque(Batch.restore(batch) for batch in batches)
+        self._waiting = sum(map(len, self._batches))
+
+
+class SheddingQueue(Queue):
+    """At most `limit` tuples: above that, one of those waiting or the one just come is shed, each as likely.
+
+    Which ones is drawn from the queue's own seed, so the same tuples meet the same fate again.
+    """
+
+    def __init__(self, schema: Schema, limit: int, *, seed: int = 0, slots: int = SLOTS) -> None:
+        assert 0 < limit < 2**31 - 1
+        self.limit = limit
+        self._pages = Pages(schema, slots)
+        self._entries = np.zeros(0, np.int64)
+        self._line = np.array([-1, -1, 0, 0, seed], np.int64)
+        self._floor = Floor()
+
+    @property
+    def waiting(self) -> int:
+        return self._line.item(COUNT)
+
+    @property
+    def shed(self) -> int:  # type: ignore[override]
+        return self._line.item(SHED)
+
+    def enqueue(self, batch: Batch, now_us: int) -> None:
+        count = len(batch.ts)
+        room = min(count, self.limit - self.waiting)
+        if self.waiting + room > len(self._entries) // ENTRY:
+            wanted = min(self.limit, max(SMALLEST, 2 * (self.waiting + room)))
+            self._entries = resized(self._entries, wanted * ENTRY)
+        self._floor.met(int(batch.ts.min()))
+        rows, locations = np.empty((2, count), np.int64)
+        entered = updating.append(
+            count, self.limit, self._pages.allocate(room), self._entries, self._line, rows, locations
+        )
+        if entered == count:
+            self._pages.write(locations, batch)
+        elif entered:
+            self._pages.write(locations[:entered], batch.take(rows[:entered]))
+
+    def dequeue(self, limit: int, now_us: int) -> Batch | None:
+        count = min(limit, self.waiting)
+        if not count:
+            return None
+        locations = np.empty(count, np.int64)
+        updating.serve(self._entries, self._line, locations)
+        batch = self._pages.read(locations)
+        self._pages.release(locations)
+        self._floor.gone += count
+        return batch
+
+    def drain(self) -> Batch | None:
+        return self.dequeue(self.waiting, 0)
+
+    def floor_us(self) -> int:
+        return self._floor.value(self.waiting, self._least)
+
+    def _least(self) -> int:
+        locations = np.empty(self.waiting, np.int64)
+        updating.waiting(self._entries, self._line, locations)
+        return int(self._pages.ts[locations].min())
+
+    @property
+    def paging(self) -> Paging:
+        pages = self._pages
+        nbytes = pages.nbytes + self._entries.nbytes + self._line.nbytes
+        return Paging(pages.taken, pages.free, pages.returned, pages.in_use(), nbytes)
+
+    def save(self) -> Any:
+        return [self._pages.save(), self._entries.copy(), self._line.copy(), self._floor.save()]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        pages, entries, line, floor = data
+        self._floor.restore(floor)
+        self._pages.restore(pages)
+        self._entries, self._line = np.array(entries), np.array(line)

@@ -1,0 +1,78 @@
+"""What an edge keeps: everything, or the newest; as plain data, and the queue that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from millrace.operators.batch import BEGINNING
+from millrace.operators.queues.appending import AppendQueue, SheddingQueue
+from millrace.operators.queues.queue import Queue
+from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
+from millrace.operators.queues.windows import Commit, WindowQueue
+from millrace.operators.spec import TimeWindow
+from millrace.protocol import Refuse, Schema
+
+QueueKind = Literal["append", "fifo", "inplace", "linecutting"]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """One input of an operator.
+
+    kind     `append` keeps everything; the others keep the newest per update key and say which key is served next
+    key      positions of the update key in what the input gives; none means one key for all tuples
+    window   updates are windows of this kind (UPS, section 6), committed to LAZY or EAGER as `commit` says
+    shed     of an appending edge: at most so many tuples, chosen at random
+    queued   an appending edge that has a queue of its own, because it was an update queue before
+    """
+
+    kind: QueueKind = "append"
+    key: tuple[int, ...] = ()
+    window: TimeWindow | None = None
+    commit: Commit | None = None
+    shed: int | None = None
+    queued: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the arc's own head pointer is all it takes."""
+        return self == APPEND
+
+    @property
+    def updates(self) -> bool:
+        """Whether newer tuples supersede older ones here."""
+        return self.kind != "append"
+
+    def check(self, schema: Schema, where: str) -> None:
+        """Refuse what makes no sense."""
+        if any(not 0 <= at < len(schema) for at in self.key):
+            raise Refuse(f"{where}: the update key has position {max(self.key)}, the input has {len(schema)} columns")
+        if (self.window is None) != (self.commit is None):
+            raise Refuse(f"{where}: an update queue of windows has both a window and LAZY or EAGER, got one of them")
+        if self.window is not None and not self.updates:
+            raise Refuse(
+                f"{where}: its updates are windows, LAZY or EAGER, so its kind is one of {', '.join(SCHEDULERS)}, "
+                "and it cannot append"
+            )
+        if self.shed is not None and self.updates:
+            raise Refuse(f"{where}: SHED is for edges that append; an update queue of kind {self.kind} sheds nothing")
+        if self.shed is not None and not 0 < self.shed < 2**31 - 1:
+            raise Refuse(f"{where}: SHED RANDOM takes a number of tuples from 1 to 2147483646, got {self.shed}")
+
+
+APPEND = EdgeSpec()
+
+
+def build_queue(edge: EdgeSpec, schema: Schema, *, ordered: bool, begin_us: int | None, seed: int = 0) -> Queue:
+    """The queue of an edge. `ordered` says that the arc's tuples come in order of time."""
+    if edge.shed is not None:
+        return SheddingQueue(schema, edge.shed, seed=seed)
+    if edge.kind == "append":
+        return AppendQueue()
+    assert edge.kind in SCHEDULERS
+    if edge.window is not None:
+        assert edge.commit is not None
+        begin = BEGINNING if begin_us is None else begin_us
+        return WindowQueue(schema, edge.key, edge.window, edge.commit, edge.kind, by_tuples=ordered, begin_us=begin)
+    return UpdateQueue(schema, edge.key, edge.kind)

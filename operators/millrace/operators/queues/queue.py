@@ -1,0 +1,134 @@
+"""What every queue of an edge is, and how its staleness is told."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from millrace.operators.batch import END_OF_TIME, Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """Pages of a queue: in use, in its pool, and how often one went back; and the bytes of all that it keeps."""
+
+    taken: int = 0
+    free: int = 0
+    returned: int = 0
+    in_use: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How far behind results are (UPS, section 3.3): 0 for a key without pending update, else the age of the oldest.
+
+    Of the queue alone, where an update is pending until it is served, and of the application, where it is pending
+    until its result is there. Means are over time and keys; `histogram` counts, by the number of binary digits of the
+    microseconds, how long updates waited. `worst` are the keys that have waited longest now.
+    """
+
+    keys: int = 0
+    queue_mean_us: float = 0.0
+    application_mean_us: float = 0.0
+    queue_histogram: Sequence[int] = ()
+    application_histogram: Sequence[int] = ()
+    oldest_us: int = 0
+    worst: Sequence[tuple[tuple[Any, ...], int]] = field(default=())
+
+
+class Floor:
+    """A time below which nothing waits. It may lag: looking at all that wait is paid for by those that were served.
+
+    When nothing waits any more it is exact, so what depends on it is late for a while, never for good. `gone` counts
+    those that were served since the last look.
+    """
+
+    __slots__ = ("gone", "value_us")
+
+    def __init__(self) -> None:
+        self.value_us = END_OF_TIME
+        self.gone = 0
+
+    def met(self, least_us: int) -> None:
+        """Tuples have come, none of them below this."""
+        if least_us < self.value_us:
+            self.value_us = least_us
+
+    def value(self, waiting: int, look: Callable[[], int]) -> int:
+        if not waiting:
+            self.value_us, self.gone = END_OF_TIME, 0
+        elif self.gone * 4 >= waiting:
+            self.value_us, self.gone = look(), 0
+        return self.value_us
+
+    def save(self) -> list[int]:
+        return [self.value_us, self.gone]
+
+    def restore(self, data: Sequence[int]) -> None:
+        self.value_us, self.gone = data
+
+
+class Queue(ABC):
+    """A queue between an arc and one reader.
+
+    superseded   tuples that a newer one has replaced: nobody will read them, and they are not lost
+    shed         tuples dropped at random
+    bounded      whether what it keeps is bounded by itself, so that nobody has to be slowed down for it
+    """
+
+    bounded: ClassVar[bool] = True
+    superseded: int = 0
+    shed: int = 0
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """Tuples that can be taken now or will be: what it holds and has not given."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it will still give anything: what waits, and what does not yet."""
+        return self.waiting > 0
+
+    @abstractmethod
+    def enqueue(self, batch: Batch, now_us: int) -> None:
+        """Take tuples in, in order of their arrival."""
+
+    @abstractmethod
+    def dequeue(self, limit: int, now_us: int) -> Batch | None:
+        """The next tuples to be served, at most `limit`."""
+
+    @abstractmethod
+    def floor_us(self) -> int:
+        """No tuple that waits is below this time; it may lag behind the least that is so."""
+
+    def promised(self, value_us: int, now_us: int) -> None:
+        """No later tuple will be below this time."""
+
+    def measured(self, us: float, now_us: int) -> None:
+        """What was served last has cost so much: its result is there."""
+
+    def costs(self, us_per_tuple: float) -> None:
+        """What serving a tuple costs, by measurement so far."""
+
+    @abstractmethod
+    def drain(self) -> Batch | None:
+        """Everything that waits, in order of service; afterwards nothing does. It counts as neither served nor lost."""
+
+    @property
+    def paging(self) -> Paging:
+        return Paging()
+
+    def staleness(self, now_us: int, worst: int = 0) -> Staleness:
+        return Staleness()
+
+    @abstractmethod
+    def save(self) -> Any:
+        """Its state as plain data."""
+
+    @abstractmethod
+    def restore(self, data: Any) -> None:
+        """Take back what `save` gave."""

@@ -1,0 +1,208 @@
+"""A reader with a queue of its own: it takes what an arc is given at once, and keeps what its edge is to keep.
+
+To its operator it is a reader like any other, and to the arc one that is never behind: a fork's other readers lose
+nothing by it, and nobody waits for it. `taken` is kept so that `buffer.end - taken` tuples can be taken, which is how
+operators look at readers; superseded tuples count as taken.
+
+Tuples come out as the queue serves them, so they are not in order of time. `promise` is what holds behind everything
+that is queued, as for any reader; `low_water` is the lower of that and of what is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millrace.operators.batch import Batch
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.operator import Moment
+from millrace.operators.queues.edge import EdgeSpec, build_queue
+from millrace.operators.queues.queue import Queue
+from millrace.operators.queues.update import UpdateQueue
+from millrace.operators.queues.windows import WindowQueue
+
+
+class QueueReader(Reader):
+    """One operator's queue on an arc.
+
+    edge      what it keeps
+    timed     whether readings of a stopwatch say when results are out; without one they are out at once
+    """
+
+    __slots__ = ("_gone_shed", "_gone_superseded", "edge", "moment", "queue", "seed", "timed")
+
+    absorbs: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        edge: EdgeSpec,
+        moment: Moment,
+        since_us: int | None = None,
+        *,
+        timed: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.edge = edge
+        self.moment = moment
+        self.timed = timed
+        self.seed = seed
+        self._gone_superseded = self._gone_shed = 0
+        self.queue = self._made(edge, buffer, since_us)
+        super().__init__(buffer, since_us)
+
+    def _made(self, edge: EdgeSpec, buffer: Buffer, since_us: int | None) -> Queue:
+        queue = build_queue(edge, buffer.schema, ordered=buffer.ordered, begin_us=since_us, seed=self.seed)
+        if isinstance(queue, UpdateQueue | WindowQueue):
+            queue.timed = self.timed
+        return queue
+
+    # -- counts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def superseded(self) -> int:
+        return self._gone_superseded + self.queue.superseded
+
+    @property
+    def shed(self) -> int:
+        return self._gone_shed + self.queue.shed
+
+    @property
+    def ordered(self) -> bool:
+        return self.home.ordered and not self.edge.updates
+
+    @property
+    def drained(self) -> bool:
+        return self.buffer is not self.home or not self.queue.holds
+
+    @property
+    def presses(self) -> bool:
+        """Whether its feeds have to be slowed down when much waits here: what is bounded by itself does not grow."""
+        return not self.queue.bounded
+
+    @property
+    def segment(self) -> int:
+        """It holds no batch of the arc back."""
+        return self.home.first + len(self.home.segments)
+
+    # -- tuples --------------------------------------------------------------------------------------------------------
+
+    def absorb(self, batch: Batch) -> None:
+        """Take in what the arc has just been given."""
+        batch = self._admitted(batch)
+        if len(batch.ts):
+            self._take_in(batch)
+        self.taken = self.home.end - self.queue.waiting
+
+    def _take_in(self, batch: Batch) -> None:
+        queue, now_us = self.queue, self.moment.now_us
+        before = queue.waiting
+        queue.promised(self.promise, now_us)
+        queue.enqueue(batch, now_us)
+        waiting = queue.waiting
+        self.home.gauge.add(waiting - before, self.home.width)
+        if waiting > self.peak:
+            self.peak = waiting
+
+    def take(self, limit: int) -> Batch | None:
+        if self.buffer is not self.home:
+            return None
+        self.refresh()
+        queue, now_us = self.queue, self.moment.now_us
+        before = queue.waiting
+        batch = queue.dequeue(limit, now_us)
+        waiting = queue.waiting
+        self.home.gauge.add(waiting - before, self.home.width)
+        self.taken = self.home.end - waiting
+        return batch
+
+    def refresh(self) -> None:
+        """Tell the queue what the arc promises: windows may be over by it, and their tuples ready to be taken."""
+        queue = self.queue
+        before = queue.waiting
+        queue.promised(self.promise, self.moment.now_us)
+        if queue.waiting != before:
+            self.home.gauge.add(queue.waiting - before, self.home.width)
+            self.taken = self.home.end - queue.waiting
+
+    def pass_punctuations(self) -> None:
+        """Take all punctuation: where it stood between the tuples says nothing when those are served in any order."""
+        if self.punctuations:
+            self.passed = self.punctuations[-1][1]
+            self.punctuations.clear()
+
+    def low_water(self) -> int:
+        promise, floor = self.promise, self.queue.floor_us()
+        return floor if floor < promise else promise
+
+    # -- coming and going ----------------------------------------------------------------------------------------------
+
+    def jump(self) -> None:
+        self.let_go()
+        super().jump()
+
+    def leave(self) -> None:
+        self.skipped += self.queue.waiting
+        super().leave()
+
+    def let_go(self) -> None:
+        """Empty the queue."""
+        self._retire()
+        self.queue = self._made(self.edge, self.home, self.since_us)
+        self.taken = self.home.end
+
+    def _retire(self) -> None:
+        """Keep the counts of a queue that goes."""
+        self._gone_superseded += self.queue.superseded
+        self._gone_shed += self.queue.shed
+        self.home.gauge.add(-self.queue.waiting, self.home.width)
+
+    # -- exchange ------------------------------------------------------------------------------------------------------
+
+    def exchange(self, edge: EdgeSpec) -> None:
+        """Go on with another kind of queue: what waits goes over, in order of service, as far as the new kind keeps it.
+
+        Between two schedulers everybody keeps the place in line.
+        """
+        queue = self.queue
+        assert edge.updates or not isinstance(queue, WindowQueue)
+        self.edge = edge
+        if isinstance(queue, UpdateQueue | WindowQueue) and edge.updates:
+            assert edge.kind != "append"
+            queue.reschedule(edge.kind)
+            return
+        waiting = queue.drain()
+        self._gone_superseded += queue.superseded
+        self._gone_shed += queue.shed
+        self.queue = self._made(edge, self.home, self.since_us)
+        if waiting is not None:
+            self.queue.enqueue(waiting, self.moment.now_us)
+            self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
+        self.taken = self.home.end - self.queue.waiting
+
+    @classmethod
+    def instead_of(cls, reader: Reader, edge: EdgeSpec, moment: Moment, *, timed: bool) -> QueueReader:
+        """A reader that goes on where a plain one stands, with what that one has not taken yet."""
+        home = reader.home
+        made = cls(home, edge, moment, timed=timed)
+        waiting = reader.take(reader.waiting)  # as it would have been taken: without what is older than its beginning
+        made.since_us, made.skipped, made.peak = reader.since_us, reader.skipped, reader.peak
+        made.told, made.passed, made.punctuations = reader.told, reader.passed, reader.punctuations
+        made.consumer, made.unseen = reader.consumer, reader.unseen
+        home.detach(reader)
+        home.admit(made)
+        if waiting is not None and len(waiting):
+            made._take_in(waiting)
+        made.taken = home.end - made.queue.waiting
+        return made
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def save(self) -> list[Any]:
+        return [super().save(), self._gone_superseded, self._gone_shed, self.queue.save()]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        own, self._gone_superseded, self._gone_shed, queue = data
+        super().restore(own)
+        self.queue.restore(queue)
+        self.home.gauge.add(self.queue.waiting, self.home.width)

@@ -1,0 +1,352 @@
+"""The update queue: per key the newest tuple and nothing else (UPS, sections 4 to 5 and 7.1).
+
+Every key has a cell (kernels/updating.py); the cells that have an update stand in line. Who stands where is the key
+scheduler's to say: FIFO sends an updated key to the end, IN-PLACE lets it keep its place, LINECUTTING also lets a key
+that updates seldom go to the front. The tuples themselves lie in pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
+from millrace.operators.kernels import updating
+from millrace.operators.queues.keys import UpdateKeys
+from millrace.operators.queues.pages import SLOTS, Pages, resized
+from millrace.operators.queues.queue import Floor, Paging, Queue, Staleness
+from millrace.protocol import Schema
+
+Scheduler = Literal["fifo", "inplace", "linecutting"]
+SCHEDULERS: Final[tuple[Scheduler, ...]] = ("fifo", "inplace", "linecutting")
+
+# The numbers of a cell and of the line, as the kernel has them.
+CELL: Final = 9
+LOCATION, SINCE, NEWEST, LAST, GAP, AHEAD, BEHIND, WRITER, SHOWN = range(CELL)
+FIRST, END, COUNT, SUPERSEDED, HISTOGRAMS = range(5)
+BUCKETS: Final = 64
+BLANK: Final = np.array([-1, 0, BEGINNING, 0, -2, -1, -1, -1, 0], np.int64)
+# Keys below which no key is ever forgotten, and cells that a queue begins with.
+REMEMBERED: Final = 65_536
+SMALLEST: Final = 16
+
+
+class UpdateQueue(Queue):
+    """The newest tuple of each key, by event time; of two at one time the later arrival.
+
+    An older tuple that comes later is superseded at once, even if the newer one has been served long ago: so a key is
+    remembered after it was served, until the arc's promise has passed it and it has not been updated for long.
+    """
+
+    def __init__(self, schema: Schema, key: Sequence[int], scheduler: Scheduler, *, slots: int = SLOTS) -> None:
+        self._policy = SCHEDULERS.index(scheduler)
+        self.cost_us = 0.0
+        self.timed = False
+        self._keys = UpdateKeys(schema, key)
+        self._pages = Pages(schema, slots)
+        self._cells = np.zeros(0, np.int64)
+        self._areas = np.zeros(2, np.float64)
+        self._line = np.zeros(HISTOGRAMS + 2 * BUCKETS, np.int64)
+        self._line[FIRST] = self._line[END] = -1
+        self._room = 0
+        self._served: tuple[Int64s, Int64s] | None = None
+        self._served_us = 0
+        self._floor = Floor()
+        self._promise = BEGINNING
+        self._known_us = END_OF_TIME  # until the first key comes
+        self._key_time = 0.0
+        self._forget_at = REMEMBERED
+        self._forgot_us = BEGINNING
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return SCHEDULERS[self._policy]
+
+    def reschedule(self, scheduler: Scheduler) -> None:
+        """Schedule by another policy from now on; who is in line stays where it is."""
+        self._policy = SCHEDULERS.index(scheduler)
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def enqueue(self, batch: Batch, now_us: int) -> None:
+        count = len(batch.ts)
+        # Means over time and keys need to know for how long each key has been there.
+        if now_us != self._known_us:
+            if now_us > self._known_us:
+                self._key_time += self._keys.count * (now_us - self._known_us)
+            self._known_us = now_us
+        if count == 1:
+            self._enqueue_one(batch, now_us)
+            return
+        if self._keys.count + count > self._forget_at:
+            self._forget(now_us)
+        slots = self._keys.find(batch)
+        if self._keys.count > self._room:
+            self._make_room(self._keys.count)
+        entering = np.empty(count, np.int64)
+        entered = updating.enqueue(
+            slots,
+            batch.ts,
+            batch.arrival,
+            self._cells,
+            self._line,
+            self._policy,
+            self.cost_us,
+            entering,
+        )
+        if entered:
+            entering = entering[:entered]
+            updating.place(entering, self._pages.allocate(entered), self._cells)
+        rows = np.empty(count, np.int64)
+        locations = np.empty(count, np.int64)
+        kept = updating.newest(slots, self._cells, rows, locations)
+        if not kept:
+            return
+        if kept < count:
+            rows, locations = rows[:kept], locations[:kept]
+            batch = batch.take(rows)
+        self._pages.write(locations, batch)
+        self._floor.met(int(batch.ts.min()))
+
+    def _enqueue_one(self, batch: Batch, now_us: int) -> None:
+        """The same for a single tuple, without arrays of one."""
+        cell = self._keys.find_one(batch)
+        if cell >= self._room:
+            if self._keys.count > self._forget_at:
+                self._forget(now_us)
+                cell = self._keys.find_one(batch)  # it has no cell yet, and was forgotten with the others
+            self._make_room(self._keys.count)
+        pages, ts, arrival = self._pages, batch.ts.item(0), batch.arrival.item(0)
+        while True:
+            location = updating.enqueue_one(
+                cell,
+                ts,
+                arrival,
+                self._cells,
+                self._line,
+                self._policy,
+                self.cost_us,
+                pages.slots,
+                pages.books,
+                pages.following,
+            )
+            if location >= 0:
+                break
+            if location == -1:
+                return  # it is older than what came before it
+            pages.grow(1)
+        pages.write_one(location, batch, ts, arrival)
+        if ts < self._floor.value_us:
+            self._floor.met(ts)
+
+    def _make_room(self, count: int) -> None:
+        """Cells for so many keys."""
+        # A quarter more from some size on: half-empty tables of a million keys would be too much to ask for.
+        more = self._room * 2 if self._room < REMEMBERED else self._room + self._room // 4
+        room = max(SMALLEST, count, more)
+        self._cells = resized(self._cells, room * CELL)
+        self._cells.reshape(room, CELL)[self._room :] = BLANK
+        self._areas = resized(self._areas, 2 + room)
+        self._room = room
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        return self._line.item(COUNT)
+
+    @property
+    def superseded(self) -> int:  # type: ignore[override]
+        return int(self._line[SUPERSEDED])
+
+    def dequeue(self, limit: int, now_us: int) -> Batch | None:
+        waiting = self._line.item(COUNT)
+        count = limit if limit < waiting else waiting
+        if not count:
+            return None
+        prompt = not self.timed
+        if count == 1 and prompt:
+            return self._dequeue_one(now_us)
+        if self._served is not None:
+            self._show(now_us)
+        taken, locations, since = np.empty((3, count), np.int64)
+        updating.dequeue(now_us, prompt, self._cells, self._line, self._areas, taken, locations, since)
+        if not prompt:
+            self._served, self._served_us = (taken, since), now_us
+        batch = self._pages.read(locations)
+        self._pages.release(locations)
+        self._floor.gone += count
+        return batch
+
+    def _dequeue_one(self, now_us: int) -> Batch:
+        """The same for a single tuple, without arrays of one."""
+        pages = self._pages
+        location = updating.dequeue_one(
+            now_us, self._cells, self._line, self._areas, pages.slots, pages.books, pages.following
+        )
+        batch = pages.read_freed(location)
+        self._floor.gone += 1
+        return batch
+
+    def measured(self, us: float, now_us: int) -> None:
+        if self._served is not None:
+            self._show(self._served_us + round(us))
+
+    def _show(self, at_us: int) -> None:
+        assert self._served is not None
+        updating.show(at_us, *self._served, self._cells, self._line, self._areas)
+        self._served = None
+
+    def costs(self, us_per_tuple: float) -> None:
+        self.cost_us = us_per_tuple
+
+    def drain(self) -> Batch | None:
+        slots = self._in_line()
+        if not len(slots):
+            return None
+        cells = self._cells.reshape(-1, CELL)
+        locations = cells[slots, LOCATION]
+        batch = self._pages.read(locations)
+        self._pages.release(locations)
+        cells[slots, LOCATION] = -1
+        self._line[FIRST] = self._line[END] = -1
+        self._line[COUNT] = 0
+        return batch
+
+    def _in_line(self) -> Int64s:
+        found = np.empty(self.waiting, np.int64)
+        updating.in_line(self._cells, self._line, found)
+        return found
+
+    def floor_us(self) -> int:
+        return self._floor.value(self.waiting, self._least)
+
+    def _least(self) -> int:
+        locations = self._cells.reshape(-1, CELL)[self._in_line(), LOCATION]
+        return int(self._pages.ts[locations].min())
+
+    # -- forgetting ----------------------------------------------------------------------------------------------------
+
+    def promised(self, value_us: int, now_us: int) -> None:
+        self._promise = value_us
+
+    def _forget(self, now_us: int) -> None:
+        """Let go of keys that nothing depends on: no update waits or is being served, none that comes can be older
+        than the last, and the last one came before the last time of forgetting (so rates are not lost for nothing)."""
+        self._show_all(now_us)
+        count = self._keys.count
+        cells = self._cells.reshape(-1, CELL)[:count]
+        idle = (cells[:, LOCATION] < 0) & (cells[:, NEWEST] <= self._promise) & (cells[:, LAST] < self._forgot_us)
+        self._forgot_us = now_us
+        kept = np.flatnonzero(~idle)
+        if len(kept) < count:
+            self._keep(kept, count)
+        self._forget_at = max(REMEMBERED, 2 * len(kept))
+
+    def _show_all(self, now_us: int) -> None:
+        if self._served is not None:
+            self._show(now_us)
+
+    def _keep(self, kept: Int64s, count: int) -> None:
+        self._keys.keep(kept)
+        numbers = np.full(count + 1, -1, np.int64)
+        numbers[kept] = np.arange(len(kept))
+        cells = self._cells.reshape(-1, CELL)[kept]
+        areas = self._areas[2:][kept]
+        for side in (AHEAD, BEHIND):
+            cells[:, side] = numbers[cells[:, side]]  # -1, no neighbour, is the last of the numbers: -1
+        for side in (FIRST, END):
+            self._line[side] = numbers[self._line[side]]
+        totals = self._areas[:2].copy()
+        self._room = 0
+        self._cells, self._areas = np.zeros(0, np.int64), np.zeros(2, np.float64)
+        self._make_room(len(kept))
+        self._cells.reshape(-1, CELL)[: len(kept)] = cells
+        self._areas[:2] = totals
+        self._areas[2 : 2 + len(kept)] = areas
+
+    # -- what is seen of it --------------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> int:
+        """Keys that it remembers."""
+        return self._keys.count
+
+    @property
+    def beside(self) -> int:
+        """Bytes that it keeps beside the tuples."""
+        return self._keys.nbytes + self._cells.nbytes + self._areas.nbytes + self._line.nbytes
+
+    @property
+    def paging(self) -> Paging:
+        pages = self._pages
+        return Paging(pages.taken, pages.free, pages.returned, pages.in_use(), pages.nbytes + self.beside)
+
+    def staleness(self, now_us: int, worst: int = 0) -> Staleness:
+        count = self._keys.count
+        cells = self._cells.reshape(-1, CELL)
+        slots = self._in_line()
+        ages = np.maximum(now_us - cells[slots, SINCE], 0)
+        queue = float(self._areas[0]) + 0.5 * float((ages.astype(np.float64) ** 2).sum())
+        application = float(self._areas[1]) + self._hidden_area(slots, now_us)
+        lasted = self._key_time + count * max(0, now_us - self._known_us)
+        order = np.lexsort((slots, -ages))[:worst]
+        line = self._line.tolist()
+        return Staleness(
+            count,
+            queue / lasted if lasted else 0.0,
+            application / lasted if lasted else 0.0,
+            line[HISTOGRAMS : HISTOGRAMS + BUCKETS],
+            line[HISTOGRAMS + BUCKETS :],
+            int(ages.max()) if len(ages) else 0,
+            list(zip(self._keys.rows(slots[order]), ages[order].tolist(), strict=True)),
+        )
+
+    def _hidden_area(self, slots: Int64s, now_us: int) -> float:
+        """The area under the application's staleness of what has not been shown yet."""
+        cells = self._cells.reshape(-1, CELL)
+        since, shown = cells[slots, SINCE], cells[slots, SHOWN]
+        if self._served is not None:
+            # What is being served is pending too; what came for the same key meanwhile is not older.
+            served, served_since = self._served
+            fresh = ~np.isin(slots, served)
+            since = np.concatenate([since[fresh], served_since])
+            shown = np.concatenate([shown[fresh], cells[served, SHOWN]])
+        ages = np.maximum(now_us - since, 0).astype(np.float64)
+        hidden = np.maximum(shown - since, 0).astype(np.float64)
+        return 0.5 * float((ages**2 - hidden**2).sum())
+
+    def mean_by_key(self, now_us: int) -> dict[tuple[Any, ...], float]:
+        """Per key the area under its queue staleness so far, in square microseconds."""
+        areas = self._areas[2 : 2 + self.keys].copy()
+        slots = self._in_line()
+        ages = np.maximum(now_us - self._cells.reshape(-1, CELL)[slots, SINCE], 0).astype(np.float64)
+        areas[slots] += 0.5 * ages**2
+        return dict(zip(self._keys.rows(np.arange(self.keys)), areas.tolist(), strict=True))
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def save(self) -> list[Any]:
+        served = None if self._served is None else [array.copy() for array in self._served]
+        return [
+            self._policy,
+            [self.cost_us, self._served_us, self._promise, self._known_us],
+            [self._key_time, self._forget_at, self._forgot_us, self._room],
+            self._keys.save(),
+            self._pages.save(),
+            [self._cells.copy(), self._areas.copy(), self._line.copy()],
+            served,
+            self._floor.save(),
+        ]
+
+    def restore(self, data: Sequence[Any]) -> None:
+        self._policy, times, rest, keys, pages, arrays, served, floor = data
+        self.cost_us, self._served_us, self._promise, self._known_us = times
+        self._floor.restore(floor)
+        self._key_time, self._forget_at, self._forgot_us, self._room = rest
+        self._keys.restore(keys)
+        self._pages.restore(pages)
+        self._cells, self._areas, self._line = (np.array(array) for array in arrays)
+        self._served = None if served is None else (np.array(served[0]), np.array(served[1]))

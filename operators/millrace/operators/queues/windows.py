@@ -1,0 +1,675 @@
+"""Update queues of windows: per key the newest window, whole or not at all (UPS, sections 6 and 7.2).
+
+An update is a window here. LAZY commits to the newest window that has fully arrived, EAGER to the newest that has
+begun, and takes its tuples as they come. What a key has goes through the states of figure 10:
+
+    WAIT    it has an update that nobody has committed to; it stands in line as the key scheduler says
+    READY   its window is being processed and has tuples to give (or only its end)
+    IDLE    its window is being processed and has not fully arrived: there is nothing to give at present
+
+A key may wait while an earlier window of its own is being processed, and then it is not served before that one is
+done: a window is processed whole or dropped whole. Tuples lie in blocks of pages, in two buffers per key (figure 11):
+what arrives, and what is being processed. The newest window is decided when it is committed to; all older ones are
+superseded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from millrace.operators.batch import BEGINNING, Batch, Int64s
+from millrace.operators.queues.pages import Pages
+from millrace.operators.queues.queue import Floor, Paging, Queue, Staleness
+from millrace.operators.queues.update import BUCKETS, REMEMBERED, Scheduler
+from millrace.operators.spec import TimeWindow
+from millrace.protocol import Schema
+
+Commit = Literal["lazy", "eager"]
+Key = tuple[Any, ...]
+
+# Tuples of a block, and blocks of a page.
+BLOCK: Final = 8
+BLOCKS: Final = 32
+
+# What the operator is to do with a tuple (table 1), where it is not the end of a window to open.
+DISALLOW: Final = 0
+UPDATE: Final = -1
+
+
+class Done(NamedTuple):
+    """A window that is over: after so many rows of the batch, the key, and the window's bounds."""
+
+    rows: int
+    key: Key
+    start_us: int
+    end_us: int
+
+
+class Served(NamedTuple):
+    """Tuples of committed windows with their marks: the end of the window that a tuple opens, or what else to do."""
+
+    batch: Batch | None
+    marks: Int64s
+    done: Sequence[Done]
+
+
+class Buffered:
+    """A window buffer: tuples in the order in which they came, in blocks that follow each other.
+
+    Each block is a zone `[location, dequeue offset, enqueue offset]` (the paper's FixedLengthContiguousZone): tuples go
+    in at the one end and out at the other, and a block whose offsets meet at its end is given back.
+    """
+
+    __slots__ = ("_pages", "count", "zones")
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self.zones: deque[list[int]] = deque()
+        self.count = 0
+
+    def append(self) -> int:
+        """The row of the pages where the next tuple belongs."""
+        zones = self.zones
+        if not zones or zones[-1][2] == self._pages.width:
+            zones.append([self._pages.allocate_one(), 0, 0])
+        zone = zones[-1]
+        row = zone[0] * self._pages.width + zone[2]
+        zone[2] += 1
+        self.count += 1
+        return row
+
+    def rows(self) -> Iterator[int]:
+        """Where its tuples lie, in order."""
+        width = self._pages.width
+        for location, begin, end in self.zones:
+            yield from range(location * width + begin, location * width + end)
+
+    def take(self, limit: int) -> list[int]:
+        """The rows of the first tuples, which it lets go of; their blocks have to be kept until they are read."""
+        found: list[int] = []
+        width = self._pages.width
+        for zone in self.zones:
+            step = min(limit - len(found), zone[2] - zone[1])
+            found.extend(range(zone[0] * width + zone[1], zone[0] * width + zone[1] + step))
+            zone[1] += step
+            if len(found) == limit:
+                break
+        self.count -= len(found)
+        return found
+
+    def trim(self, freed: list[int], *, whole: bool = False) -> None:
+        """Give up the blocks from which everything was taken, or the whole buffer."""
+        zones = self.zones
+        if whole:
+            self.count = 0
+            freed.extend(zone[0] for zone in zones)
+            zones.clear()
+        while zones and zones[0][1] == zones[0][2] and (zones[0][1] == self._pages.width or not self.count):
+            freed.append(zones.popleft()[0])
+
+    def drop_below(self, time_us: int, freed: list[int]) -> None:
+        """Let go of the first tuples that are below a time."""
+        count = 0
+        for row in self.rows():
+            if self._pages.ts[row] >= time_us:
+                break
+            count += 1
+        self.take(count)
+        self.trim(freed)
+
+    def save(self) -> list[list[int]]:
+        return [list(zone) for zone in self.zones]
+
+    def restore(self, data: Sequence[Sequence[int]]) -> None:
+        self.zones = deque(list(zone) for zone in data)
+        self.count = sum(zone[2] - zone[1] for zone in self.zones)
+
+
+@dataclass(slots=True)
+class KeyCell:
+    """What is known of a key.
+
+    arriving, processing   its two window buffers
+    reached       the newest time of its tuples; newest and prior are the two newest of those that are in a window
+    closed, begun the start of the newest window that has fully arrived, and of the newest that has begun
+    waits         the start of the window that waits to be committed to, and since when the key has waited
+    committed     the start of the window that is being processed; `opened` once its first tuple was given, `last` the
+                  time of the last one given
+    oldest        arrival of the first update that the application has not seen (an update is a window's end), and
+                  `after` of the first that is newer than the window being processed or shown, `shows`
+    """
+
+    arriving: Buffered
+    processing: Buffered
+    reached: int = BEGINNING
+    newest: int = BEGINNING
+    prior: int = BEGINNING
+    closed: int | None = None
+    begun: int | None = None
+    waits: int | None = None
+    since: int = 0
+    last_update: int | None = None
+    gap: int | None = None
+    committed: int | None = None
+    opened: bool = False
+    last: int = BEGINNING
+    idle: bool = False
+    shows: int | None = None
+    oldest: int | None = None
+    after: int | None = None
+    shown: int = 0
+    takeable: int = 0
+
+
+# What of a cell is plain data.
+PLAIN: Final = tuple(field.name for field in fields(KeyCell) if field.name not in ("arriving", "processing"))
+
+
+class WindowQueue(Queue):
+    """Per key the newest window, tuples and marks.
+
+    A window has fully arrived when the arc promises so, or where tuples of a key come in order (`by_tuples`) when one
+    at its last microsecond or above has come. Windows that begin before `begin_us` are no windows of this queue.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        key: Sequence[int],
+        window: TimeWindow,
+        commit: Commit,
+        scheduler: Scheduler,
+        *,
+        by_tuples: bool = True,
+        begin_us: int = BEGINNING,
+        block: int = BLOCK,
+        blocks: int = BLOCKS,
+    ) -> None:
+        self.window = window
+        self.commit = commit
+        self.scheduler = scheduler
+        self.by_tuples = by_tuples
+        self.begin_us = begin_us
+        self.cost_us = 0.0
+        self.timed = False
+        self.superseded = 0
+        self.last = Served(None, np.empty(0, np.int64), ())
+        self._key = tuple(key)
+        self._pages = Pages(schema, blocks, block)
+        self._cells: dict[Key, KeyCell] = {}
+        self._line: list[Key] = []
+        self._ready: deque[Key] = deque()
+        self._takeable = 0
+        self._floor = Floor()
+        self._promise = BEGINNING
+        self._showing: list[Key] = []
+        self._served_us = 0
+        self._areas = [0.0, 0.0]
+        self._histograms = [[0] * BUCKETS, [0] * BUCKETS]
+        self._known_us: int | None = None
+        self._key_time = 0
+        self._forget_at = REMEMBERED
+
+    def reschedule(self, scheduler: Scheduler) -> None:
+        """Schedule by another policy from now on; who is in line stays where it is."""
+        self.scheduler = scheduler
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def _start(self, time_us: int) -> int:
+        """The start of the last window that begins at this time or before."""
+        return time_us - (time_us - self.window.offset_us) % self.window.slide_us
+
+    def _end(self, start_us: int) -> int:
+        return start_us + self.window.size_us
+
+    def _passed(self, reach_us: int) -> int:
+        """The start of the newest window that ends at this time or before."""
+        return self._start(reach_us - self.window.size_us)
+
+    def _reach(self, cell: KeyCell) -> int:
+        """Windows of this key that end here or before have fully arrived."""
+        return max(self._promise, cell.reached + 1) if self.by_tuples else self._promise
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def enqueue(self, batch: Batch, now_us: int) -> None:
+        self._pass_time(now_us)
+        freed: list[int] = []
+        sources: list[int] = []
+        targets: list[int] = []
+        lists = [batch.columns[at].tolist() for at in self._key]
+        masks = [batch.valid[at] for at in self._key]
+        for row, (time_us, arrival) in enumerate(zip(batch.ts.tolist(), batch.arrival.tolist(), strict=True)):
+            key = tuple(
+                values[row] if mask is None or mask[row] else None for values, mask in zip(lists, masks, strict=True)
+            )
+            for target in self._arrive(key, self._cell(key), time_us, arrival, freed):
+                sources.append(row)
+                targets.append(target)
+        if targets:
+            self._pages.write(np.array(targets, np.int64), batch.take(np.array(sources, np.int64)))
+        # Not before the batch is written: a block that is given back may go with its page.
+        self._give_back(freed)
+        if len(self._cells) > self._forget_at:
+            self._forget()
+
+    def _cell(self, key: Key) -> KeyCell:
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = KeyCell(Buffered(self._pages), Buffered(self._pages))
+        return cell
+
+    def _arrive(self, key: Key, cell: KeyCell, time_us: int, arrival: int, freed: list[int]) -> list[int]:
+        """Let a tuple count; the rows where it belongs."""
+        start = self._start(time_us)
+        targets = []
+        inside = time_us < self._end(start) and start >= self.begin_us
+        if inside:
+            if self.commit == "eager" and (cell.begun is None or start > cell.begun):
+                self._begins(key, cell, start, time_us, arrival, freed)
+            # In the scope of what is being processed, and of what arrives: each has a copy (section 6.2.2).
+            if cell.committed is not None and cell.committed <= time_us < self._end(cell.committed):
+                targets.append(self._store(cell.processing, time_us))
+            if self._keeps(cell, time_us):
+                targets.append(self._store(cell.arriving, time_us))
+            if time_us > cell.newest:
+                cell.prior, cell.newest = cell.newest, time_us
+        cell.reached = max(cell.reached, time_us)
+        if self.by_tuples:
+            self._closes(key, cell, arrival, freed)
+        elif inside and self.commit == "lazy":
+            self._closes(
+                key, cell, arrival, freed
+            )  # a window that the promise has closed is there with its first tuple
+        self._promote(key, cell)
+        self._count(key, cell)
+        return targets
+
+    def _keeps(self, cell: KeyCell, time_us: int) -> bool:
+        """Whether a window that arrives may still need this tuple."""
+        if self.commit == "eager":
+            return cell.waits is not None and cell.waits <= time_us < self._end(cell.waits)
+        floor = cell.closed if cell.waits is not None or cell.closed is None else cell.closed + self.window.slide_us
+        return floor is None or time_us >= floor
+
+    def _store(self, buffer: Buffered, time_us: int) -> int:
+        row = buffer.append()
+        self._pages.ts[row] = time_us
+        self._floor.met(time_us)
+        return row
+
+    def _begins(self, key: Key, cell: KeyCell, start: int, time_us: int, arrival: int, freed: list[int]) -> None:
+        """A window starter (EAGER): the window that has waited until now is dropped whole."""
+        lowest = max(self.begin_us, self._passed(time_us) + self.window.slide_us)
+        if cell.begun is not None:
+            lowest = max(lowest, cell.begun + self.window.slide_us)
+        lowest = self._aligned(lowest)
+        self.superseded += (start - lowest) // self.window.slide_us  # begun by the same tuple, and older
+        cell.begun = start
+        cell.arriving.trim(freed, whole=True)
+        self._update(key, cell, start, arrival)
+
+    def _aligned(self, time_us: int) -> int:
+        """The first start of a window at this time or later."""
+        return self._start(time_us + self.window.slide_us - 1) if time_us != BEGINNING else time_us
+
+    def _closes(self, key: Key, cell: KeyCell, arrival: int, freed: list[int]) -> None:
+        """Windows of the key that have fully arrived now: the newest of them is an update (LAZY), and the application
+        is behind by it."""
+        passed = self._passed(self._reach(cell))
+        if cell.closed is not None and passed <= cell.closed:
+            return
+        starts = self._starts(cell, passed)
+        if not starts:
+            return
+        newest = starts[-1]
+        cell.closed = newest
+        if cell.oldest is None:
+            cell.oldest = arrival
+        if cell.shows is not None and newest > cell.shows and cell.after is None:
+            cell.after = arrival
+        if self.commit == "lazy":
+            self.superseded += len(starts) - 1
+            cell.arriving.drop_below(newest, freed)
+            self._update(key, cell, newest, arrival)
+
+    def _starts(self, cell: KeyCell, passed: int) -> list[int]:
+        """The windows with tuples that have newly arrived, oldest first; for EAGER, to whom only the newest matters,
+        the newest alone."""
+        slide, size = self.window.slide_us, self.window.size_us
+        lowest = self.begin_us if cell.closed is None else max(self.begin_us, cell.closed + slide)
+        if self.commit == "eager":
+            inside = [time_us for time_us in (cell.newest, cell.prior) if BEGINNING < time_us < passed + size]
+            if not inside and (self.by_tuples or cell.newest == BEGINNING):
+                return []  # its tuples are in windows that had arrived before, or have not yet
+            # Where a promise ends many windows at once, the last of them stands for all: they are one update.
+            newest = min(passed, self._start(inside[0])) if inside else passed
+            return [newest] if newest >= lowest else []
+        found: list[int] = []
+        for row in cell.arriving.rows():
+            time_us = int(self._pages.ts[row])
+            first = self._aligned(max(lowest, time_us - size + 1))
+            found.extend(range(first, min(passed, self._start(time_us)) + 1, slide))
+        return sorted(set(found))
+
+    def _update(self, key: Key, cell: KeyCell, start: int, arrival: int) -> None:
+        """The key has a new update: it gets in line, or moves in it as the scheduler says."""
+        residents = len(self._line)
+        if cell.last_update is not None:
+            gap = max(0, arrival - cell.last_update)
+            cell.gap = gap if cell.gap is None else (3 * cell.gap + gap) >> 2
+        cell.last_update = arrival
+        cuts = (
+            self.scheduler == "linecutting"
+            and self.cost_us > 0
+            and cell.gap is not None
+            and cell.gap > self.cost_us * residents
+        )
+        stood = cell.waits is not None
+        cell.waits = start
+        if stood:
+            self.superseded += 1
+            if self.scheduler != "fifo" and not cuts:
+                return
+            self._line.remove(key)
+        else:
+            cell.since = arrival
+        self._line.insert(0 if cuts else len(self._line), key)
+
+    def _promote(self, key: Key, cell: KeyCell) -> None:
+        """An IDLE key is READY again when its window has got a tuple, or its end (figure 10)."""
+        if cell.idle and (cell.processing.count or self._arrived(cell)):
+            cell.idle = False
+            self._ready.append(key)
+
+    def _arrived(self, cell: KeyCell) -> bool:
+        """Whether the window that is being processed has fully arrived."""
+        return cell.committed is not None and self._end(cell.committed) <= self._reach(cell)
+
+    def promised(self, value_us: int, now_us: int) -> None:
+        before, self._promise = self._promise, max(value_us, self._promise)
+        if before != BEGINNING and self._passed(before) == self._passed(self._promise):
+            return
+        freed: list[int] = []
+        for key, cell in self._cells.items():
+            self._closes(key, cell, now_us, freed)
+            self._promote(key, cell)
+            self._count(key, cell)
+        self._give_back(freed)
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        return self._takeable
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._ready or self._line) or any(
+            cell.arriving.count or cell.committed is not None for cell in self._cells.values()
+        )
+
+    @property
+    def pending(self) -> bool:
+        """Whether serving would give a tuple or the end of a window."""
+        return bool(self._ready) or any(self._cells[key].committed is None for key in self._line)
+
+    def _count(self, key: Key, cell: KeyCell) -> None:
+        """How many of the key's tuples could be taken now: those of its window in processing, and of the one that
+        waits if nothing keeps it from being committed to."""
+        count = cell.processing.count
+        if cell.waits is not None and (cell.committed is None or self._arrived(cell)):
+            if self.commit == "eager":
+                count += cell.arriving.count
+            else:
+                count += len(self._window_rows(cell, cell.waits))
+        self._takeable += count - cell.takeable
+        cell.takeable = count
+
+    def _window_rows(self, cell: KeyCell, start: int) -> list[int]:
+        ts, end = self._pages.ts, self._end(start)
+        return [row for row in cell.arriving.rows() if start <= ts[row] < end]
+
+    def dequeue(self, limit: int, now_us: int) -> Batch | None:
+        """The next tuples; `last` has their marks and the windows that are over with them."""
+        self.last = self.serve(limit, now_us)
+        return self.last.batch
+
+    def serve(self, limit: int, now_us: int) -> Served:
+        """Process committed windows, committing to others when there is nothing more to do for those: at most `limit`
+        tuples, and the windows that are over."""
+        self._show(now_us)
+        rows: list[int] = []
+        marks: list[int] = []
+        done: list[Done] = []
+        freed: list[int] = []
+        while True:
+            if not self._ready:
+                # To commit takes no tuple, but what is committed to is what arrives last before it is needed.
+                if len(rows) == limit or not self._commit(now_us, freed):
+                    break
+                continue
+            key = self._ready[0]
+            cell = self._cells[key]
+            if len(rows) == limit and cell.processing.count:
+                break
+            self._process(key, cell, limit - len(rows), rows, marks)
+            cell.processing.trim(freed)
+            if cell.processing.count:
+                break
+            self._ready.popleft()
+            if self._arrived(cell):
+                done.append(self._finish(key, cell, len(rows), freed))
+                if not rows:
+                    self._show(now_us)  # nothing had to be processed for it
+            else:
+                cell.idle = True
+            self._count(key, cell)
+        batch = self._pages.read(np.array(rows, np.int64)) if rows else None
+        self._give_back(freed)
+        self._floor.gone += len(rows)
+        self._served_us = now_us
+        if not self.timed:
+            self._show(now_us)
+        return Served(batch, np.array(marks, np.int64), done)
+
+    def _process(self, key: Key, cell: KeyCell, limit: int, rows: list[int], marks: list[int]) -> None:
+        assert cell.committed is not None
+        taken = cell.processing.take(limit)
+        for row in taken:
+            time_us = int(self._pages.ts[row])
+            if not cell.opened:
+                marks.append(self._end(cell.committed))
+                cell.opened = True
+            else:
+                marks.append(DISALLOW if self._start(time_us) > self._start(cell.last) else UPDATE)
+            cell.last = max(cell.last, time_us)
+        rows.extend(taken)
+        self._count(key, cell)
+
+    def _commit(self, now_us: int, freed: list[int]) -> bool:
+        """Commit to the window of the first key in line that has none in processing."""
+        at = next((at for at, key in enumerate(self._line) if self._cells[key].committed is None), None)
+        if at is None:
+            return False
+        key = self._line.pop(at)
+        cell = self._cells[key]
+        assert cell.waits is not None
+        if key in self._showing:
+            self._show_one(cell, now_us)  # its last result is out no later than the next is begun
+            self._showing.remove(key)
+        waited = max(0, now_us - cell.since)
+        self._areas[0] += 0.5 * waited * waited
+        self._histograms[0][waited.bit_length()] += 1
+        cell.committed, cell.waits = cell.waits, None
+        cell.shows, cell.after = cell.committed, None
+        cell.opened, cell.last = False, BEGINNING
+        if self.commit == "eager":
+            # The buffer of what arrives holds nothing but this window.
+            cell.arriving, cell.processing = cell.processing, cell.arriving
+        else:
+            for row in self._window_rows(cell, cell.committed):
+                target = cell.processing.append()
+                self._copy(row, target)
+            cell.arriving.drop_below(cell.committed + self.window.slide_us, freed)
+        self._ready.append(key)
+        self._count(key, cell)
+        return True
+
+    def _copy(self, row: int, target: int) -> None:
+        pages = self._pages
+        pages.write_one(target, pages.read_one(row), int(pages.ts[row]), int(pages.arrival[row]))
+
+    def _finish(self, key: Key, cell: KeyCell, rows: int, freed: list[int]) -> Done:
+        assert cell.committed is not None
+        cell.processing.trim(freed, whole=True)
+        start, cell.committed = cell.committed, None
+        self._showing.append(key)
+        return Done(rows, key, start, self._end(start))
+
+    def _give_back(self, freed: list[int]) -> None:
+        if freed:
+            self._pages.release(np.array(freed, np.int64))
+            freed.clear()
+
+    def drain(self) -> Batch | None:
+        """What could be served. Windows that have not arrived go with it: nobody will ever process them."""
+        batch = self.serve(self._takeable, self._known_us or 0).batch
+        freed: list[int] = []
+        for cell in self._cells.values():
+            cell.arriving.trim(freed, whole=True)
+            cell.processing.trim(freed, whole=True)
+        self._give_back(freed)
+        self._cells.clear()
+        self._line.clear()
+        self._ready.clear()
+        self._takeable = 0
+        return batch
+
+    def floor_us(self) -> int:
+        held = sum(cell.arriving.count + cell.processing.count for cell in self._cells.values())
+        return self._floor.value(held, self._least)
+
+    def _least(self) -> int:
+        rows = [
+            row for cell in self._cells.values() for buffer in (cell.arriving, cell.processing) for row in buffer.rows()
+        ]
+        return int(self._pages.ts[np.array(rows, np.int64)].min())
+
+    def _forget(self) -> None:
+        """Let go of keys that have nothing here, whose windows are all over and whose results are all shown."""
+        for key, cell in list(self._cells.items()):
+            held = cell.arriving.count or cell.processing.count or cell.waits is not None or cell.committed is not None
+            if not held and cell.oldest is None and self._promise >= cell.newest + self.window.size_us:
+                del self._cells[key]
+        self._forget_at = max(REMEMBERED, 2 * len(self._cells))
+
+    # -- staleness -----------------------------------------------------------------------------------------------------
+
+    def _pass_time(self, now_us: int) -> None:
+        if self._known_us is None:
+            self._known_us = now_us
+        elif now_us > self._known_us:
+            self._key_time += len(self._cells) * (now_us - self._known_us)
+            self._known_us = now_us
+
+    def measured(self, us: float, now_us: int) -> None:
+        self._show(self._served_us + round(us))
+
+    def costs(self, us_per_tuple: float) -> None:
+        self.cost_us = us_per_tuple
+
+    def _show(self, at_us: int) -> None:
+        """The application has got the results of windows that are over."""
+        for key in self._showing:
+            self._show_one(self._cells[key], at_us)
+        self._showing.clear()
+
+    def _show_one(self, cell: KeyCell, at_us: int) -> None:
+        if cell.oldest is not None:
+            waited = max(0, at_us - cell.oldest)
+            self._areas[1] += _area(at_us, cell)
+            self._histograms[1][waited.bit_length()] += 1
+        cell.shown = at_us
+        cell.oldest, cell.after, cell.shows = cell.after, None, None
+
+    def stale_us(self, key: Key, now_us: int) -> int:
+        """For how long the application's result of a key has been out of date."""
+        oldest = self._cells[key].oldest
+        return 0 if oldest is None else now_us - oldest
+
+    def staleness(self, now_us: int, worst: int = 0) -> Staleness:
+        queue, application = self._areas
+        ages = []
+        for key, cell in self._cells.items():
+            if cell.waits is not None:
+                age = max(0, now_us - cell.since)
+                queue += 0.5 * age * age
+                ages.append((age, key))
+            if cell.oldest is not None:
+                application += _area(now_us, cell)
+        lasted = self._key_time
+        if self._known_us is not None:
+            lasted += len(self._cells) * max(0, now_us - self._known_us)
+        ages.sort(key=lambda one: -one[0])
+        return Staleness(
+            len(self._cells),
+            queue / lasted if lasted else 0.0,
+            application / lasted if lasted else 0.0,
+            self._histograms[0],
+            self._histograms[1],
+            ages[0][0] if ages else 0,
+            [(key, age) for age, key in ages[:worst]],
+        )
+
+    @property
+    def paging(self) -> Paging:
+        pages = self._pages
+        return Paging(pages.taken, pages.free, pages.returned, pages.in_use(), pages.nbytes)
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def save(self) -> Any:
+        cells = [
+            [list(key), cell.arriving.save(), cell.processing.save(), [getattr(cell, name) for name in PLAIN]]
+            for key, cell in self._cells.items()
+        ]
+        return [
+            cells,
+            [list(key) for key in self._line],
+            [list(key) for key in self._ready],
+            [list(key) for key in self._showing],
+            [self.scheduler, self.superseded, self._takeable, self._promise, self._served_us, self._known_us],
+            [self._key_time, self.cost_us, self._forget_at, self._areas, self._histograms, self._floor.save()],
+            self._pages.save(),
+        ]
+
+    def restore(self, data: Any) -> None:
+        cells, line, ready, showing, own, rest, pages = data
+        self.scheduler, self.superseded, self._takeable, self._promise, self._served_us, self._known_us = own
+        self._key_time, self.cost_us, self._forget_at, self._areas, self._histograms, floor = rest
+        self._floor.restore(floor)
+        self._pages.restore(pages)
+        self._cells.clear()
+        for key, arriving, processing, plain in cells:
+            cell = self._cell(tuple(key))
+            cell.arriving.restore(arriving)
+            cell.processing.restore(processing)
+            for name, value in zip(PLAIN, plain, strict=True):
+                setattr(cell, name, value)
+        self._line = [tuple(key) for key in line]
+        self._ready = deque(tuple(key) for key in ready)
+        self._showing = [tuple(key) for key in showing]
+
+
+def _area(now_us: int, cell: KeyCell) -> float:
+    """The area under the application's staleness since it was last shown something, or went out of date."""
+    assert cell.oldest is not None
+    waited, hidden = max(0, now_us - cell.oldest), max(0, cell.shown - cell.oldest)
+    return 0.5 * waited * waited - 0.5 * hidden * hidden

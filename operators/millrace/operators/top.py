@@ -1,0 +1,548 @@
+"""Top n per partition: ROW_NUMBER() over an order, as far as it is asked for.
+
+Over an append stream only the rows that have a place are kept, because no place is ever vacated. Over an update stream
+every current row is kept: one may move down or go, and another takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from millrace.operators.aggregates.accumulator import OBJECTS, ordinals
+from millrace.operators.batch import BEGINNING, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.evaluate import Errors, compile_columns, without
+from millrace.operators.kernels import accumulating
+from millrace.operators.operator import Moment, Operator
+from millrace.operators.prone import Prone
+from millrace.operators.spec import Rank, TopSpec
+from millrace.operators.updates import (
+    Column,
+    Members,
+    Newest,
+    Numbers,
+    OrderedStateful,
+    State,
+    Stateful,
+    Store,
+    gone_of,
+    grown,
+)
+
+_NONE: Final[Int64s] = np.zeros(0, np.int64)
+
+
+class Rows(NamedTuple):
+    """Rows on their way into the state, each with the columns that order it. `dead` ones have no place anywhere."""
+
+    batch: Batch
+    order: Sequence[Column]
+    dead: Bools
+
+    def take(self, rows: Int64s) -> Rows:
+        order = [(values[rows], None if mask is None else mask[rows]) for values, mask in self.order]
+        return Rows(self.batch.take(rows), order, self.dead[rows])
+
+
+class Ranking:
+    """How rows are put in order: arrays of integers, least significant first, for numpy's lexsort."""
+
+    def __init__(self, order: Sequence[Rank]) -> None:
+        self._order = order
+        self.types = [rank.by.type for rank in order]
+        self.columns = compile_columns([rank.by for rank in order])
+
+    def keys(self, columns: Sequence[Column]) -> list[Int64s]:
+        """The sort keys of rows with these columns."""
+        found: list[Int64s] = []
+        for rank, (values, mask) in zip(reversed(self._order), reversed(columns), strict=True):
+            by = (
+                np.unique(values, return_inverse=True)[1] if rank.by.type in OBJECTS else ordinals(values, rank.by.type)
+            )
+            if rank.descending:
+                by = ~by
+            found.append(by if mask is None else np.where(mask, by, 0))
+            if mask is not None:
+                found.append((mask if rank.nulls_first else ~mask).astype(np.int64))
+        return found
+
+
+class Top(Stateful):
+    """Places as rows come. Promises no order beyond each place's own."""
+
+    kind: ClassVar[str] = "top"
+
+    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self.state = Places(spec, self)
+
+
+class OrderedTop(OrderedStateful):
+    """Places by rows in order of time. The output is in order."""
+
+    kind: ClassVar[str] = "top"
+
+    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
+        super().__init__(name, inputs, output, moment)
+        self.state = Places(spec, self)
+
+
+def build_top(name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> Operator:
+    """The operator that a spec asks for."""
+    if spec.closes_at is not None:
+        return FinalTop(name, spec, inputs, output, moment)
+    if spec.ordered:
+        return OrderedTop(name, spec, inputs, output, moment)
+    return Top(name, spec, inputs, output)
+
+
+class Sorted(NamedTuple):
+    """Rows in their new order: the place of their partition among those that changed, their rank there, their slots."""
+
+    local: Int64s
+    rank: Int64s
+    slots: Int64s
+
+
+class Places(State):
+    """The rows, by slot; the partitions, by number; and who has which place.
+
+    `_places[partition * width + at]` is the slot of the row with the number at + 1, or -1, and `_given` beside it is
+    when that place was last told of. The width is how many places any partition has used, at most the spec's.
+    """
+
+    def __init__(self, spec: TopSpec, operator: Operator) -> None:
+        schema = operator.inputs[0].buffer.schema
+        self._spec = spec
+        self._operator = operator
+        self._width = len(schema.told)
+        self._ranking = Ranking(spec.order)
+        self._newest = None if spec.replaces is None else Newest(schema, spec.replaces)
+        self._rows = Store([*(field.type for field in schema.told), *self._ranking.types])
+        self._order = np.zeros(0, np.int64)
+        self._taken = 0
+        self._arrived = BEGINNING  # of the newest row
+        self._count = 0  # slots that have been used, of an append stream
+        self._free: Int64s = _NONE
+        self._partitions = Numbers([schema.fields[at] for at in spec.partition_at])
+        self._members = Members()
+        self._across = 1
+        self._places = np.zeros(0, np.int64)
+        self._given = np.zeros(0, np.int64)
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def consume(self, batch: Batch) -> Batch | None:
+        kept, slots = self._slots(batch)
+        if not len(kept):
+            return None
+        rows = self._computed(batch if len(kept) == len(batch) else batch.take(kept))
+        if self._newest is None and rows.dead.any():
+            rows = rows.take(np.flatnonzero(~rows.dead))
+        count = len(rows.batch)
+        self._arrived = max(self._arrived, int(batch.arrival.max()))
+        if self._spec.emit == "latest":
+            parts = [self._change(rows, slots)] if count else []
+        else:
+            parts = [self._change(rows.take(np.array([at])), slots[at : at + 1]) for at in range(count)]
+        made = [part for part in parts if part is not None]
+        if not made:
+            return None
+        given = Batch.concat(made)
+        if self._spec.ordered and (given.ts[1:] < given.ts[:-1]).any():
+            given = given.take(np.argsort(given.ts, kind="stable"))
+        return given
+
+    def _slots(self, batch: Batch) -> tuple[Int64s, Int64s]:
+        """The rows that count, and of an update stream where they are kept."""
+        if self._newest is None:
+            return np.arange(len(batch)), _NONE
+        kept, slots = self._newest.kept(batch, self._spec.emit)
+        self.superseded = self._newest.superseded
+        return kept, slots
+
+    def _computed(self, batch: Batch) -> Rows:
+        gone = gone_of(batch)
+        columns, valid, errors = self._ranking.columns(batch)
+        if errors is not None and gone is not None:
+            errors = without(errors, gone)
+        dead = np.zeros(len(batch), np.bool_) if gone is None else gone
+        if errors is not None:
+            self._failed(errors)
+            dead = dead | errors.rows
+        return Rows(batch, list(zip(columns, valid, strict=True)), dead)
+
+    def _failed(self, errors: Errors) -> None:
+        self._operator.counts.errors += int(errors.rows.sum())
+        self._operator.counts.last_error = errors.reason
+
+    def _change(self, rows: Rows, slots: Int64s) -> Batch | None:
+        """Take rows in, of an update stream each of another key, and say which places that changes."""
+        if self._newest is None:
+            slots = self._allocate(len(rows.batch))
+        owners = self._owners(rows)
+        self._reserve()
+        old: Int64s = self._members.owner[slots]
+        both = np.concatenate([old, owners])
+        touched = np.unique(both[both >= 0])
+        if not len(touched):
+            return None
+        before = self._places.reshape(-1, self._across)[touched]
+        bounds = self._bounds(touched, before)
+        self._put(rows, slots, owners)
+        ranked = self._ranked(touched, self._candidates(touched, before, slots, owners), bounds)
+        after = self._placed(touched, ranked)
+        if self._newest is None:
+            self._release(np.setdiff1d(ranked.slots, after[after >= 0]))
+        causes = np.stack([old, owners], axis=1).reshape(-1)
+        return self._built(rows, slots, touched, self._widened(before), after, causes)
+
+    def _allocate(self, count: int) -> Int64s:
+        """Slots for new rows, of those that were released first."""
+        reused, self._free = self._free[:count], self._free[count:]
+        more = count - len(reused)
+        self._count += more
+        return np.concatenate([reused, np.arange(self._count - more, self._count)])
+
+    def _release(self, slots: Int64s) -> None:
+        self._members.move(slots, np.full(len(slots), -1, np.int64))
+        self._rows.clear(slots)
+        self._free = np.concatenate([self._free, slots])
+
+    def _owners(self, rows: Rows) -> Int64s:
+        owners = np.full(len(rows.dead), -1, np.int64)
+        alive = np.flatnonzero(~rows.dead)
+        batch = rows.batch if len(alive) == len(owners) else rows.batch.take(alive)
+        at = self._spec.partition_at
+        columns = [batch.columns[k] for k in at]
+        owners[alive] = self._partitions.find(columns, [batch.valid[k] for k in at], len(alive))
+        return owners
+
+    def _reserve(self) -> None:
+        slots = self._count if self._newest is None else self._newest.count
+        partitions = self._partitions.count
+        self._rows.reserve(slots)
+        self._order = grown(self._order, slots, 0)
+        self._members.reserve(slots, partitions)
+        self._places = grown(self._places, partitions, -1, self._across)
+        self._given = grown(self._given, partitions, BEGINNING, self._across)
+
+    def _put(self, rows: Rows, slots: Int64s, owners: Int64s) -> None:
+        came = np.flatnonzero(owners >= 0)
+        self._members.move(slots, owners)
+        ordered = [*zip(rows.batch.columns[: self._width], rows.batch.valid, strict=False), *rows.order]
+        columns = [values[came] for values, _ in ordered]
+        self._rows.put(slots[came], columns, [None if mask is None else mask[came] for _, mask in ordered])
+        self._order[slots] = np.arange(self._taken, self._taken + len(slots))
+        self._taken += len(slots)
+
+    # -- ranking -------------------------------------------------------------------------------------------------------
+
+    def _sort_columns(self, slots: Int64s) -> list[Column]:
+        return [self._rows.column(self._width + at, slots) for at in range(len(self._spec.order))]
+
+    def _bounds(self, touched: Int64s, before: Int64s) -> tuple[Int64s, list[Column], Int64s]:
+        """The last places of partitions that have more rows than places, as they are before anything changes.
+
+        No row without a place is above them. So as long as enough rows are, nobody else has to be looked at.
+        """
+        full = np.flatnonzero(self._members.sizes[touched] > self._spec.most)
+        slots = before[full, self._spec.most - 1] if len(full) else _NONE
+        return full, self._sort_columns(slots), self._order[slots]
+
+    def _candidates(self, touched: Int64s, before: Int64s, slots: Int64s, owners: Int64s) -> Int64s:
+        """The rows that had places and are still there, and those that came."""
+        placed = before >= 0
+        had = before[placed]
+        stayed = self._members.owner[had] == np.repeat(touched, placed.sum(axis=1))
+        return np.unique(np.concatenate([had[stayed], slots[owners >= 0]]))
+
+    def _ranked(self, touched: Int64s, slots: Int64s, bounds: tuple[Int64s, list[Column], Int64s]) -> Sorted:
+        """All rows of these partitions that can have a place, in order."""
+        full = bounds[0]
+        local = np.searchsorted(touched, self._members.owner[slots])
+        if not len(full):
+            return self._sorted(local, slots)
+        short = self._short(touched, local, slots, bounds)
+        if len(short):
+            apart = np.flatnonzero(~np.isin(local, short))
+            slots = np.concatenate([slots[apart], self._members.of(touched[short])])
+            local = np.searchsorted(touched, self._members.owner[slots])
+        return self._sorted(local, slots)
+
+    def _short(
+        self, touched: Int64s, local: Int64s, slots: Int64s, bounds: tuple[Int64s, list[Column], Int64s]
+    ) -> Int64s:
+        """The partitions in which fewer rows than there are places reach what was the last place."""
+        full, columns, order = bounds
+        count = len(slots)
+        both = [_stacked(one, other) for one, other in zip(self._sort_columns(slots), columns, strict=True)]
+        keys = [np.concatenate([self._order[slots], order]), *self._ranking.keys(both)]
+        everyone = np.concatenate([local, full])
+        # The bound stands behind the row that it is, if that has not changed.
+        last = np.concatenate([np.zeros(count, np.int64), np.ones(len(full), np.int64)])
+        place = np.lexsort([last, *keys, everyone])
+        begins = np.searchsorted(everyone[place], full)
+        at = np.empty(len(place), np.int64)
+        at[place] = np.arange(len(place))
+        above = at[count:] - begins
+        return full[(above < self._spec.most) & (self._members.sizes[touched[full]] > above)]
+
+    def _sorted(self, local: Int64s, slots: Int64s) -> Sorted:
+        place = np.lexsort([self._order[slots], *self._ranking.keys(self._sort_columns(slots)), local])
+        local, slots = local[place], slots[place]
+        rank = np.arange(len(slots)) - np.searchsorted(local, local)
+        return Sorted(local, rank, slots)
+
+    def _placed(self, touched: Int64s, ranked: Sorted) -> Int64s:
+        """Give the places anew; who has them now."""
+        kept = ranked.rank < self._spec.most
+        most = int(ranked.rank[kept].max()) + 1 if kept.any() else 0
+        if most > self._across:
+            self._widen(min(self._spec.most, max(most, 2 * self._across)))
+        after = np.full((len(touched), self._across), -1, np.int64)
+        after[ranked.local[kept], ranked.rank[kept]] = ranked.slots[kept]
+        self._places.reshape(-1, self._across)[touched] = after
+        return after
+
+    def _widen(self, across: int) -> None:
+        for name, filler in (("_places", -1), ("_given", BEGINNING)):
+            old = getattr(self, name).reshape(-1, self._across)
+            new = np.full((len(old), across), filler, np.int64)
+            new[:, : self._across] = old
+            setattr(self, name, new.reshape(-1))
+        self._across = across
+
+    def _widened(self, before: Int64s) -> Int64s:
+        if before.shape[1] == self._across:
+            return before
+        wide = np.full((len(before), self._across), -1, np.int64)
+        wide[:, : before.shape[1]] = before
+        return wide
+
+    # -- giving --------------------------------------------------------------------------------------------------------
+
+    def _built(
+        self, rows: Rows, changed: Int64s, touched: Int64s, before: Int64s, after: Int64s, causes: Int64s
+    ) -> Batch | None:
+        """The places that have another row, or none; a partition's together, in the order of their last causes."""
+        fresh = np.isin(after, changed)
+        told = (after != before) | (fresh & (after >= 0))
+        if not told.any():
+            return None
+        known = np.flatnonzero(causes >= 0)
+        local = np.searchsorted(touched, causes[known])
+        latest, newest, arrived = (np.full(len(touched), BEGINNING) for _ in range(3))
+        accumulating.raise_to(local, known, latest)
+        accumulating.raise_to(local, rows.batch.ts[known // 2], newest)
+        accumulating.raise_to(local, np.ascontiguousarray(rows.batch.arrival)[known // 2], arrived)
+        order = np.argsort(latest, kind="stable")
+        place, at = np.nonzero(told[order])
+        place = order[place]
+        where = touched[place] * self._across + at
+        self._given[where] = np.maximum(self._given[where], newest[place])
+        return self._batch(after[place, at], touched[place], at + 1, self._given[where], arrived[place])
+
+    def _batch(self, slots: Int64s, partitions: Int64s, numbers: Int64s, ts: Int64s, arrived: Int64s) -> Batch:
+        """Rows, and where the slot is -1 tombstones of their place."""
+        schema = self._operator.output.schema
+        there = slots >= 0
+        if there.all():
+            columns = [self._rows.column(at, slots) for at in range(self._width)]
+        else:
+            columns = [self._with_nulls(at, slots, there) for at in range(self._width)]
+            for at, column in zip(self._spec.partition_at, self._partitions.columns(partitions), strict=True):
+                columns[at] = column
+        columns.append((numbers, None))
+        if schema.retracts:
+            columns.append((~there, None))
+        return Batch(schema, ts, [values for values, _ in columns], [mask for _, mask in columns], arrived)
+
+    def _with_nulls(self, at: int, slots: Int64s, there: Bools) -> Column:
+        values, mask = self._rows.column(at, slots[there])
+        filled: Values = np.full(len(slots), FILLERS[self._operator.output.schema.fields[at].type], values.dtype)
+        filled[there] = values
+        valid = there.copy()
+        if mask is not None:
+            valid[there] = mask
+        return filled, valid
+
+    def everything(self, ts: int) -> Batch:
+        """All places that have a row, partition by partition, as rows of this time."""
+        partitions, at = np.nonzero(self._places.reshape(-1, self._across)[: self._partitions.count] >= 0)
+        slots = self._places.reshape(-1, self._across)[partitions, at]
+        count = len(slots)
+        return self._batch(slots, partitions, at + 1, np.full(count, ts), np.full(count, self._arrived))
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tuples(self) -> int:
+        rows = self._count - len(self._free) if self._newest is None else self._newest.count
+        return rows + self._partitions.count
+
+    @property
+    def nbytes(self) -> int:
+        newest = 0 if self._newest is None else self._newest.nbytes
+        arrays = (self._order, self._free, self._places, self._given)
+        parts = self._rows.nbytes + self._partitions.nbytes + self._members.nbytes
+        return newest + parts + sum(int(array.nbytes) for array in arrays)
+
+    def save(self) -> Any:
+        slots = self._count if self._newest is None else self._newest.count
+        partitions = self._partitions.count
+        return [
+            None if self._newest is None else self._newest.save(),
+            self._rows.save(slots),
+            [self._order[:slots].copy(), self._taken, self._arrived, self._count, self._free.copy()],
+            [self._partitions.save(), partitions],
+            self._members.save(slots),
+            [self._across, self._places[: partitions * self._across].copy()],
+            self._given[: partitions * self._across].copy(),
+        ]
+
+    def restore(self, data: Any) -> None:
+        newest, rows, taken, (numbers, partitions), members, (self._across, places), given = data
+        order, self._taken, self._arrived, self._count, free = taken
+        if self._newest is not None:
+            self._newest.restore(newest)
+            self.superseded = self._newest.superseded
+        self._rows.restore(rows)
+        self._order, self._free = order.copy(), free.copy()
+        self._partitions.restore(numbers)
+        self._members.restore(members, partitions)
+        self._places, self._given = places.copy(), given.copy()
+        self._reserve()
+
+
+def _stacked(one: Column, other: Column) -> Column:
+    """Two columns, one below the other."""
+    values = np.concatenate([one[0], other[0]])
+    if one[1] is None and other[1] is None:
+        return values, None
+    masks = [np.ones(len(column), np.bool_) if mask is None else mask for column, mask in (one, other)]
+    return values, np.concatenate(masks)
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+class FinalTop(Prone):
+    """Places of the rows of windows, given when their window is over. The output is in order of time.
+
+    The places of each window are kept apart, so that nothing is left of it when it has been given.
+    """
+
+    kind: ClassVar[str] = "top"
+    paced: ClassVar[bool] = True
+
+    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
+        super().__init__(name, inputs, output, moment)
+        self._spec = spec
+        self._windows: dict[int, Places] = {}
+        self._newest = BEGINNING
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _least(self) -> int | None:
+        """When the first window closes: no row of it comes at or behind this time."""
+        return min(self._windows) + 1 if self._windows else None
+
+    def need(self) -> int | None:
+        reader = self.inputs[0]
+        least = self._least()
+        if reader.taken != reader.buffer.end or least is None or least <= reader.promise:
+            return None
+        return least
+
+    def blocked(self) -> bool:
+        need = self.need()
+        return need is not None and self._newest >= need
+
+    def idle(self) -> list[int]:
+        return self.holding() if self.blocked() else []
+
+    def low_water(self) -> int:
+        least = self._least()
+        low = self.inputs[0].low_water()
+        return low if least is None else min(low, least - 1)
+
+    def _due(self) -> bool:
+        least = self._least()
+        return least is not None and least <= self.inputs[0].low_water()
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def more(self) -> bool:
+        reader = self.inputs[0]
+        return reader.taken != reader.buffer.end or self._due()
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen or self._due()
+
+    def execute(self, limit: int) -> int:
+        reader = self.inputs[0]
+        self.counts.executions += 1
+        before = reader.taken
+        batch = reader.take(limit)
+        if batch is not None and len(batch):
+            self.counts.input_tuples += len(batch)
+            self._newest = max(self._newest, int(batch.ts.max()))
+            self._put(batch)
+        if reader.punctuations:
+            reader.pass_punctuations()
+        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
+        self.toil = self._flush(limit)
+        self.announce(gave=bool(self.toil))
+        return reader.taken - before
+
+    def _put(self, batch: Batch) -> None:
+        """Each row to the places of its window. A row whose bound is null is in no window."""
+        assert self._spec.closes_at is not None
+        mask = batch.valid[self._spec.closes_at]
+        if mask is not None:
+            batch = batch.take(mask)
+        closes = batch.columns[self._spec.closes_at] + self._spec.closes_us
+        for close in np.unique(closes).tolist():
+            window = self._windows.get(close)
+            if window is None:
+                window = self._windows[close] = Places(self._spec, self)
+            window.consume(batch.take(np.flatnonzero(closes == close)))
+
+    def _flush(self, limit: int) -> int:
+        """Give windows that are over, the earliest first; how many rows that were."""
+        low, given = self.inputs[0].low_water(), 0
+        while self._windows and given < limit:
+            close = min(self._windows)
+            if close >= low:
+                break
+            window = self._windows.pop(close)
+            rows = window.everything(close)
+            self.output.put(rows)
+            self.counts.output_tuples += len(rows)
+            given += len(rows)
+        return given
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def state_tuples(self) -> int:
+        return sum(window.tuples for window in self._windows.values())
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(window.nbytes for window in self._windows.values())
+
+    def save(self) -> Any:
+        windows = [[close, window.save()] for close, window in self._windows.items()]
+        return [super().save(), self._newest, windows]
+
+    def restore(self, data: Any) -> None:
+        idle, self._newest, windows = data
+        super().restore(idle)
+        for close, saved in windows:
+            window = self._windows[close] = Places(self._spec, self)
+            window.restore(saved)

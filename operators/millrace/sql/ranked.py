@@ -1,0 +1,241 @@
+"""ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...), bounded from above: the top n of each partition.
+
+The operator is made where the number is selected. How many rows it keeps is said by a condition on the number: by
+QUALIFY in the same SELECT, or by WHERE in the one around it. A number that nobody bounds would have to be changed for
+every row that comes, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from millrace.engine.plan import Node
+from millrace.operators import expression as e
+from millrace.operators.spec import (
+    AggregateSpec,
+    FilterSpec,
+    JoinSpec,
+    MapSpec,
+    Rank,
+    RowWindow,
+    SelectSpec,
+    SortSpec,
+    TopSpec,
+    WindowSpec,
+)
+from millrace.protocol import MAX_INT64, Schema
+from millrace.sql import syntax as s
+from millrace.sql.aggregation import free_name
+from millrace.sql.binder import Ranking, Relation
+from millrace.sql.windowed import conjoined, conjuncts
+
+if TYPE_CHECKING:
+    from millrace.sql.queries import QueryPlanner
+
+_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
+
+
+def row_numbers(select: s.Select) -> list[s.FunctionCall]:
+    """The ROW_NUMBER() OVER (...) of a SELECT."""
+    places: list[s.Node] = [*select.items, *filter(None, (select.qualify,))]
+    return [
+        part
+        for place in places
+        for part in s.walk(place)
+        if isinstance(part, s.FunctionCall) and part.over is not None and part.name.text == "row_number"
+    ]
+
+
+def ranked(planner: QueryPlanner, select: s.Select, relation: Relation, calls: Sequence[s.FunctionCall]) -> Relation:
+    """The rows with their number behind them, as far as it will be asked for."""
+    relation = planner.stamped(relation)
+    partition, order = _over(planner, relation, calls[0])
+    for other in calls[1:]:
+        if _over(planner, relation, other) != (partition, order):
+            raise planner.error(
+                other, "two numbers in different orders: select one here, and the other in a query around this one"
+            )
+    items = [item for item in select.items if isinstance(item, s.Item) and item.alias is not None]
+    named = [item.alias.text for item in items if item.alias is not None and item.expression in calls]
+    names = [field.name for field in relation.schema.told]
+    spec = TopSpec(
+        partition,
+        order,
+        named[0] if named and named[0] not in names else free_name("row_number", names),
+        replaces=None if relation.update_key is None else relation.key_at,
+        ordered=planner.options.order == "event",
+        emit=planner.options.emit,
+    )
+    closes = _closes(planner, relation, spec.partition_at)
+    if closes is not None:
+        spec = replace(spec, closes_at=closes[0], closes_us=closes[1], emit="latest", ordered=False)
+    made = planner.add(spec, [relation], spec.ordered or closes is not None or relation.ordered)
+    final = closes is not None
+    return replace(
+        made,
+        time_known=True,
+        tables=relation.tables,
+        update_key=tuple(made.schema.names[at] for at in spec.partition_at),
+        ranking=Ranking(made.node, len(names), calls[0], final),
+    )
+
+
+def without_number(relation: Relation) -> Relation:
+    """The rows as expressions see them: the number is no column, but has a way of its own to be said."""
+    assert relation.ranking is not None
+    return replace(relation, schema=Schema(relation.schema.fields[: relation.ranking.position]))
+
+
+def _over(
+    planner: QueryPlanner, relation: Relation, call: s.FunctionCall
+) -> tuple[tuple[e.Column, ...], tuple[Rank, ...]]:
+    over = call.over
+    assert over is not None
+    if call.arguments or call.star or call.distinct or call.filter is not None:
+        raise planner.error(call, "ROW_NUMBER() takes no arguments")
+    if not over.order:
+        raise planner.error(call, "say in which order rows are numbered: ROW_NUMBER() OVER (... ORDER BY ...)")
+    binder = planner.binder(relation, instead="rows are numbered one by one: aggregate in a query in parentheses first")
+    partition: list[e.Column] = []
+    for node in over.partition:
+        column = binder.bind(node)
+        if not isinstance(column, e.Column) or column.position < 0:
+            raise planner.error(
+                node, "PARTITION BY takes columns here: select the expression in a query in parentheses, and name it"
+            )
+        if column not in partition:
+            partition.append(column)
+    order = []
+    for item in over.order:
+        by = binder.bind(item.expression)
+        planner.check_runs(item.expression, by)
+        first = item.descending if item.nulls_first is None else item.nulls_first
+        order.append(Rank(by, item.descending, first))
+    return tuple(partition), tuple(order)
+
+
+# -- the bound ---------------------------------------------------------------------------------------------------------
+
+
+def bounded(
+    planner: QueryPlanner, where: s.Expr | None, relation: Relation, name: str | None
+) -> tuple[Relation, s.Expr | None]:
+    """The relation with as many rows as a condition asks for, and what else the condition says.
+
+    `name` is what the number is called, if it is selected.
+    """
+    ranking = relation.ranking
+    assert ranking is not None
+    most, rest = None, None
+    for part in () if where is None else conjuncts(where):
+        found = _most(part, name, relation)
+        if found is None:
+            rest = conjoined(rest, part)
+        else:
+            most = found if most is None else min(most, found)
+    if most is None:
+        raise unbounded(planner, ranking)
+    if most < 1:
+        assert where is not None
+        raise planner.error(where, "this bounds ROW_NUMBER() below 1, and numbers begin at 1: nothing would ever come")
+    return _with_most(planner, relation, ranking, most, name is not None), rest
+
+
+def unbounded(planner: QueryPlanner, ranking: Ranking) -> Exception:
+    return planner.error(
+        ranking.place,
+        "ROW_NUMBER() of all rows would have to change with every row that comes: bound it, QUALIFY ROW_NUMBER() OVER "
+        "(...) <= 10, or as r in a query in parentheses and WHERE r <= 10 around it",
+    )
+
+
+def _with_most(planner: QueryPlanner, relation: Relation, ranking: Ranking, most: int, selected: bool) -> Relation:
+    at = next(at for at, node in enumerate(planner.nodes) if node.name == ranking.node)
+    spec = planner.nodes[at].spec
+    assert isinstance(spec, TopSpec)
+    planner.nodes[at] = replace(planner.nodes[at], spec=replace(spec, most=most))
+    key = relation.update_key
+    assert key is not None
+    if ranking.final:
+        key = None
+    elif most > 1:
+        if not selected:
+            raise planner.error(
+                ranking.place,
+                "a row has to say which place it takes, of several: select ROW_NUMBER() OVER (...) AS r too",
+            )
+        key = (*key, relation.schema.names[ranking.position])
+    return replace(relation, update_key=key, ranking=None)
+
+
+def _most(node: s.Expr, name: str | None, relation: Relation) -> int | None:
+    """How many rows a condition leaves, if it is about the number alone and from above."""
+    match node:
+        case s.FunctionCall(operator=True, name=s.Name(text=sign), arguments=(left, right)) if sign in _MIRRORED:
+            if _is_number(right, name, relation):
+                left, right, sign = right, left, _MIRRORED[sign]
+            count = right.value if isinstance(right, s.Constant) else None
+            if not _is_number(left, name, relation) or type(count) is not int or abs(count) >= MAX_INT64:
+                return None
+            if sign == "=":
+                return 1 if count == 1 else None
+            return {"<": count - 1, "<=": count}.get(sign)
+        case s.Between(value=value, low=s.Constant(value=1), high=s.Constant(value=int(high)), negated=False):
+            return high if _is_number(value, name, relation) else None
+    return None
+
+
+def _is_number(node: s.Expr, name: str | None, relation: Relation) -> bool:
+    if isinstance(node, s.FunctionCall):
+        return node.over is not None and node.name.text == "row_number"
+    if not isinstance(node, s.ColumnRef):
+        return False
+    return node.name.text == name and (node.table is None or node.table.text == relation.alias)
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def _closes(planner: QueryPlanner, relation: Relation, partition: Sequence[int]) -> tuple[int, int] | None:
+    """A column of the partition that is the bound of a window of time, and how far above it rows of the window lie."""
+    for at in partition:
+        lag = relation.lags.get(at)
+        if lag is not None and lag[1] is not None and _is_bound(planner, relation.node, at):
+            return at, lag[1]
+    return None
+
+
+def _is_bound(planner: QueryPlanner, name: str, at: int) -> bool:
+    """Whether a column comes from the bound of a window."""
+    node = next((one for one in _nodes(planner) if one.name == name), None)
+    if node is None:
+        return False
+    match node.spec:
+        case MapSpec(columns):
+            column = columns[at][1]
+            return (
+                isinstance(column, e.Column)
+                and column.position >= 0
+                and _is_bound(planner, node.inputs[0], column.position)
+            )
+        case SelectSpec() | SortSpec() | FilterSpec():
+            return _is_bound(planner, node.inputs[0], at)
+        case JoinSpec(columns=picked):
+            _, source, position = picked[at]
+            return position >= 0 and _is_bound(planner, node.inputs[source], position)
+        case AggregateSpec(window=window, bounds=bounds) if not node.spec.rows:
+            first = len(node.spec.keys) + len(node.spec.calls)
+            return window is not None and not isinstance(window, RowWindow) and first <= at < first + len(bounds)
+        case AggregateSpec(bounds=bounds, window=window) | WindowSpec(bounds=bounds, window=window):
+            # The bounds stand last, and how far they lie from the rows' time is always known.
+            lags = planner.lags.get(name, {})
+            return not isinstance(window, RowWindow) and at > max(lags, default=at) - len(bounds)
+    return False
+
+
+def _nodes(planner: QueryPlanner) -> Iterator[Node]:
+    yield from planner.nodes
+    for query in planner.catalog.queries.values():
+        yield from query.nodes

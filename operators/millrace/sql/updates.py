@@ -1,0 +1,133 @@
+"""Update streams in plans: conditions that take rows back, and reading every row as if it were appended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from millrace.engine.plan import Node, QueryPlan
+from millrace.operators import expression as e
+from millrace.operators.spec import (
+    AggregateSpec,
+    FilterSpec,
+    MapSpec,
+    SelectSpec,
+    SequenceSpec,
+    SortSpec,
+    Spec,
+    TopSpec,
+    UnionSpec,
+    WindowSpec,
+)
+from millrace.protocol import GONE, Type
+from millrace.sql.aggregation import columns_of
+from millrace.sql.binder import Relation
+from millrace.sql.planned import Catalog
+
+if TYPE_CHECKING:
+    from millrace.sql.queries import QueryPlanner
+
+
+def selected(planner: QueryPlanner, predicate: e.Expression, relation: Relation) -> Relation:
+    """The rows that pass. Where that may change for a key, its row is taken back."""
+    key = relation.key_at
+    if relation.update_key is None or all(column.position in key for column in columns_of(predicate)):
+        return planner.add(SelectSpec(predicate), [relation], relation.ordered)
+    relation = planner.stamped(relation)
+    made = planner.add(FilterSpec(predicate, key, planner.options.emit), [relation], relation.ordered)
+    return replace(made, time_known=True)
+
+
+def mapped(planner: QueryPlanner, columns: Iterable[tuple[str, e.Expression]], relation: Relation) -> Relation:
+    """Computed columns; what marks tombstones goes with them."""
+    spec = MapSpec(tuple(columns))
+    if relation.retracts:
+        fields = relation.schema.fields
+        mark = e.Column(Type.BOOLEAN, False, len(fields) - 1, GONE)
+
+        def as_it_is(part: e.Expression) -> e.Expression | None:
+            plain = isinstance(part, e.Column) and part.position >= 0
+            return replace(part, nullable=fields[part.position].nullable) if plain else None  # type: ignore[attr-defined]
+
+        spec = MapSpec((*((name, e.rewrite(column, as_it_is)) for name, column in spec.columns), (GONE, mark)))
+    return planner.add(spec, [relation], relation.ordered)
+
+
+def appended(planner: QueryPlanner, relation: Relation) -> Relation:
+    """All rows of an update stream as an append stream. Tombstones are none."""
+    if relation.update_key is None:
+        return relation
+    read_every(planner, relation)
+    plain = replace(relation, update_key=None)
+    if not relation.retracts:
+        return plain
+    gone = e.Column(Type.BOOLEAN, False, len(relation.schema) - 1, GONE)
+    there = e.Call(Type.BOOLEAN, False, planner.library.named("not")[0].key, (gone,))
+    kept = planner.add(SelectSpec(there), [plain], plain.ordered)
+    columns = [
+        (field.name, e.Column(field.type, field.nullable, at, field.name))
+        for at, field in enumerate(relation.schema.told)
+    ]
+    made = planner.add(MapSpec(tuple(columns)), [kept], kept.ordered)
+    return replace(made, alias=relation.alias, time_name=relation.time_name)
+
+
+def read_every(planner: QueryPlanner, relation: Relation) -> None:
+    """Operators below this give every row, in order of time: which rows there are must not depend on steps."""
+    above = {relation.node}
+    for at, node in reversed(list(enumerate(planner.nodes))):
+        if node.name in above:
+            above |= set(node.inputs)
+            planner.nodes[at] = replace(node, spec=_every(node.spec))
+    for query in planner.queries:
+        other = planner.catalog.queries[query]
+        if other.output in above and any(_drops(node.spec) for node in other.nodes):
+            planner.warnings.append(
+                f"{query} gives only the last row of each key and step, so which row is current at a time depends on "
+                "how busy the engine is: create it WITH (emit = 'every', order = 'event')"
+            )
+
+
+def _every(spec: Spec) -> Spec:
+    match spec:
+        case AggregateSpec(window=None) | TopSpec(closes_at=None):
+            return replace(spec, emit="every", ordered=True)
+        case FilterSpec():
+            return replace(spec, emit="every")
+    return spec
+
+
+def _drops(spec: Spec) -> bool:
+    """Whether what an operator gives of a key depends on which rows it takes together, or in which order."""
+    match spec:
+        case AggregateSpec(window=None) | TopSpec(closes_at=None):
+            return spec.emit == "latest" or not spec.ordered
+        case FilterSpec():
+            return spec.emit == "latest"
+        case UnionSpec():
+            return spec.key is not None
+    return False
+
+
+def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
+    """Whether a query reads all rows of an update stream that does not give all of them."""
+    nodes = {node.name: node for node in plan.nodes}
+    read = {_source(node.inputs[0], nodes) for node in plan.nodes if _reads_all(node.spec)}
+    other = any(
+        query.output in read and any(_drops(node.spec) for node in query.nodes)
+        for query in map(catalog.queries.__getitem__, plan.reads_queries)
+    )
+    return other or any(name in nodes and _drops(nodes[name].spec) for name in read)
+
+
+def _reads_all(spec: Spec) -> bool:
+    windowed = isinstance(spec, WindowSpec) or (isinstance(spec, AggregateSpec) and spec.window is not None)
+    return windowed or isinstance(spec, SequenceSpec)
+
+
+def _source(name: str, nodes: dict[str, Node]) -> str:
+    """What is read, below the operators that look at one row at a time."""
+    while name in nodes and isinstance(nodes[name].spec, MapSpec | SelectSpec | SortSpec):
+        (name,) = nodes[name].inputs
+    return name

@@ -1,0 +1,394 @@
+"""Update queues on the edges of a graph: beside append readers, exchanged, paused, saved, and with honest promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.engine.engine import Engine
+from millrace.engine.events import (
+    AddQuery,
+    Arrived,
+    Deliver,
+    DropQuery,
+    FeedOpened,
+    Grant,
+    Measured,
+    PauseQuery,
+    Progressed,
+    ResumeQuery,
+    SetQueue,
+    WatchProgress,
+)
+from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.batch import Batch
+from millrace.operators.expression import Column
+from millrace.operators.queues.edge import EdgeSpec
+from millrace.operators.queues.reader import QueueReader
+from millrace.operators.spec import AggregateCall, AggregateSpec, TimeWindow
+from millrace.protocol import Schema, Type
+from tests.engine.graphs import Bench, identity, plan, punctuate, refusal, rows, select, times, union
+
+TICKS = Schema.of(ts="timestamp", k="text", v="bigint")
+KINDS = ("append", "fifo", "inplace", "linecutting")
+
+
+def ticks(name: str = "s", **options: Any) -> StreamDefinition:
+    return StreamDefinition(name, TICKS, "external", "ts", update_key=("k",), **options)
+
+
+def tick(*items: tuple[str, int, int], stream: str = "s", feed: str = "main") -> Arrived:
+    """Tuples of (key, time, value)."""
+    return Arrived(
+        stream, feed, Batch.from_rows(TICKS, [(at, key, v) for key, at, v in items], [at for _, at, _ in items])
+    )
+
+
+def latest(kind: Any = "inplace", **more: Any) -> EdgeSpec:
+    return EdgeSpec(kind, (1,), **more)
+
+
+def with_edges(made: QueryPlan, edges: Sequence[EdgeSpec]) -> QueryPlan:
+    """The plan with these edges at its first operator."""
+    first, *others = made.nodes
+    return replace(made, nodes=(replace(first, edges=tuple(edges)), *others))
+
+
+def dashboard(name: str = "d", kind: Any = "inplace", **more: Any) -> QueryPlan:
+    made = plan(name, ("Q", identity(TICKS), ["s.source"]), schema=TICKS)
+    return with_edges(made, [latest(kind, **more)])
+
+
+def audit(name: str = "audit") -> QueryPlan:
+    return plan(name, ("A", select(), ["s.source"]), schema=TICKS)
+
+
+def queue_of(bench: Bench, operator: str = "d.Q") -> QueueReader:
+    reader = bench.engine.graph.operators[operator].inputs[0]
+    assert isinstance(reader, QueueReader)
+    return reader
+
+
+def seen(bench: Bench, operator: str = "d.Q") -> dict[str, Any]:
+    (found,) = (one for one in bench.engine.operators() if one["name"] == operator)
+    return found["inputs"][0]["queue"]
+
+
+# -- beside each other -------------------------------------------------------------------------------------------------
+
+
+def test_figure_6_on_an_edge_beside_an_audit_that_loses_nothing() -> None:
+    everything = plan("audit", ("A", identity(TICKS), ["s.source"]), schema=TICKS)
+    for kind, order in (("fifo", [2, 3, 4]), ("inplace", [4, 2, 3]), ("append", [1, 2, 3, 4])):
+        bench = Bench(ticks())
+        bench.query(everything)
+        bench.query(dashboard(kind=kind))
+        bench.step(tick(("IBM", 0, 1), ("SUN", 1, 2), ("MSFT", 2, 3), ("IBM", 3, 4)), budget=0)
+        effects = bench.run()
+        assert [row[2] for row in rows(effects, "d")] == order
+        assert [row[2] for row in rows(effects, "audit")] == [1, 2, 3, 4]
+        assert queue_of(bench).superseded == 4 - len(order)
+        assert bench.engine.gauge.tuples == 0
+
+
+def test_nobody_holds_batches_for_an_update_queue() -> None:
+    bench = Bench(ticks())
+    bench.query(dashboard())
+    for at in range(50):
+        bench.step(tick(("a", at, at), ("b", at, at)), budget=0)
+    source = bench.engine.graph.operators["s.source"]
+    assert not source.output.segments
+    assert bench.engine.gauge.tuples == 2
+    assert seen(bench)["superseded"] == 98
+    assert seen(bench)["pages"]["taken"] == 1
+    assert [row[1:] for row in rows(bench.run(), "d")] == [("a", 49), ("b", 49)]
+
+
+def test_everything_at_one_time_is_done_before_the_next() -> None:
+    """Without a price of work only what is simultaneous supersedes: the newest of each time gets through."""
+    bench = Bench(ticks())
+    bench.query(dashboard())
+    found: list[Any] = []
+    for at in range(10):
+        found += rows(bench.run(tick(("a", at, 1), ("a", at, 2)), at=at), "d")
+    assert [row[2] for row in found] == [2] * 10
+
+
+def test_random_shedding_on_an_edge() -> None:
+    bench = Bench(ticks())
+    bench.query(with_edges(audit(), [EdgeSpec(shed=10)]))
+    bench.step(tick(*(("a", at, at) for at in range(100))), budget=0)
+    found = times(bench.run(), "audit")
+    assert len(found) == 10
+    assert found == sorted(found)
+    assert seen(bench, "audit.A")["shed"] == 90
+
+
+# -- promises ----------------------------------------------------------------------------------------------------------
+
+WINDOW = AggregateSpec(
+    TimeWindow(10, 10),
+    (("k", Column(Type.TEXT, True, 1, "k")),),
+    (("n", AggregateCall(Type.BIGINT, False, "count()")),),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", ["dfs(1)", "dfs(3)", "bfs(2)", "rr(1)"])
+def test_what_is_promised_behind_an_update_queue_holds(kind: str, strategy: str) -> None:
+    bench = Bench(ticks(disorder_us=7))
+    bench.query(dashboard(kind=kind), strategy)
+    bench.query(plan("w", ("W", WINDOW, ["d.Q"]), schema=WINDOW.schema([TICKS])), strategy)
+    bench.do(WatchProgress("d"))
+    reached = -(2**63)
+    for at in range(60):
+        given_now = [(f"k{(at * 3 + n) % 11}", at + (at * 5 + n * 3) % 7, at) for n in range(3)]
+        effects = bench.step(tick(*given_now), executions=3)  # more comes than can be done
+        for effect in effects.orders:
+            if isinstance(effect, Progressed) and effect.query == "d":
+                reached = effect.value_us
+            if isinstance(effect, Deliver) and effect.query == "d":
+                assert int(effect.batch.ts.min()) >= reached
+    assert reached > 20
+    assert bench.engine.operators()[-2]["errors"] == 0
+
+
+def test_the_result_of_an_update_queue_is_not_taken_for_ordered() -> None:
+    bench = Bench(StreamDefinition("s", TICKS, "internal", update_key=("k",)))
+    bench.query(dashboard())
+    assert bench.engine.graph.operators["s.source"].output.ordered
+    assert not bench.engine.graph.operators["d.Q"].output.ordered
+
+
+# -- exchanging --------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_exchanged_while_it_runs() -> None:
+    bench = Bench(ticks())
+    bench.query(audit())
+    bench.query(plan("d", ("Q", identity(TICKS), ["s.source"]), schema=TICKS))
+    bench.step(tick(("a", 1, 1), ("b", 2, 2), ("a", 3, 3)), budget=0)
+    assert bench.do(SetQueue("d.Q", "inplace"))["superseded"] == 1
+    assert bench.do(SetQueue("d.Q", "fifo"))["superseded"] == 0
+    bench.step(tick(("a", 4, 4)), budget=0)
+    assert bench.do(SetQueue("d.Q", "append"))["superseded"] == 0
+    bench.step(tick(("b", 5, 5), ("b", 6, 6)), budget=0)
+    effects = bench.run()
+    assert [row[2] for row in rows(effects, "d")] == [2, 4, 5, 6]
+    assert times(effects, "audit") == [1, 2, 3, 4, 5, 6]
+    assert queue_of(bench).superseded == 2
+    assert bench.do(SetQueue("d.Q", "linecutting"))["kind"] == "linecutting"
+    restored = Engine.restore(bench.engine.save())
+    assert restored.save() == bench.engine.save()
+    assert restored.operators() == bench.engine.operators()
+
+
+def test_what_cannot_be_exchanged_is_refused_and_changes_nothing() -> None:
+    bench = Bench(ticks(), StreamDefinition("plain", TICKS))
+    bench.query(plan("p", ("Q", identity(TICKS), ["plain.source"]), schema=TICKS))
+    bench.query(plan("o", ("Q", identity(TICKS), ["plain.source"]), schema=TICKS, ordered=True))
+    bench.query(plan("u", ("U", union(), ["s.source", "plain.source"]), schema=TICKS))
+    before = bench.engine.save()
+    assert "no update stream" in refusal(bench, SetQueue("p.Q", "inplace"))
+    assert "no operator nobody" in refusal(bench, SetQueue("nobody", "inplace"))
+    assert "from 0 to 1, got 2" in refusal(bench, SetQueue("u.U", "inplace", 2))
+    assert "only the operators of queries" in refusal(bench, SetQueue("s.source", "inplace"))
+    assert bench.engine.save() == before
+    bench = Bench(StreamDefinition("s", TICKS, "internal", update_key=("k",)))
+    bench.query(plan("o", ("Q", identity(TICKS), ["s.source"]), schema=TICKS, ordered=True))
+    assert "in order of time" in refusal(bench, SetQueue("o.Q", "inplace"))
+
+
+def test_an_exchange_takes_the_order_of_all_that_follows() -> None:
+    """Whatever read an ordered arc and reads an update queue now promises only what the queue can keep."""
+    bench = Bench(StreamDefinition("s", TICKS, "internal", update_key=("k",)))
+    bench.query(plan("d", ("Q", identity(TICKS), ["s.source"]), ("R", select(), ["Q"]), schema=TICKS))
+    bench.query(plan("e", ("Q", identity(TICKS), ["d.R"]), schema=TICKS))
+    bench.do(SetQueue("d.Q", "inplace"))
+    operators = bench.engine.graph.operators
+    assert not any(operators[name].output.ordered for name in ("d.Q", "d.R", "e.Q"))
+    bench.do(SetQueue("d.Q", "append"))
+    assert not operators["d.Q"].output.ordered
+    assert Engine.restore(bench.engine.save()).save() == bench.engine.save()
+
+
+@pytest.mark.parametrize(
+    ("edge", "text"),
+    [
+        (EdgeSpec("inplace", (7,)), "position 7"),
+        (EdgeSpec("inplace", (1,), shed=5), "sheds nothing"),
+        (EdgeSpec("append", shed=0), "from 1 to"),
+        (EdgeSpec("inplace", (1,), commit="lazy"), "both a window and"),
+        (EdgeSpec("append", window=TimeWindow(1, 1), commit="lazy"), "cannot append"),
+    ],
+)
+def test_edges_that_make_no_sense_are_refused(edge: EdgeSpec, text: str) -> None:
+    bench = Bench(ticks())
+    assert text in refusal(bench, AddQuery(with_edges(audit(), [edge])))
+    assert "edges for 2" in refusal(bench, AddQuery(with_edges(audit(), [latest(), latest()])))
+
+
+# -- coming and going --------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_skips_and_counts() -> None:
+    bench = Bench(ticks())
+    bench.query(dashboard())
+    bench.step(tick(("a", 1, 1), ("b", 2, 2)), budget=0)
+    bench.do(PauseQuery("d"))
+    assert bench.engine.gauge.tuples == 0
+    bench.run(tick(("c", 3, 3)))
+    assert bench.do(ResumeQuery("d"))["skipped"] == 1
+    assert queue_of(bench).skipped == 3
+    assert [row[2] for row in rows(bench.run(tick(("a", 4, 4))), "d")] == [4]
+
+
+def test_dropping_a_query_frees_what_waits() -> None:
+    bench = Bench(ticks())
+    bench.query(audit())
+    bench.query(dashboard())
+    bench.step(tick(("a", 1, 1), ("b", 2, 2)), budget=0)
+    bench.do(DropQuery("d"))
+    bench.do(DropQuery("audit"))
+    assert bench.engine.gauge.tuples == 0
+    assert not bench.engine.graph.operators["s.source"].output.absorbers
+
+
+def test_feeds_are_not_slowed_down_for_an_update_queue() -> None:
+    def granted(made: QueryPlan) -> bool:
+        bench = Bench(ticks(), credit=8, most_queued=4)
+        bench.query(made)
+        bench.step(FeedOpened("s", "main"))
+        effects = bench.step(tick(*((f"k{at}", at, at) for at in range(20))), budget=0)
+        return any(isinstance(effect, Grant) for effect in effects.orders)
+
+    assert granted(dashboard())
+    assert not granted(audit())
+
+
+# -- staleness ---------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """A stopwatch of a driver that reads nothing: readings come as events in these tests."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def stop(self, operator: str, tuples: int) -> None:
+        """Nothing."""
+
+
+def test_staleness_of_queue_and_application() -> None:
+    bench = Bench(ticks(), stopwatch=Watch())
+    bench.query(dashboard())
+    bench.step(tick(("a", 0, 0)), at=0, budget=0)
+    bench.step(at=2, executions=1)  # waited 2
+    bench.step(Measured("d.Q", 1, 3.0), tick(("a", 4, 1)), at=4, budget=0)  # out at 5: shown after 5
+    bench.step(at=5, executions=1)  # waited 1
+    bench.step(Measured("d.Q", 1, 3.0), at=10, budget=0)  # out at 8: 3 more, since 5
+    found = bench.engine.staleness("d.Q")
+    assert found["keys"] == 1
+    assert found["queue_mean_us"] == pytest.approx((2 * 2 / 2 + 1 / 2) / 10)
+    assert found["application_mean_us"] == pytest.approx((5 * 5 / 2 + (4 * 4 - 1) / 2) / 10)
+    assert queue_of(bench).queue.cost_us == 3.0  # type: ignore[attr-defined]
+    bench.step(tick(("b", 12, 1)), at=12, budget=0)
+    bench.step(at=20, budget=0)
+    assert bench.engine.staleness("d.Q")["worst"] == [{"key": {"k": "b"}, "stale_us": 8}]
+    assert seen(bench)["oldest_us"] == 8
+
+
+# -- saved at any time -------------------------------------------------------------------------------------------------
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("give"), st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=5)),
+        st.tuples(st.just("work"), st.integers(1, 4)),
+        st.tuples(st.just("kind"), st.sampled_from(KINDS)),
+        st.tuples(st.just("pause"), st.none()),
+        st.tuples(st.just("punctuate"), st.integers(-3, 0)),
+    ),
+    max_size=15,
+)
+
+
+@given(actions=ACTIONS, kind=st.sampled_from(KINDS), shed=st.booleans())
+@settings(max_examples=40)
+def test_nothing_is_lost_and_a_restored_engine_goes_on_alike(actions: list[Any], kind: str, shed: bool) -> None:
+    bench = Bench(ticks(disorder_us=1_000))
+    first = with_edges(dashboard(), [EdgeSpec(shed=3)]) if shed else dashboard(kind=kind)
+    bench.query(first, "dfs(2)")
+    bench.query(plan("after", ("Q", identity(TICKS), ["d.Q"]), schema=TICKS), "dfs(1)")
+    bench.query(plan("audit", ("A", identity(TICKS), ["s.source"]), schema=TICKS))
+    bench.do(WatchProgress("d"))
+    delivered = audited = base = 0
+    for action, value in actions:
+        base += 2
+        other = Engine.restore(bench.engine.save(), trace=True)
+        events: list[Any] = []
+        limits = {"executions": 0}
+        match action:
+            case "give":
+                if value:
+                    events = [tick(*((key, base + extra, extra) for key, extra in value))]
+            case "work":
+                limits = {"executions": value}
+            case "punctuate":
+                events = [punctuate("s", base + value)]
+            case "kind":
+                bench.do(SetQueue("d.Q", value))
+            case _:
+                bench.do(PauseQuery("d"))
+                bench.do(ResumeQuery("d"))
+        if action in ("give", "work", "punctuate"):
+            effects = bench.step(*events, **limits)
+            assert other.step(bench.now_us, events, **limits) == effects
+            assert other.save() == bench.engine.save()
+            delivered += len(rows(effects, "d"))
+            audited += len(rows(effects, "audit"))
+        assert bench.engine.gauge.tuples >= queue_of(bench).waiting >= 0
+    effects = bench.run()
+    delivered += len(rows(effects, "d"))
+    audited += len(rows(effects, "audit"))
+    arrived = bench.engine.graph.operators["s.source"].counts.output_tuples
+    reader = queue_of(bench)
+    assert audited == arrived == delivered + reader.superseded + reader.shed + reader.skipped
+    assert bench.engine.gauge.tuples == 0
+    assert reader.queue.waiting == 0
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit", ["lazy", "eager"])
+def test_an_edge_of_windows_gives_whole_windows_with_marks(commit: Any) -> None:
+    bench = Bench(ticks())
+    bench.query(dashboard(window=TimeWindow(10, 10), commit=commit))
+    bench.do(WatchProgress("d"))
+    found: list[Any] = []
+    for at in range(35):
+        found += rows(bench.run(tick(("a", at, at)), budget=2, at=at), "d")
+    reader = queue_of(bench)
+    found += rows(bench.run(punctuate("s", 100), at=100), "d")
+    windows = [[row[2] for row in found if row[2] // 10 == n] for n in range(4)]
+    assert windows == [list(range(n * 10, n * 10 + 10)) for n in range(3)] + [[30, 31, 32, 33, 34]]
+    assert reader.superseded == 0
+    assert Engine.restore(bench.engine.save()).save() == bench.engine.save()
+    assert "cannot append" in refusal(bench, SetQueue("d.Q", "append"))
+    assert bench.do(SetQueue("d.Q", "fifo"))["kind"] == "fifo"
+    assert reader.queue.last.done or commit == "lazy"  # type: ignore[attr-defined]
+
+
+def test_under_load_windows_are_dropped_whole_and_counted() -> None:
+    bench = Bench(ticks())
+    bench.query(dashboard(window=TimeWindow(10, 10), commit="lazy"))
+    for at in range(50):
+        bench.step(tick(("a", at, at)), budget=0)
+    found = [row[2] for row in rows(bench.run(), "d")]
+    assert found == list(range(30, 40))  # 40 to 49 has not arrived: the mark is 49
+    assert queue_of(bench).superseded == 3

@@ -1,0 +1,262 @@
+"""Queues of windows: figure 12 tick by tick, the oracle, figure 10's states, figure 11's blocks, and integrity."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from millrace.engine import saving
+from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.queues.windows import Done, WindowQueue
+from millrace.operators.spec import TimeWindow
+from millrace.protocol import Schema
+from tests.oracles.update_queues import Processed, WindowsSimulated, simulate_windows
+
+SCHEMA = Schema.of(k="text", v="bigint")
+CASES = Path(__file__).resolve().parents[2] / "conformance" / "cases"
+
+
+def queue(
+    commit: Any, size: int, slide: int, policy: Any = "inplace", begin: int = BEGINNING, **more: Any
+) -> WindowQueue:
+    made = WindowQueue(SCHEMA, (0,), TimeWindow(size, slide), commit, policy, begin_us=begin, block=2, blocks=2, **more)
+    made.timed = True
+    return made
+
+
+def batch_of(*rows: tuple[str, int]) -> Batch:
+    ts = np.array([time for _, time in rows], np.int64)
+    return Batch.from_rows(SCHEMA, [(key, time) for key, time in rows], ts, 0).arrived(0, ts)
+
+
+def arrive(made: WindowQueue, *rows: tuple[str, int]) -> None:
+    """Tuples that come at their own times."""
+    batch = batch_of(*rows)
+    made.enqueue(Batch(SCHEMA, batch.ts, batch.columns, batch.valid, batch.ts), int(batch.ts[-1]))
+
+
+class Server:
+    """One server over the queue itself: `cost` ticks per tuple, one tuple at a time."""
+
+    def __init__(self, made: WindowQueue, cost: int) -> None:
+        self.made, self.cost = made, cost
+        self.free = 0
+        self.processed: dict[str, Processed] = {}
+        self.all: list[Processed] = []
+        self.leaving: Sequence[Done] = ()
+
+    def tick(self, now: int) -> None:
+        if self.free > now:
+            return
+        if self.leaving:
+            self.made.measured(self.cost, now)
+            self._out(self.leaving, now)
+            self.leaving = ()
+        served = self.made.serve(1, now)
+        ahead = [done for done in served.done if done.rows == 0]
+        self._out(ahead, now)
+        if served.batch is None:
+            self.made.measured(0, now)
+            return
+        (key, time), mark = served.batch.rows()[0], int(served.marks[0])
+        if mark > 0:
+            # Its predecessor must be over: a window is processed whole or not at all.
+            assert self.processed.get(key) is None or self.processed[key].output is not None
+            self.processed[key] = Processed(key, mark - self.made.window.size_us, now)
+            self.all.append(self.processed[key])
+        self.processed[key].tuples.append(time)
+        self.free = now + self.cost
+        self.leaving = [done for done in served.done if done.rows == 1]
+
+    def _out(self, done: Sequence[Done], now: int) -> None:
+        for one in done:
+            processed = self.processed[one.key[0]]
+            assert (processed.start, processed.start + self.made.window.size_us) == (one.start_us, one.end_us)
+            processed.output = now
+
+
+def run(
+    commit: str,
+    policy: str,
+    size: int,
+    slide: int,
+    arrivals: Sequence[tuple[int, str]],
+    cost: int,
+    horizon: int,
+    begin: int,
+) -> tuple[WindowsSimulated, WindowQueue]:
+    """The same as the oracle's, by the queue itself, saved and restored now and then."""
+    server = Server(queue(commit, size, slide, policy, begin), cost)
+    left, stale = list(arrivals), []
+    for now in range(horizon):
+        rows = []
+        while left and left[0][0] == now:
+            rows.append((left[0][1], left.pop(0)[0]))
+        if rows:
+            arrive(server.made, *rows)
+        server.tick(now)
+        audit(server.made)
+        stale.append(sum(server.made.stale_us(key, now) for key in server.made._cells))
+        if now % 7 == 3:
+            saved = saving.pack(server.made.save())
+            blank = queue(commit, size, slide, policy, begin)
+            blank.restore(saving.unpack(saved))
+            assert saving.pack(blank.save()) == saved
+            server.made = blank
+    waiting = {key[0]: cell.waits for key, cell in server.made._cells.items() if cell.waits is not None}
+    return WindowsSimulated(server.all, server.made.superseded, waiting, stale), server.made
+
+
+def audit(made: WindowQueue) -> None:
+    """Blocks are held once, by one buffer; those of nobody are in the pool; a key's state fits its window."""
+    zones = [zone[0] for cell in made._cells.values() for b in (cell.arriving, cell.processing) for zone in b.zones]
+    assert len(set(zones)) == len(zones) == made.paging.in_use
+    assert len({zone // made._pages.slots for zone in zones}) == made.paging.taken
+    for key, cell in made._cells.items():
+        assert (key in made._line) == (cell.waits is not None)
+        assert (key in made._ready) == (cell.committed is not None and not cell.idle)
+        assert not (cell.idle and (cell.processing.count or made._arrived(cell)))
+        most = -(-(made.window.size_us + made.window.slide_us) // 1)
+        assert cell.arriving.count <= most
+        assert cell.processing.count <= made.window.size_us
+
+
+# -- figure 12 ---------------------------------------------------------------------------------------------------------
+
+
+def figure_12(commit: str, horizon: int) -> tuple[list[list[Any]], list[int]]:
+    """Omega 3, delta 1, C_t 2, one tuple per time unit from time 1: commits and outputs, and staleness at each tick."""
+    arrivals = [(at, "k") for at in range(1, horizon + 1)]
+    found, _ = run(commit, "inplace", 3, 1, arrivals, 2, horizon + 1, 1)
+    wanted = simulate_windows(commit, "inplace", 3, 1, arrivals, 2, horizon + 1, begin=1)
+    assert found.stale == wanted.stale
+    rows = [
+        [one.start, one.commit, one.output, found.stale[one.output]]
+        for one in found.processed
+        if one.output is not None
+    ]
+    assert all(one.tuples == [one.start, one.start + 1, one.start + 2] for one in found.processed if one.output)
+    return rows, found.stale
+
+
+def test_figure_12_lazy() -> None:
+    rows, stale = figure_12("lazy", 21)
+    assert rows == [[1, 3, 9, 5], [7, 9, 15, 5], [13, 15, 21, 5]]
+    assert stale == [0, 0, 0, 0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 5, 6, 7, 8, 9, 10, 5]
+
+
+def test_figure_12_eager() -> None:
+    rows, stale = figure_12("eager", 20)
+    assert rows == [[1, 1, 7, 3], [7, 7, 13, 3], [13, 13, 19, 3]]
+    assert stale == [0, 0, 0, 0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 3, 4, 5, 6, 7, 8, 3, 4]
+
+
+@pytest.mark.parametrize("path", sorted(CASES.glob("upstream-*fig12*.json")), ids=lambda path: path.stem)
+def test_conformance_of_figure_12(path: Path) -> None:
+    case = json.loads(path.read_text())
+    assert (case["query"]["omega"], case["query"]["delta"], case["query"]["c_t"]) == (3, 1, 2)
+    rows, _ = figure_12(case["query"]["mode"], case["query"]["horizon"])
+    assert rows == case["expected"]["rows"]
+
+
+# -- against the oracle ------------------------------------------------------------------------------------------------
+
+GAPS = st.lists(st.tuples(st.sampled_from([0, 1, 1, 1, 2, 3, 9]), st.sampled_from("abc")), max_size=30)
+
+
+@pytest.mark.parametrize("commit", ["lazy", "eager"])
+@given(
+    gaps=GAPS,
+    size=st.integers(1, 6),
+    slide=st.integers(1, 7),
+    cost=st.integers(1, 4),
+    policy=st.sampled_from(["fifo", "inplace"]),
+    begin=st.integers(-9, 5),
+)
+@settings(max_examples=150)
+@example(gaps=[(5, "a"), (30, "a"), (1, "a")], size=3, slide=3, cost=1, policy="inplace", begin=0)
+def test_agrees_with_the_oracle(
+    commit: str, gaps: list[tuple[int, str]], size: int, slide: int, cost: int, policy: str, begin: int
+) -> None:
+    arrivals: list[tuple[int, str]] = []
+    now, last = 0, {"a": -1, "b": -1, "c": -1}
+    for gap, key in gaps:
+        now = max(now + gap, last[key] + 1)  # at one time a key has one value
+        last[key] = now
+        arrivals.append((now, key))
+    horizon = now + 30
+    found, _ = run(commit, policy, size, slide, arrivals, cost, horizon, begin)
+    wanted = simulate_windows(commit, policy, size, slide, arrivals, cost, horizon, begin=begin)
+    assert found.processed == wanted.processed
+    assert found.waiting == wanted.waiting
+    assert found.superseded == wanted.superseded
+    assert found.stale == wanted.stale
+
+
+# -- states, marks, blocks ---------------------------------------------------------------------------------------------
+
+
+def test_the_states_of_figure_10() -> None:
+    made = queue("eager", 4, 4)
+    a = ("a",)
+    arrive(made, ("a", 0))
+    assert list(made._line) == [a]  # WAIT
+    served = made.serve(9, 0)
+    assert served.marks.tolist() == [4]
+    assert made._cells[a].idle  # READY, and IDLE because the window has not arrived
+    arrive(made, ("b", 1))
+    assert made.serve(9, 1).batch is not None
+    arrive(made, ("a", 2))
+    assert list(made._ready) == [a]  # doPromote
+    arrive(made, ("a", 5))
+    assert a in made._line  # WAIT and READY at once
+    assert a in made._ready
+    served = made.serve(9, 5)
+    assert [one[:1] + one[2:] for one in served.done] == [(1, 0, 4)]
+    assert served.marks.tolist() == [-1, 8]
+    assert made._cells[a].committed == 4
+
+
+def test_windows_end_by_promise_where_tuples_come_in_any_order() -> None:
+    for commit in ("lazy", "eager"):
+        made = queue(commit, 10, 10, by_tuples=False)
+        arrive(made, ("a", 7), ("a", 3), ("a", 9))
+        first = made.serve(9, 9)
+        assert (first.batch is None) == (commit == "lazy")
+        assert not first.done
+        made.promised(9, 10)
+        assert not made.serve(9, 10).done
+        made.promised(10, 11)
+        last = made.serve(9, 11)
+        assert [(one.start_us, one.end_us) for one in last.done] == [(0, 10)]
+        rows = [row for served in (first, last) if served.batch is not None for row in served.batch.ts.tolist()]
+        assert rows == [7, 3, 9]
+        assert made.superseded == 0
+
+
+def test_starters_are_marked_and_only_the_committed_window_opens() -> None:
+    made = queue("lazy", 4, 2, begin=0)
+    arrive(made, ("a", 0), ("a", 1), ("a", 2), ("a", 3))
+    served = made.serve(9, 3)
+    assert served.marks.tolist() == [4, -1, 0, -1]
+
+
+def test_blocks_go_back_when_windows_are_gone() -> None:
+    made = queue("lazy", 6, 6, begin=0)
+    for at in range(60):
+        arrive(made, ("a", at), ("b", at))
+        audit(made)
+    assert made.superseded == 18
+    assert made.waiting == 12
+    served = made.serve(100, 60)
+    assert served.batch is not None
+    assert served.batch.ts.tolist() == [54, 55, 56, 57, 58, 59] * 2
+    assert made.paging.taken == made.paging.in_use == 0
+    assert made.paging.returned > 0

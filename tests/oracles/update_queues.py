@@ -1,0 +1,316 @@
+"""Update queues as the paper's words define them: a list of keys in line, a dict of the newest tuples, and staleness
+added up tick by tick. Slow, and shares nothing with the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+Key = Any
+
+
+@dataclass
+class Pending:
+    """What waits for a key: when its first update since it was last served came, and its newest."""
+
+    since: int
+    newest: Any
+
+
+@dataclass
+class QueueOracle:
+    """The line of keys under one policy; an update is `(key, event time, value)`."""
+
+    policy: str
+    cost: float = 0.0
+    line: list[Key] = field(default_factory=list)
+    pending: dict[Key, Pending] = field(default_factory=dict)
+    newest_time: dict[Key, int] = field(default_factory=dict)
+    last_arrival: dict[Key, int] = field(default_factory=dict)
+    mean_gap: dict[Key, int] = field(default_factory=dict)
+    superseded: int = 0
+
+    def enqueue(self, key: Key, time: int, value: Any, now: int) -> None:
+        if key in self.newest_time and time < self.newest_time[key]:
+            self.superseded += 1
+            return
+        self.newest_time[key] = time
+        residents = len(self.line)
+        if key in self.last_arrival:
+            gap = max(0, now - self.last_arrival[key])
+            known = self.mean_gap.get(key)
+            # A moving mean in whole microseconds: a quarter of it is the newest gap.
+            self.mean_gap[key] = gap if known is None else (3 * known + gap) // 4
+        self.last_arrival[key] = now
+        cuts = (
+            self.policy == "linecutting" and self.cost > 0 and self.mean_gap.get(key, -1) > self.cost * residents
+        )  # its rate, 1 / gap, is below 1 / (c * n)
+        if key in self.pending:
+            self.superseded += 1
+            self.pending[key].newest = (key, time, value)
+            if self.policy == "fifo":
+                self.line.remove(key)
+                self.line.append(key)
+            elif cuts:
+                self.line.remove(key)
+                self.line.insert(0, key)
+            return
+        self.pending[key] = Pending(now, (key, time, value))
+        self.line.insert(0 if cuts else len(self.line), key)
+
+    def dequeue(self) -> Any:
+        key = self.line.pop(0)
+        return self.pending.pop(key).newest
+
+
+# -- staleness, tick by tick -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Simulated:
+    """What a run of one server over a queue came to: order of service, staleness per key summed over the ticks."""
+
+    served: list[tuple[int, Any]]
+    queue: dict[Key, float]
+    application: dict[Key, float]
+
+
+def simulate(policy: str, arrivals: Sequence[tuple[int, Key]], cost: int, horizon: int) -> Simulated:
+    """One server that takes `cost` ticks per update; an update that comes at the instant of a choice counts.
+
+    A tick contributes its middle: staleness grows linearly between the instants at which anything happens.
+    """
+    queue = QueueOracle(policy, cost)
+    keys = sorted({key for _, key in arrivals})
+    left = list(arrivals)
+    unseen: dict[Key, list[int]] = {key: [] for key in keys}  # arrivals whose result is not out
+    waiting: dict[Key, list[int]] = {key: [] for key in keys}  # arrivals not served
+    found = Simulated([], dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0))
+    serving: tuple[int, Key, list[int]] | None = None
+    for tick in range(horizon):
+        while left and left[0][0] <= tick:
+            at, key = left.pop(0)
+            queue.enqueue(key, at, len(left), at)
+            unseen[key].append(at)
+            waiting[key].append(at)
+        if serving is not None and serving[0] == tick:
+            _, key, shown = serving
+            for at in shown:
+                unseen[key].remove(at)
+            serving = None
+        if serving is None and queue.line:
+            update = queue.dequeue()
+            key = update[0]
+            serving = (tick + cost, key, waiting[key])
+            waiting[key] = []
+            found.served.append((tick, update))
+        for key in keys:
+            if waiting[key]:
+                found.queue[key] += tick + 0.5 - min(waiting[key])
+            if unseen[key]:
+                found.application[key] += tick + 0.5 - min(unseen[key])
+    return found
+
+
+# -- the best that any order of service could do -----------------------------------------------------------------------
+
+# Per key, for how long it has been pending; None if it is not. Keys that update alike differ in nothing else.
+Ages = tuple[int | None, ...]
+
+
+def least_expected_staleness(keys: int, cost: int, horizon: int, *, free: bool) -> Fraction:
+    """The expected total queue staleness when each tick brings an update of any key, all equally likely (section 5.2).
+
+    With `free` choice the least over all ways to choose the next key, whatever they know of the past; without it the
+    key that has been pending longest is served.
+    """
+
+    def later(ages: Ages, ticks: int) -> Iterator[tuple[Fraction, Ages, Fraction]]:
+        """Every way that so many ticks can go: how likely, what is pending then, the staleness that they add."""
+        if not ticks:
+            yield Fraction(1), ages, Fraction(0)
+            return
+        for key in range(keys):
+            met = tuple(0 if at == key and age is None else age for at, age in enumerate(ages))
+            grown = sum(Fraction(2 * age + 1, 2) for age in met if age is not None)
+            following = tuple(None if age is None else age + 1 for age in met)
+            for chance, then, more in later(following, ticks - 1):
+                yield chance / keys, then, grown + more
+
+    @cache
+    def value(ages: Ages, left: int) -> Fraction:
+        if left <= 0:
+            return Fraction(0)
+        pending = [at for at, age in enumerate(ages) if age is not None]
+        if not pending:
+            return mean(ages, 1, left)
+        oldest = max(pending, key=lambda at: ages[at] or 0)
+        choices = pending if free else [oldest]
+        return min(mean(served(ages, at), min(cost, left), left) for at in choices)
+
+    def served(ages: Ages, key: int) -> Ages:
+        return tuple(None if at == key else age for at, age in enumerate(ages))
+
+    def mean(ages: Ages, ticks: int, left: int) -> Fraction:
+        return sum(
+            (chance * (grown + value(alike(then), left - ticks)) for chance, then, grown in later(ages, ticks)),
+            start=Fraction(0),
+        )
+
+    def alike(ages: Ages) -> Ages:
+        """Which key is which does not matter."""
+        return tuple(sorted(ages, key=lambda age: -1 if age is None else age))
+
+    return value((None,) * keys, horizon)
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Processed:
+    """A window that was committed to: when, the tuples that were processed, and when its result was out."""
+
+    key: Key
+    start: int
+    commit: int
+    tuples: list[int] = field(default_factory=list)
+    output: int | None = None
+
+
+@dataclass
+class WindowsSimulated:
+    """What a run over windows came to. `stale` is the application's staleness per tick, summed over the keys."""
+
+    processed: list[Processed]
+    superseded: int
+    waiting: dict[Key, int]
+    stale: list[int]
+
+
+class WindowsOracle:
+    """Windows by enumeration: every tuple is remembered for ever, every window is looked at anew at every tick."""
+
+    def __init__(self, commit: str, policy: str, size: int, slide: int, begin: int) -> None:
+        self.commit, self.policy, self.size, self.slide, self.begin = commit, policy, size, slide, begin
+        self.times: dict[Key, list[int]] = {}
+        self.updates: dict[Key, list[tuple[int, int]]] = {}  # windows that are updates, with the tick of becoming one
+        self.closings: dict[Key, list[tuple[int, int]]] = {}
+        self.line: list[Key] = []
+        self.pending: dict[Key, int] = {}
+        self.ready: list[Processed] = []
+        self.idle: list[Processed] = []
+
+    def windows(self, key: Key) -> list[int]:
+        """The starts of all windows that have a tuple."""
+        found = {
+            start
+            for time in self.times[key]
+            for start in range(time - self.size + 1, time + 1)
+            if start % self.slide == 0 and start >= self.begin
+        }
+        return sorted(found)
+
+    def arrived(self, key: Key, start: int) -> bool:
+        return max(self.times[key]) >= start + self.size - 1
+
+    def arrive(self, tick: int, key: Key) -> None:
+        self.times.setdefault(key, []).append(tick)
+        known = [start for start, _ in self.updates.setdefault(key, [])]
+        closed = [start for start, _ in self.closings.setdefault(key, [])]
+        closing = [start for start in self.windows(key) if self.arrived(key, start) and start not in closed]
+        self.closings[key] += [(start, tick) for start in closing]
+        new = closing if self.commit == "lazy" else [start for start in self.windows(key) if start not in known]
+        if new:
+            self.updates[key] += [(start, tick) for start in new]
+            if key not in self.pending:
+                self.line.append(key)
+            elif self.policy == "fifo":
+                self.line.remove(key)
+                self.line.append(key)
+            self.pending[key] = max(new)
+        for one in list(self.idle):
+            if one.key == key and (self.left(one) or self.arrived(key, one.start)):
+                self.idle.remove(one)
+                self.ready.append(one)
+
+    def left(self, one: Processed) -> list[int]:
+        """The tuples of a window that have come and were not processed."""
+        inside = [time for time in self.times[one.key] if one.start <= time < one.start + self.size]
+        return inside[len(one.tuples) :]
+
+    def next_tuple(self, tick: int) -> tuple[list[Processed], Processed | None, list[Processed]]:
+        """Serve one tuple: the windows that were over before it, its window, and what was committed to for it."""
+        over: list[Processed] = []
+        committed: list[Processed] = []
+        while True:
+            if not self.ready:
+                busy = {one.key for one in self.idle}
+                key = next((key for key in self.line if key not in busy), None)
+                if key is None:
+                    return over, None, committed
+                self.line.remove(key)
+                committed.append(Processed(key, self.pending.pop(key), tick))
+                self.ready.append(committed[-1])
+            one = self.ready[0]
+            if self.left(one):
+                one.tuples.append(self.left(one)[0])
+                return over, one, committed
+            self.ready.pop(0)
+            (over if self.arrived(one.key, one.start) else self.idle).append(one)
+
+    def settle(self) -> list[Processed]:
+        """Look again at the first in processing: it may be over, or have nothing more to give at present."""
+        over: list[Processed] = []
+        while self.ready and not self.left(self.ready[0]):
+            one = self.ready.pop(0)
+            (over if self.arrived(one.key, one.start) else self.idle).append(one)
+        return over
+
+
+def simulate_windows(
+    commit: str,
+    policy: str,
+    size: int,
+    slide: int,
+    arrivals: Sequence[tuple[int, Key]],
+    cost: int,
+    horizon: int,
+    *,
+    begin: int = 0,
+) -> WindowsSimulated:
+    """One server that takes `cost` ticks per tuple; what comes at the instant of a choice counts (section 6)."""
+    oracle = WindowsOracle(commit, policy, size, slide, begin)
+    found = WindowsSimulated([], 0, {}, [])
+    shown: dict[Key, int] = {}
+    leaving: list[Processed] = []
+    free = 0
+    left = list(arrivals)
+    for tick in range(horizon):
+        while left and left[0][0] == tick:
+            oracle.arrive(*left.pop(0))
+        if free <= tick:
+            for one in leaving:
+                one.output, shown[one.key] = tick, one.start
+            leaving = []
+            over, serving, committed = oracle.next_tuple(tick)
+            found.processed += committed
+            for one in over:
+                # It ended without another tuple: nothing had to be processed for its result.
+                one.output, shown[one.key] = tick, one.start
+            if serving is not None:
+                free = tick + cost
+                leaving = oracle.settle()
+        pending = {
+            key: [at for start, at in closings if start > shown.get(key, -(2**63))]
+            for key, closings in oracle.closings.items()
+        }
+        found.stale.append(sum(tick - min(ages) for ages in pending.values() if ages))
+    made = sum(len(updates) for updates in oracle.updates.values())
+    found.superseded = made - len(found.processed) - len(oracle.pending)
+    found.waiting = dict(oracle.pending)
+    return found
