@@ -3,8 +3,8 @@ styles.
 
     plain    dfs(1), one line of the log at a time, all work done before the next
     wild     everything by chance: cuts of batches, budgets, executions, strategies, break points, weights, saves and
-             restores
-    rough    wild, and queries are added, dropped, paused and resumed in the middle of the work
+             restores, queries replaced by what gives the same rows, changes of which one command is refused
+    rough    wild, and queries are added, dropped, replaced, paused and resumed in the middle of the work
 
 A checkpoint of the log is reached when nothing is left to do. There the rows given so far must be the oracle's; in
 the rough style that holds in the end, for the queries to which nothing was done.
