@@ -25,7 +25,7 @@ def applied(server, tmp_path_factory):
     file = tmp_path_factory.mktemp("sql") / "all.sql"
     file.write_text(SQL)
     planned = server.millrace("apply", str(file), "--plan")
-    assert (planned.returncode, planned.stdout) == (0, "")
+    assert (planned.returncode, planned.stdout.splitlines()[0].split()) == (0, ["what", "name", "change", "state"])
     assert "would create query q" in planned.stderr
     assert server.json("query", "list") == []
     done = server.millrace("apply", str(file))
@@ -137,6 +137,17 @@ def test_explain(server):
     assert "q.union1" in server.millrace("explain", "q").stdout
     assert "q.union1" in server.json("explain", "q")["text"]
     assert "WHERE k > 5" in server.millrace("sql", "EXPLAIN SELECT k FROM a WHERE k > 5").stdout
+
+
+def test_a_plan_says_what_would_become_of_the_graph(server, tmp_path):
+    file = tmp_path / "change.sql"
+    file.write_text("CREATE QUERY shown AS SELECT k + 1 AS k FROM a; DROP QUERY q;", "utf-8")
+    planned = server.millrace("apply", str(file), "--plan")
+    assert planned.returncode == 0, planned.stderr
+    assert "appears" in planned.stdout
+    assert "goes" in planned.stdout
+    assert "state after" in planned.stdout
+    assert server.json("apply", str(file), "--plan")["plan"]["queries"]
 
 
 def test_explain_analyze(server):

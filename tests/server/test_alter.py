@@ -22,7 +22,7 @@ def policies(daemon):
 @served(SQL)
 async def test_an_alteration_is_shown_then_applied(daemon):
     sql = "ALTER STREAM s SET (max_skew = '2 s', ets = 'periodic')"
-    shown = await daemon.catalog.execute(sql, dry_run=True)
+    shown = (await daemon.catalog.plan(sql))[0]
     assert shown == [{"kind": "alter_stream", "name": "s", "changes": {"max_skew_us": 2_000_000, "ets": "periodic"}}]
     assert policies(daemon) == (1_000_000, None, "on-demand")
     assert await daemon.catalog.execute(sql) == shown
@@ -32,14 +32,14 @@ async def test_an_alteration_is_shown_then_applied(daemon):
 @served(SQL)
 async def test_an_alteration_is_undone_with_the_rest_of_its_request(daemon, monkeypatch):
     await daemon.catalog.execute("ALTER STREAM s SET (max_skew = '5 s')")
-    obey = type(daemon.engine)._obey
+    obey = type(daemon.engine).obey
 
     def stubborn(engine, body):
         if isinstance(body, AddQuery):
             raise Refuse("not today")
         return obey(engine, body)
 
-    monkeypatch.setattr(type(daemon.engine), "_obey", stubborn)
+    monkeypatch.setattr(type(daemon.engine), "obey", stubborn)
     with pytest.raises(Refuse, match="not today"):
         await daemon.catalog.execute(
             "ALTER STREAM s SET (disorder = '7 s', max_skew = 'none'); ALTER STREAM s SET (disorder = '8 s');"

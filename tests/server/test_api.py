@@ -121,7 +121,7 @@ async def test_sql_as_a_whole_or_not_at_all(daemon):
 
 @served()
 async def test_a_refusal_by_the_engine_takes_back_what_was_done(daemon, monkeypatch):
-    obey = type(daemon.engine)._obey
+    obey = type(daemon.engine).obey
 
     def stubborn(engine, body):
         from millrace.engine.events import AddQuery
@@ -131,7 +131,7 @@ async def test_a_refusal_by_the_engine_takes_back_what_was_done(daemon, monkeypa
             raise Refuse("not today")
         return obey(engine, body)
 
-    monkeypatch.setattr(type(daemon.engine), "_obey", stubborn)
+    monkeypatch.setattr(type(daemon.engine), "obey", stubborn)
     before = daemon.engine.streams(), daemon.engine.queries()
     status, _, said = await ask(
         daemon, "POST", "/api/v1/sql", {"sql": "CREATE STREAM a (x BIGINT); CREATE QUERY b AS SELECT x FROM a"}

@@ -43,6 +43,9 @@ def grammar() -> Iterator[None]:
 
     def checked_put(self: Buffer, batch: Batch, *rest: Any) -> None:
         before = self.promise
+        # Below a floor nothing gets through (the operator's own promise is lower): put leaves it out.
+        if self.floor > BEGINNING:
+            batch = batch.take(batch.ts >= self.floor)
         timed = batch.ts[batch.ts != NO_TIME]
         if len(timed) and int(timed.min()) < before:
             raise Broken(f"a tuple at {int(timed.min())} on an arc that promised {before}")
@@ -183,6 +186,24 @@ class Books:
         for name in [name for name in self._starts if name.startswith(f"{query}.")]:
             del self._starts[name]
 
+    @contextmanager
+    def replacing(self, engine: Engine, query: str) -> Iterator[None]:
+        """While this holds, the query gets another plan: operators go on under the same name or another, or begin."""
+        before = {one: self._starts.pop(one.name) for one in _block(engine, query)}
+        yield
+        for operator in _block(engine, query):
+            if isinstance(operator, Sink):
+                self._starts[operator.name] = [_taken(operator.inputs[0], operator.counts.input_tuples)]
+            elif operator in before:
+                self._starts[operator.name] = before[operator]
+            else:
+                self.began(operator)
+
+    def begins_anew(self, query: str) -> None:
+        """The query's rows are about something else from now on; their numbers go on."""
+        self._progress.pop(query, None)
+        self._last.pop(query, None)
+
     def step(self, engine: Engine, effects: Effects, ordered: dict[str, bool]) -> None:
         """Look at what a step ordered and at what it left behind."""
         for order in effects.orders:
@@ -243,6 +264,11 @@ class Books:
         queued += sum(o.held_tuples() for o in engine.graph.operators.values() if isinstance(o, Prone))
         if queued != engine.gauge.tuples:
             raise Broken(f"the gauge says {engine.gauge.tuples} queued tuples, counting says {queued}")
+
+
+def _block(engine: Engine, query: str) -> list[Operator]:
+    found = engine.queries_by_name[query]
+    return [*found.operators, found.sink]
 
 
 def _taken(reader: Reader, start: int) -> int:

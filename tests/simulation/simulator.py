@@ -3,8 +3,8 @@ styles.
 
     plain    dfs(1), one line of the log at a time, all work done before the next
     wild     everything by chance: cuts of batches, budgets, executions, strategies, break points, weights, saves and
-             restores
-    rough    wild, and queries are added, dropped, paused and resumed in the middle of the work
+             restores, queries replaced by what gives the same rows, changes of which one command is refused
+    rough    wild, and queries are added, dropped, replaced, paused and resumed in the middle of the work
 
 A checkpoint of the log is reached when nothing is left to do. There the rows given so far must be the oracle's; in
 the rough style that holds in the end, for the queries to which nothing was done.
@@ -26,6 +26,7 @@ from millrace.engine.events import (
     AlterStream,
     Answer,
     Arrived,
+    Change,
     Command,
     CommandBody,
     Deliver,
@@ -39,6 +40,7 @@ from millrace.engine.events import (
     Punctuated,
     QueryFailed,
     Rejected,
+    ReplaceQuery,
     ResumeQuery,
     RowsFailed,
     SetBreak,
@@ -48,13 +50,14 @@ from millrace.engine.events import (
     WakeAt,
     WatchProgress,
 )
+from millrace.engine.plan import QueryPlan
 from millrace.operators.batch import NO_TIME, Batch
 from millrace.operators.fork import Fork
 from millrace.operators.sink import Sink
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
 from tests.simulation.auditors import Books, Broken, grammar, quiet
-from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World
+from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
 STRATEGIES = ("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)")
 
@@ -284,7 +287,58 @@ class Play:
         if rng.random() < 0.05:
             self._command(SetWeight(rng.choice(self.engine.graph.components).name, rng.randint(1, 4)))
         if rng.random() < 0.1:
+            self._replace_by_the_same()
+        if self.rough and rng.random() < 0.15:
+            self._replace_by_another()
+        if rng.random() < 0.05:
+            self._change_and_refuse()
+        if rng.random() < 0.1:
             self._save_and_restore()
+
+    def _replace_by_the_same(self) -> None:
+        """A plan that differs in names, or in a map at its end, changes nothing of what comes out."""
+        query = self.rng.choice(list(self.engine.queries_by_name.values()) or [None])
+        if query is None or query.failed:
+            return
+        plan = query.plan
+        taken = {node.name for node in plan.nodes}
+        if self.rng.random() < 0.4 and len(plan.nodes) < 12:
+            plan = longer(plan)
+        elif not any(name in taken for node in plan.nodes for name in [f"{node.name}'"]):
+            plan = renamed(plan)
+        self._replace(plan)
+
+    def _replace_by_another(self) -> None:
+        """A query to which something is done anyway gets another's operators."""
+        touched = {said.query for said in self.world.log if said.query}
+        mine = [name for name in touched if name in self.engine.queries_by_name]
+        others = [query for query in self.world.queries if not query.reads_queries]
+        if not mine or not others:
+            return
+        name = self.rng.choice(sorted(mine))
+        model = self.rng.choice(others)
+        self.books.begins_anew(name)
+        self.ordered[name] = False
+        self._replace(moved(model.plan(), name))
+
+    def _replace(self, plan: QueryPlan) -> None:
+        with self.books.replacing(self.engine, plan.name):
+            self._command(ReplaceQuery(plan), work=0)
+
+    def _change_and_refuse(self) -> None:
+        """Several commands of which one is refused leave the engine as a step without any does."""
+        before = self.engine.save()
+        component = self.rng.choice(self.engine.graph.components).name
+        commands: list[CommandBody] = [SetWeight(component, 7), SetStrategy(component, "bfs(5)"), DropQuery("nobody")]
+        self._commands += 1
+        effects = self.engine.step(self._now, [Command(self._commands, Change(tuple(commands)))], executions=0)
+        if not any(isinstance(order, Answer) and order.refused is not None for order in effects.orders):
+            raise Broken("a change with a wrong command was obeyed")
+        self._check_twin([Command(self._commands, Change(tuple(commands)))], MANY, 0, effects)
+        other = Engine.restore(before)
+        other.step(self._now, (), executions=0)
+        if self.engine.save() != other.save():
+            raise Broken("a refused change has changed something")
 
     def _row_operators(self) -> list[str]:
         """The operators that have a row in a state table and an output to set a break point at."""

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from millrace.engine import replacing
 from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.aggregate import WindowAggregate
 from millrace.operators.arcs import Arc
@@ -120,8 +121,9 @@ def test_worlds_are_worth_playing():
         (Reader, "low_water", lambda self: self.promise),
         (Grain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
         (WindowAggregate, "paced", False),
+        (replacing, "unchanged", lambda before, after, *, read: {}),
     ],
-    ids=["lateness", "horizon", "low water", "grain", "pace"],
+    ids=["lateness", "horizon", "low water", "grain", "pace", "kept state"],
 )
 def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from millrace.engine.plan import EtsPolicy, Node, Propagation, QueryPlan, StreamDefinition, Timestamps
@@ -91,6 +91,31 @@ class World:
 
     def query(self, name: str) -> QueryModel:
         return next(query for query in self.queries if query.name == name)
+
+
+def renamed(plan: QueryPlan) -> QueryPlan:
+    """The same plan with other names for all operators but the last, which other queries know."""
+    return _with_names(plan, {node.name: f"{node.name}'" for node in plan.nodes if node.name != plan.output})
+
+
+def longer(plan: QueryPlan) -> QueryPlan:
+    """The same rows through one more operator."""
+    last = Node(f"{plan.output}+", SelectSpec(Constant(Type.BOOLEAN, False, True)), (plan.output,))
+    return replace(plan, nodes=(*plan.nodes, last), output=last.name)
+
+
+def moved(plan: QueryPlan, name: str) -> QueryPlan:
+    """The plan under another query's name."""
+    names = {node.name: f"{name}.{node.name.partition('.')[2]}" for node in plan.nodes}
+    return replace(_with_names(plan, names), name=name)
+
+
+def _with_names(plan: QueryPlan, names: Mapping[str, str]) -> QueryPlan:
+    nodes = tuple(
+        Node(names.get(node.name, node.name), node.spec, tuple(names.get(one, one) for one in node.inputs))
+        for node in plan.nodes
+    )
+    return replace(plan, nodes=nodes, output=names.get(plan.output, plan.output))
 
 
 def nodes_of(node: NodeModel) -> list[Node]:

@@ -8,11 +8,11 @@ changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, saving, views
+from millrace.engine import edges, failures, replacing, saving, shadow, views
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -21,6 +21,7 @@ from millrace.engine.events import (
     Answer,
     Answered,
     Arrived,
+    Change,
     ClockStepped,
     Command,
     CommandBody,
@@ -39,6 +40,7 @@ from millrace.engine.events import (
     PauseQuery,
     Punctuated,
     Rejected,
+    ReplaceQuery,
     ResumeQuery,
     SetBreak,
     SetOrder,
@@ -100,6 +102,10 @@ class Query:
     remembers: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.become(self.plan, self.operators, self.entries)
+
+    def become(self, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
+        self.plan, self.operators, self.entries = plan, operators, entries
         self.remembers = any(type(one).state_tuples is not Operator.state_tuples for one in self.operators)
 
 
@@ -194,7 +200,7 @@ class Engine:
                 self.time.answered(event, effects)
                 self.graph.component_of(self.source(event.stream)).stirred = True
             case Command():
-                effects.orders.append(Answer(event.id, value=self._obey(event.body)))
+                effects.orders.append(Answer(event.id, value=self.obey(event.body)))
                 self.time.keep_beating()
 
     def _arrive(self, event: Arrived, effects: Effects) -> None:
@@ -337,16 +343,21 @@ class Engine:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    def _obey(self, body: CommandBody) -> Any:
+    def obey(self, body: CommandBody) -> Any:
+        """Carry out a command, or refuse it with nothing changed."""
         match body:
+            case Change(commands):
+                return self._change(commands)
             case AddStream(definition):
                 return self._add_stream(definition)
             case AlterStream(name, changes, sql):
                 return self._alter_stream(name, dict(changes), sql)
             case DropStream(name):
-                return self._drop_stream(name)
+                return self.drop_stream(name)
             case AddQuery(plan, strategy):
                 return self._add_query(plan, strategy)
+            case ReplaceQuery(plan):
+                return replacing.replace_query(self, plan)
             case DropQuery(name):
                 return self._drop_query(name)
             case PauseQuery(name, reason):
@@ -369,15 +380,40 @@ class Engine:
             case SetOrder(query, order, alpha):
                 return self._set_order(query, order, alpha)
 
+    def _change(self, commands: Sequence[CommandBody]) -> list[Any]:
+        """Several commands as one: all of them are obeyed, or none is.
+
+        One alone is obeyed as a whole anyway; several are tried on the shadow first.
+        """
+        if len(commands) > 1:
+            shadow.check(self, commands)
+        obeyed: list[Any] = []
+        try:
+            for command in commands:
+                obeyed.append(self.obey(command))  # noqa: PERF401 - what is obeyed before a refusal counts
+        except Refuse as refused:
+            if obeyed:
+                raise shadow.disagree(refused) from refused
+            raise
+        return obeyed
+
+    def plan(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
+        """What the commands would do if they were given now, or their refusal."""
+        return shadow.plan(self, commands)
+
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
         self._refuse_taken(definition.name)
+        self.make_stream(definition)
+        return {"stream": definition.name}
+
+    def make_stream(self, definition: StreamDefinition) -> None:
+        """A stream that nobody has looked at yet."""
         output = Buffer(definition.schema, ordered=definition.always_ordered, gauge=self.gauge)
         source = Source(definition.source, definition.name, clocking_of(definition), output)
         self.streams_by_name[definition.name] = Stream(definition, source)
         if definition.propagation == "punctuation":
             self.graph.punctuating[source] = None
         self.graph.add([source])
-        return {"stream": definition.name}
 
     def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
         stream = self._stream(name)
@@ -394,7 +430,7 @@ class Engine:
         self.graph.rewire()
         return {"stream": name, "changed": sorted(changes)}
 
-    def _drop_stream(self, name: str) -> dict[str, Any]:
+    def drop_stream(self, name: str) -> dict[str, Any]:
         self._stream(name)
         both = (name, f"{name}.late")
         readers = [
@@ -414,15 +450,16 @@ class Engine:
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
         self._refuse_taken(plan.name)
         chosen = None if strategy is None else Strategy.parse(strategy)
-        added = self._add_late_streams(plan)
+        added = self.add_late_streams(plan)
         try:
-            return self._add_checked_query(plan, chosen)
+            query = self.make_query(plan, chosen)
         except Refuse:
             for name in added:
-                self._drop_stream(name)
+                self.drop_stream(name)
             raise
+        return {"query": plan.name, "component": self.graph.component_of(query.sink).name}
 
-    def _add_late_streams(self, plan: QueryPlan) -> list[str]:
+    def add_late_streams(self, plan: QueryPlan) -> list[str]:
         """A side stream of late tuples exists from the first query that reads it on."""
         added = []
         for name in plan.reads_streams:
@@ -432,33 +469,62 @@ class Engine:
                 added.append(name)
         return added
 
-    def _add_checked_query(self, plan: QueryPlan, chosen: Strategy | None) -> dict[str, Any]:
-        edges.check(self, plan)
-        for node in plan.nodes:
-            for name in node.inputs:
-                if name not in self.graph.operators and all(name != other.name for other in plan.nodes):
-                    raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
+    def make_query(self, plan: QueryPlan, chosen: Strategy | None = None) -> Query:
+        """A query over what is there."""
         made: dict[str, Operator] = {}
         entries: list[Reader] = []
-        since: dict[str, int | None] = {}
-        for node in plan.nodes:
-            inputs = []
-            for position, name in enumerate(node.inputs):
-                if name in made:
-                    inputs.append(edges.attach(self, node, position, made[name].output, None))
-                else:
-                    reader = self._enter(self.graph.operators[name], node, position)
-                    entries.append(reader)
-                    inputs.append(reader)
-                    since[name] = self.beginning(self.graph.operators[name])
-            known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
-            since[node.name] = max(known, default=None)
-            made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
+        self.build_nodes(plan, made, entries)
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
         self._remembering += query.remembers
         self.graph.add([*made.values(), sink], chosen)
-        return {"query": plan.name, "component": self.graph.component_of(made[plan.output]).name}
+        return query
+
+    def build_nodes(self, plan: QueryPlan, made: dict[str, Operator], entries: list[Reader]) -> None:
+        """Build the operators of a plan that are not made yet, in plan order; who reads from outside is an entry."""
+        edges.check(self, plan)
+        inside = {node.name for node in plan.nodes}
+        kept = dict(made)
+        made.clear()
+        attached: list[Reader] = []
+        since: dict[str, int | None] = {}
+        try:
+            for node in plan.nodes:
+                if node.name in kept:
+                    made[node.name] = kept[node.name]
+                    since[node.name] = self.beginning(kept[node.name])
+                    continue
+                inputs = []
+                for position, name in enumerate(node.inputs):
+                    if name in inside:
+                        inputs.append(edges.attach(self, node, position, made[name].output, None))
+                    else:
+                        inputs.append(self._enter(self.graph.operators[name], node, position))
+                        entries.append(inputs[-1])
+                        since[name] = self.beginning(self.graph.operators[name])
+                    attached.append(inputs[-1])
+                known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
+                since[node.name] = max(known, default=None)
+                made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
+        except Refuse:
+            for reader in attached:
+                reader.buffer.detach(reader)
+            made.clear()
+            raise
+
+    def became(self, query: Query, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
+        """A query has another plan and other operators, which stand in the graph already; queries stand in the order of
+        their operators, as they will in a restored engine."""
+        self._remembering -= query.remembers
+        query.become(plan, operators, entries)
+        self._remembering += query.remembers
+        age = {operator: position for position, operator in enumerate(self.graph.operators.values())}
+        self.queries_by_name = dict(sorted(self.queries_by_name.items(), key=lambda item: age[item[1].operators[0]]))
+
+    def costs_move(self, names_after: Mapping[str, str | None]) -> None:
+        """What operators have cost goes with their names; None are gone."""
+        costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
+        self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
     def _enter(self, producer: Operator, node: Node, position: int) -> Reader:
         """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""

@@ -137,6 +137,14 @@ class AddQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceQuery:
+    """Another plan for a running query: what is the same in both goes on with its state, and so does the numbering of
+    its rows."""
+
+    plan: QueryPlan
+
+
+@dataclass(frozen=True, slots=True)
 class DropQuery:
     name: str
 
@@ -212,11 +220,19 @@ class SetOrder:
     alpha: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Several commands as one, between two executions: all are obeyed in this order, or none is."""
+
+    commands: tuple[CommandBody, ...]
+
+
 CommandBody = (
     AddStream
     | AlterStream
     | DropStream
     | AddQuery
+    | ReplaceQuery
     | DropQuery
     | PauseQuery
     | ResumeQuery
@@ -226,6 +242,7 @@ CommandBody = (
     | SetQueue
     | SetWeight
     | SetOrder
+    | Change
 )
 Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
 

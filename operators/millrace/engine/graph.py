@@ -7,7 +7,8 @@ graph changes between two steps only, so `rewire` never meets a cycle in progres
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from millrace.engine.component import Component
@@ -38,6 +39,7 @@ class Graph:
 
     def __init__(self, *, thin: bool = True) -> None:
         self.thin = thin
+        self._still = False
         self.operators: dict[str, Operator] = {}
         self.components: list[Component] = []
         self.strategies: dict[str, Strategy] = {}
@@ -54,6 +56,8 @@ class Graph:
         """Add operators, under a strategy of their own or their component's."""
         for operator in operators:
             self.operators[operator.name] = operator
+            if not isinstance(operator, Sink):
+                self._producers[id(operator.output)] = operator
             if strategy is not None:
                 self.strategies[operator.name] = strategy
         self.rewire()
@@ -66,6 +70,29 @@ class Graph:
             self.strategies.pop(operator.name, None)
             self.breaks.pop(operator.name, None)
         self.rewire()
+
+    def exchange(
+        self, arranged: Sequence[Operator], before: Iterable[Operator], renamed: Mapping[Operator, str]
+    ) -> None:
+        """Take all operators anew, in this order, without a `rewire`: of those before, only the renamed ones go on.
+
+        What an admin decided of an operator follows its name.
+        """
+        strategies: dict[str, Strategy] = {}
+        breaks: dict[str, None] = {}
+        for operator in before:
+            strategy, broken = self.strategies.pop(operator.name, None), operator.name in self.breaks
+            self.breaks.pop(operator.name, None)
+            if operator in renamed:
+                if strategy is not None:
+                    strategies[renamed[operator]] = strategy
+                if broken:
+                    breaks[renamed[operator]] = None
+        for operator, name in renamed.items():
+            operator.name = name
+        self.strategies |= strategies
+        self.breaks |= breaks
+        self.operators = {operator.name: operator for operator in arranged}
 
     def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
         """Put operators in the places of others of the same names, on the same arcs."""
@@ -104,6 +131,31 @@ class Graph:
             self.breaks[operator.name] = None
         else:
             del self.breaks[operator.name]
+        self.rewire()
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """While this holds, additions are not derived from; once at the end they are."""
+        self._still = True
+        try:
+            yield
+        finally:
+            self._still = False
+        self.rewire()
+
+    def decide_as(self, other: Graph) -> None:
+        """Take over what was decided of another graph with the same operators: strategies, weights, break points, and
+        the names that forks and components have got."""
+        for operator, fork in other.forks.items():
+            mine = self.operators[operator.name]
+            if mine in self.forks:
+                self.forks[mine].name = fork.name
+        by_first = {next(iter(found.table)).name: found for found in other.components}
+        self.rewire()
+        for component in self.components:
+            twin = by_first[next(iter(component.table)).name]
+            component.name, component.strategy, component.weight = twin.name, twin.strategy, twin.weight
+        self.strategies, self.breaks = dict(other.strategies), dict(other.breaks)
         self.rewire()
 
     # -- looking up ----------------------------------------------------------------------------------------------------
@@ -174,6 +226,8 @@ class Graph:
 
     def rewire(self) -> None:
         """Derive forks, components, state tables and the wish for punctuation from the operators."""
+        if self._still:
+            return
         operators = list(self.operators.values())
         self._consumers = {reader: operator for operator in operators for reader in operator.inputs}
         self._producers = {id(operator.output): operator for operator in operators if not isinstance(operator, Sink)}
@@ -197,7 +251,7 @@ class Graph:
     def _fork(self, operators: Sequence[Operator]) -> None:
         """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn."""
         forks: dict[Operator, Fork] = {}
-        taken = {fork.name for operator, fork in self.forks.items() if operator.name in self.operators}
+        taken = {fork.name for operator, fork in self.forks.items() if self.operators.get(operator.name) is operator}
         for operator in operators:
             if isinstance(operator, Sink) or len(self._scheduled(operator)) < 2:
                 continue

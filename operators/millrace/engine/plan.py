@@ -186,6 +186,14 @@ class QueryPlan:
     def sink(self) -> str:
         return f"{self.name}.sink1"
 
+    def reading(self, before: str, after: str) -> QueryPlan:
+        """The same plan, reading one operator outside of it instead of another."""
+        nodes = tuple(
+            replace(node, inputs=tuple(after if name == before else name for name in node.inputs))
+            for node in self.nodes
+        )
+        return replace(self, nodes=nodes)
+
 
 class Namer:
     """Gives the operators of one query their names: `talkers.select1`, `talkers.select2`, `talkers.union1`."""

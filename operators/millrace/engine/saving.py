@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millrace.engine.component import Stopwatch
     from millrace.engine.engine import Engine
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
 
@@ -124,7 +124,7 @@ def save(engine: Engine) -> bytes:
             "owing": list(engine._owing),
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
-            "definitions": _definitions(engine),
+            "definitions": definitions(engine),
             "paused": [
                 [name, query.paused, query.failed]
                 for name, query in engine.queries_by_name.items()
@@ -140,7 +140,7 @@ def save(engine: Engine) -> bytes:
     )
 
 
-def _definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
+def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
     """Streams and queries in the order in which they were made."""
     first = {query.operators[0]: query.plan for query in engine.queries_by_name.values()}
     found: list[StreamDefinition | QueryPlan] = []

@@ -145,6 +145,11 @@ class Reader:
         promise = self.buffer.promise
         return promise if promise > self.told else self.told
 
+    def forget(self) -> None:
+        """Nobody has asked what was promised here, and another operator will promise anew."""
+        self.passed = self.told = BEGINNING
+        self.punctuations.clear()
+
     def tell(self, value_us: int) -> bool:
         """Set the register from an ETS arc; say whether that is of any use here.
 
@@ -270,6 +275,7 @@ class Buffer:
     promise    no tuple put from now on is below it
     wanted     whether any reader has a use for punctuation: if none has, none is put
     grain      for which: no punctuation tells the readers less, or the same again
+    floor      a promise that another operator made here before, above this one's own; `left_out` counts what came below
     _due       no promise below this is of use; it may lag behind the least that is
     absorbers  the readers that take at once what is put: nothing is kept for them here
     entries    the operators to mark in `ready` when something is put (their scheduler's business)
@@ -281,8 +287,10 @@ class Buffer:
         "end",
         "entries",
         "first",
+        "floor",
         "gauge",
         "grain",
+        "left_out",
         "ordered",
         "promise",
         "readers",
@@ -307,6 +315,8 @@ class Buffer:
         self.wanted = False
         self.grain = EVERY
         self._due = BEGINNING
+        self.floor = BEGINNING
+        self.left_out = 0
         self.entries: tuple[Operator, ...] = ()
         self.ready: dict[Operator, None] = {}
 
@@ -326,16 +336,52 @@ class Buffer:
 
     def detach(self, reader: Reader) -> None:
         """Take a reader away; what it alone had still to read is freed."""
+        self.part_from(reader)
+        reader.let_go()
+        self.release()
+
+    def part_from(self, reader: Reader) -> None:
+        """The reader goes, with what it holds itself."""
         self.readers.remove(reader)
         if reader.absorbs:
             self.absorbers = tuple(other for other in self.absorbers if other is not reader)
-        reader.let_go()
+
+    def succeed(self, old: Buffer, readers: Sequence[Reader]) -> None:
+        """Take over readers of another arc: what they have not read there yet they find here, before all else.
+
+        Nothing has been put here so far. Positions are counted on from the old arc's.
+        """
+        self.segments = deque(old.segments)
+        self.first, self.end = old.first, old.end
+        self.gauge.add(sum(map(len, self.segments)), self.width)
+        for reader in self.readers:
+            reader.jump()
+        for reader in readers:
+            away = reader.buffer is not reader.home
+            reader.home = self
+            if not away:
+                old.part_from(reader)
+                reader.buffer = self
+                self.admit(reader)
+        old.release()
         self.release()
+
+    def keep_above(self, floor_us: int) -> None:
+        """Stand by a promise that was made before: what comes below it is left out and counted."""
+        if floor_us > self.promise:
+            self.promise = self.floor = floor_us
+
+    def _above_floor(self, batch: Batch) -> Batch:
+        kept = batch.take(batch.ts >= self.floor)
+        self.left_out += len(batch) - len(kept)
+        return kept
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
     def put(self, batch: Batch) -> None:
         """Append tuples for all readers."""
+        if self.floor > BEGINNING:
+            batch = self._above_floor(batch)
         ts = batch.ts
         count = len(ts)
         if not count:
@@ -388,6 +434,7 @@ class Buffer:
         if value_us <= before:
             return False
         self.promise = value_us
+        self.floor = BEGINNING
         if not self.wanted or value_us < self._due:
             return False
         self._due = self.grain.above(before)
@@ -450,10 +497,11 @@ class Buffer:
 
     def save(self) -> list[Any]:
         wish = [self.wanted, self.grain.save()]
-        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise, wish]
+        floor = [self.floor, self.left_out]
+        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise, wish, floor]
 
     def restore(self, data: Sequence[Any]) -> None:
-        segments, self.first, self.end, self.promise, (self.wanted, grain) = data
+        segments, self.first, self.end, self.promise, (self.wanted, grain), (self.floor, self.left_out) = data
         self.grain = Grain.restore(grain)
         self._due = BEGINNING
         self.segments = deque(Batch.restore(batch) for batch in segments)

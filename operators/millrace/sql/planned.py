@@ -95,7 +95,7 @@ class Catalog:
             case CreateStream(stream) | AlterStatement(stream=stream):
                 return replace(self, streams=_set(self.streams, stream.name, stream))
             case CreateQuery(plan):
-                return replace(self, queries=_set(self.queries, plan.name, plan))
+                return replace(self, queries=_set(self._reading(plan), plan.name, plan))
             case QueryPlan():
                 return replace(self, queries=_set(self.queries, planned.name, planned))
             case CreateSink(sink):
@@ -108,6 +108,16 @@ class Catalog:
                 return replace(self, sinks=_unset(self.sinks, name))
             case Explain():
                 return self
+
+    def _reading(self, plan: QueryPlan) -> Mapping[str, QueryPlan]:
+        """The queries, of which those that read this one read its output under this plan."""
+        before = self.queries.get(plan.name)
+        if before is None or before.output == plan.output:
+            return self.queries
+        return {
+            name: query.reading(before.output, plan.output) if plan.name in query.reads_queries else query
+            for name, query in self.queries.items()
+        }
 
     def stream(self, name: str) -> StreamDefinition:
         """The stream that a plan names, which may be the side stream of another's late tuples."""

@@ -38,7 +38,7 @@ from millrace.sql.planned import (
     Planned,
     SinkDefinition,
 )
-from millrace.sql.queries import QueryPlanner, query_lags
+from millrace.sql.queries import QueryPlanner, is_ordered, query_lags
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
@@ -310,11 +310,11 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, made:
         raise SqlError(
             statement.text,
             name.span.start,
-            f"{made.name} is read by {', '.join(readers)}, which need the same columns from the same kind of operator: "
+            f"{made.name} is read by {', '.join(readers)}, which need the same columns, in the same kind of order: "
             "drop them first",
         )
 
 
 def _looks(made: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
     """What readers of a query rely on."""
-    return made.schema, made.output, made.update_key, query_lags(made, catalog)
+    return made.schema, made.update_key, is_ordered(made, catalog), query_lags(made, catalog)

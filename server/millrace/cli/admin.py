@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli import show, trial
+from millrace.cli import planned, show, trial
 from millrace.cli.link import Link, segment
 from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
@@ -150,6 +150,8 @@ def _run_sql(link: Link, text: str, dry_run: bool) -> None:
         else:
             words = statement["kind"].replace("_", " ")
             show.tell(f"{'would ' if dry_run else ''}{words} {statement['name']}")
+    if "plan" in answer:
+        planned.show_plan(answer["plan"])
 
 
 def export(link: Link) -> None:

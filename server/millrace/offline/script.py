@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from millrace.engine.events import AddQuery, AddStream, AlterStream, CommandBody, DropQuery, DropStream
+from millrace.engine.events import AddQuery, AddStream, AlterStream, CommandBody, DropQuery, DropStream, ReplaceQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.offline.files import STANDARD, refuse_file
 from millrace.protocol import Refuse
@@ -119,7 +119,7 @@ def _commands(planned: Planned) -> list[CommandBody]:
         case QueryPlan():
             return [AddQuery(planned)]
         case CreateQuery(made, replaces=replaces):
-            return [*([DropQuery(made.name)] if replaces else []), AddQuery(made)]
+            return [ReplaceQuery(made) if replaces else AddQuery(made)]
         case DropStatement("stream", name):
             return [DropStream(name)]
         case DropStatement("query", name):

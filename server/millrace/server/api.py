@@ -295,7 +295,11 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
             told = {"kind": "explain", "name": name, **analyzed(daemon, name)}
             return {"dry_run": request.dry_run, "statements": [told]}
         check = look.unless_changed("catalog", "", if_match)
-        statements = await daemon.catalog.execute(request.sql, dry_run=request.dry_run, check=check)
+        if request.dry_run:
+            statements, becomes = await daemon.catalog.plan(request.sql, check)
+            look.tagged(response, "catalog", "")
+            return {"dry_run": True, "statements": statements, "plan": becomes}
+        statements = await daemon.catalog.execute(request.sql, check=check)
         look.tagged(response, "catalog", "")
         return {"dry_run": request.dry_run, "statements": statements}
 

@@ -1,8 +1,8 @@
 """What exists, by statements: planned as a whole, applied as a whole or not at all; and what was decided beside them.
 
 Rule: one change at a time. Statements are planned on top of each other first; then all their commands go to the engine
-in one step; if it refuses one, those that it had obeyed are taken back. Sinks are made before the step, because a file
-that cannot be written must refuse the whole. After each change everything is written down, if there is a folder.
+as one, which it obeys or refuses as a whole. Sinks are made before that, because a file that cannot be written must
+refuse the whole. After each change everything is written down, if there is a folder.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from millrace.engine.events import (
     AddQuery,
     AddStream,
     AlterStream,
+    Change,
     CommandBody,
     DropQuery,
     DropStream,
     PauseQuery,
+    ReplaceQuery,
     ResumeQuery,
     SetBreak,
     SetOrder,
@@ -140,22 +142,28 @@ class Catalog:
 
     # -- statements --------------------------------------------------------------------------------
 
-    async def execute(self, sql: str, *, dry_run: bool = False, check: Check = _nothing) -> list[dict[str, Any]]:
+    async def plan(self, sql: str, check: Check = _nothing) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """What each statement would come to, and what would become of the graph. Nothing is done."""
+        async with self._one_at_a_time:
+            check()
+            steps, _ = self._plan(sql)
+            return [_describe(step) for step in steps], self._engine.plan(self._all_commands(steps))
+
+    async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
 
         Goes on if whoever asked goes away: a change that is half known would be worse than one nobody waits for.
         `check`, here and below, is called when it is this change's turn, and may refuse it.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, dry_run, check)))
+        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, check)))
 
-    async def _execute(self, sql: str, dry_run: bool, check: Check) -> list[dict[str, Any]]:
+    async def _execute(self, sql: str, check: Check) -> list[dict[str, Any]]:
         async with self._one_at_a_time:
             check()
             steps, after = self._plan(sql)
-            if not dry_run:
-                await self._apply(steps)
-                self.known = after
-                self.keep()
+            await self._apply(steps)
+            self.known = after
+            self.keep()
             return [_describe(step) for step in steps]
 
     def _plan(self, sql: str) -> tuple[list[Planned], Known]:
@@ -174,21 +182,20 @@ class Catalog:
     async def _apply(self, steps: list[Planned]) -> None:
         writers = self._open_writers(steps)
         self._metrics.count_punctuations()
-        commands = [(step, command) for step in steps for command in self._commands(step)]
-        futures = [self._runner.command(command) for _, command in commands]
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        refused = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
-        if refused is not None:
-            obeyed = [command for (_, command), outcome in zip(commands, outcomes, strict=True)
-                      if not isinstance(outcome, BaseException)]  # fmt: skip
-            await self._take_back(obeyed)
+        try:
+            # In the engine's step already, before it gives any row of what is new.
+            await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
+        except BaseException:
             for writer in writers.values():
                 writer.close()
             self._count(steps, "refused")
-            raise refused
+            raise
         for step in steps:
             await self._done(step, writers)
         self._count(steps, "done")
+
+    def _all_commands(self, steps: list[Planned]) -> tuple[CommandBody, ...]:
+        return tuple(command for step in steps for command in self._commands(step))
 
     def _open_writers(self, steps: list[Planned]) -> dict[str, Writer]:
         """The writers of new sinks; a refusal closes those that were open already."""
@@ -227,7 +234,7 @@ class Catalog:
             case AlterStatement(name, changes, stream):
                 return [AlterStream(name, changes, stream.sql)]
             case CreateQuery(query, replaces):
-                return [DropQuery(query.name), AddQuery(query)] if replaces else [AddQuery(query)]
+                return [ReplaceQuery(query)] if replaces else [AddQuery(query)]
             case DropStatement("stream", name):
                 return [DropStream(name)]
             case DropStatement("query", name):
@@ -235,47 +242,40 @@ class Catalog:
             case _:
                 return []
 
-    async def _take_back(self, obeyed: list[CommandBody]) -> None:
-        """Undo commands in the opposite order. A dropped query comes back without its state: there is no other copy."""
-        for command in reversed(obeyed):
-            match command:
-                case AddStream(stream):
-                    await self._runner.command(DropStream(stream.name))
-                case AddQuery(query, _):
-                    await self._runner.command(DropQuery(query.name))
-                case AlterStream(name, changes) if name in self.known.streams:
-                    before = self.known.streams[name]
-                    policies = tuple((policy, getattr(before, policy)) for policy, _ in changes)
-                    await self._runner.command(AlterStream(name, policies, before.sql))
-                case DropStream(name):
-                    await self._runner.command(AddStream(self.known.streams[name]))
-                case DropQuery(name):
-                    await self._runner.command(AddQuery(self.known.queries[name]))
+    def _obeyed(self, steps: list[Planned]) -> None:
+        """The engine has obeyed: let the sockets know."""
+        for step in steps:
+            match step:
+                case CreateStream(stream):
+                    self._feeds.add_stream(stream)
+                case AlterStatement(_, _, stream):
+                    self._feeds.alter_stream(stream)
+                case CreateQuery(query, replaces=True):
+                    self._replace_outlet(query)
+                case CreateQuery(query):
+                    self._runner.add_outlet(query.name, query.schema)
+                case DropStatement("stream", name):
+                    self._feeds.drop_stream(name)
+                    self._metrics.forget_stream(name)
+                case DropStatement("query", name):
+                    self._runner.remove_outlet(name)
+                    self._metrics.forget_query(name)
                 case _:
                     pass
 
+    def _replace_outlet(self, query: QueryPlan) -> None:
+        """Who reads a replaced query reads on; subscribers who were promised other columns are told that it ended."""
+        before = self._runner.outlets[query.name]
+        if before.schema == query.schema:
+            return
+        self._runner.remove_outlet(query.name)
+        self._runner.add_outlet(query.name, query.schema).next_sequence = before.next_sequence
+
     async def _done(self, step: Planned, writers: dict[str, Writer]) -> None:
-        """The engine has obeyed: let the sockets and the files know."""
+        """Begin and end what writes files."""
         match step:
-            case CreateStream(stream):
-                self._feeds.add_stream(stream)
-            case AlterStatement(_, _, stream):
-                self._feeds.alter_stream(stream)
-            case CreateQuery(query, replaces):
-                if replaces:
-                    self._runner.remove_outlet(query.name)
-                outlet = self._runner.add_outlet(query.name, query.schema)
-                for made in self._sinks.values():
-                    if made.definition.query == query.name:
-                        outlet.add(made.consumer)
             case CreateSink(sink):
                 self._add_sink(sink, writers[sink.name])
-            case DropStatement("stream", name):
-                self._feeds.drop_stream(name)
-                self._metrics.forget_stream(name)
-            case DropStatement("query", name):
-                self._runner.remove_outlet(name)
-                self._metrics.forget_query(name)
             case DropStatement("sink", name):
                 await self._end_sink(name)
             case _:

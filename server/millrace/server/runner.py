@@ -139,7 +139,7 @@ class Runner:
         self._wakes: list[int] = []
         self._something = asyncio.Event()
         self._idle = asyncio.Event()
-        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._answers: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
         self._last_command = 0
         self._watchers: dict[str, int] = {}
         # By culprit: how much was not told yet, and when it may be.
@@ -172,11 +172,14 @@ class Runner:
         self._something.set()
         self._idle.clear()
 
-    def command(self, body: CommandBody) -> asyncio.Future[Any]:
-        """Ask the engine for something; the future has its answer, or its refusal as an exception."""
+    def command(self, body: CommandBody, obeyed: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+        """Ask the engine for something; the future has its answer, or its refusal as an exception.
+
+        `obeyed` is called before any row is delivered that the engine gives after it.
+        """
         self._last_command += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._answers[self._last_command] = future
+        self._answers[self._last_command] = future, obeyed
         self.submit(Command(self._last_command, body))
         return future
 
@@ -424,7 +427,9 @@ class Runner:
             heapq.heappush(self._wakes, order.at_us)
 
     def _answer(self, order: Answer) -> None:
-        future = self._answers.pop(order.id)
+        future, obeyed = self._answers.pop(order.id)
+        if order.refused is None and obeyed is not None:
+            obeyed()
         if future.done():
             return  # whoever asked has gone
         if order.refused is not None:

@@ -1,0 +1,214 @@
+"""What a list of commands would do, found out on an engine that holds the same definitions and decisions and no tuple.
+
+The shadow obeys them as the engine itself would, so a plan is never another opinion: what it refuses, the engine would
+refuse, and what it shows is what happens. Its operators are those of the engine one by one, in the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from millrace.engine.component import Component
+from millrace.engine.plan import StreamDefinition
+from millrace.engine.saving import definitions
+from millrace.operators.fork import Fork
+from millrace.operators.join import Join
+from millrace.operators.operator import Operator
+from millrace.protocol import Refuse
+
+if TYPE_CHECKING:
+    from millrace.engine.engine import Engine
+    from millrace.engine.events import CommandBody
+
+Fate = Literal["stays", "changes", "appears", "goes"]
+
+
+def shadow_of(engine: Engine) -> Engine:
+    """The same streams, queries, strategies, break points, weights and pauses, and nothing in them."""
+    made = type(engine)(thin=engine.graph.thin, credit=engine.credit, most_queued=engine.most_queued)
+    with made.graph.still():
+        for definition in definitions(engine):
+            if isinstance(definition, StreamDefinition):
+                made.make_stream(definition)
+            else:
+                made.make_query(definition)
+    for name, query in engine.queries_by_name.items():
+        if query.paused is not None:
+            for reader in made.queries_by_name[name].entries:
+                reader.leave()
+        twin = made.queries_by_name[name]
+        twin.paused, twin.failed = query.paused, query.failed
+        for mine, its in zip(query.operators, twin.operators, strict=True):
+            if isinstance(mine, Join) and isinstance(its, Join):
+                its.set_order(mine.order, mine.tempo.alpha)
+        twin.sink.watched = query.sink.watched
+    made.graph.decide_as(engine.graph)
+    return made
+
+
+def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
+    """Refuse what cannot be obeyed as a whole; the engine itself is not touched."""
+    shadow = shadow_of(engine)
+    for command in commands:
+        shadow.obey(command)
+
+
+def plan(engine: Engine, commands: Sequence[CommandBody]) -> dict[str, Any]:
+    """What the commands would do, as plain data: see `docs/http.md`. Raises what the engine would refuse."""
+    shadow = shadow_of(engine)
+    before = _Picture.of(shadow)
+    for command in commands:
+        shadow.obey(command)
+    after = _Picture.of(shadow)
+    return {
+        "streams": _fates(before.streams, after.streams),
+        "queries": _queries(engine, before, after),
+        "components": _components(before, after),
+        "merges": _many(after.components, before.component_of),
+        "splits": _many(before.components, after.component_of),
+        "table": _tables(before, after),
+    }
+
+
+# -- what there is -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """An engine at one moment. Operators keep their identity while their names may change.
+
+    streams     by name, the definition
+    queries     by name: the plan, whether it is paused, and its operators with the sink
+    names       of the operators, in order of their making
+    rows        by operator: its row in the state table, as data
+    components  by name, the operators in it
+    """
+
+    streams: Mapping[str, object]
+    queries: Mapping[str, tuple[object, tuple[Operator, ...]]]
+    names: Mapping[Operator, str]
+    rows: Mapping[Operator, Mapping[str, Any]]
+    components: Mapping[str, tuple[Operator, ...]]
+    component_of: Mapping[Operator, str]
+    decided: Mapping[str, object]
+
+    @staticmethod
+    def of(engine: Engine) -> _Picture:
+        graph = engine.graph
+        operators = list(graph.operators.values())
+        components = {
+            component.name: tuple(one for one in operators if graph.component_of(one) is component)
+            for component in graph.components
+        }
+        return _Picture(
+            {name: stream.definition for name, stream in engine.streams_by_name.items()},
+            {
+                name: ((query.plan, query.paused, query.failed), (*query.operators, query.sink))
+                for name, query in engine.queries_by_name.items()
+            },
+            {operator: operator.name for operator in operators},
+            {row.operator: _row(engine, row.describe()) for found in graph.components for row in found.table.values()},
+            components,
+            {one: name for name, members in components.items() for one in members},
+            {component.name: _decided(component) for component in graph.components},
+        )
+
+
+def _row(engine: Engine, row: dict[str, object]) -> dict[str, Any]:
+    name = str(row["state"])
+    operator = engine.graph.operator(name)
+    return {**row, "break": None if isinstance(operator, Fork) else engine.graph.broken(operator)}
+
+
+def _decided(component: Component) -> object:
+    return str(component.strategy), component.weight
+
+
+# -- what becomes of it ------------------------------------------------------------------------------------------------
+
+
+def _fates(before: Mapping[str, object], after: Mapping[str, object]) -> list[dict[str, Any]]:
+    return [{"name": name, "change": _fate(name, before, after)} for name in {**before, **after}]
+
+
+def _fate(name: str, before: Mapping[str, object], after: Mapping[str, object]) -> Fate:
+    if name not in after:
+        return "goes"
+    if name not in before:
+        return "appears"
+    return "stays" if before[name] == after[name] else "changes"
+
+
+def _queries(engine: Engine, before: _Picture, after: _Picture) -> list[dict[str, Any]]:
+    found = []
+    for name in {**before.queries, **after.queries}:
+        was, now = before.queries.get(name), after.queries.get(name)
+        operators = [*(() if was is None else was[1]), *(() if now is None else now[1])]
+        parts = [_operator(engine, one, before, after) for one in dict.fromkeys(operators)]
+        fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
+        if was is not None and now is not None and (was[0] != now[0] or any(p["change"] != "stays" for p in parts)):
+            fate = "changes"
+        found.append({"name": name, "change": fate, "operators": parts})
+    return found
+
+
+def _operator(engine: Engine, operator: Operator, before: _Picture, after: _Picture) -> dict[str, Any]:
+    was, now = before.names.get(operator), after.names.get(operator)
+    fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
+    if fate == "stays" and (was != now or before.rows.get(operator) != after.rows.get(operator)):
+        fate = "changes"
+    held = 0 if was is None else engine.graph.operators[was].state_tuples
+    remembers = type(operator).state_tuples is not Operator.state_tuples
+    state = None
+    if remembers:
+        state = "begins empty" if was is None else "forgotten" if now is None else "kept"
+    return {
+        "operator": now or was,
+        "was": was if was != now else None,
+        "kind": operator.kind,
+        "change": fate,
+        "state": state,
+        "state_tuples": held,
+    }
+
+
+def _components(before: _Picture, after: _Picture) -> list[dict[str, Any]]:
+    was = {name: (before.decided[name], _named(before, members)) for name, members in before.components.items()}
+    now = {name: (after.decided[name], _named(after, members)) for name, members in after.components.items()}
+    return _fates(was, now)
+
+
+def _named(picture: _Picture, members: Iterable[Operator]) -> list[str]:
+    return [picture.names[one] for one in members]
+
+
+def _many(whole: Mapping[str, tuple[Operator, ...]], part_of: Mapping[Operator, str]) -> list[dict[str, Any]]:
+    """The components whose operators are in several on the other side."""
+    found = []
+    for name, members in whole.items():
+        parts = list(dict.fromkeys(part_of[one] for one in members if one in part_of))
+        if len(parts) > 1:
+            found.append({"component": name, "parts": parts})
+    return found
+
+
+def _tables(before: _Picture, after: _Picture) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the state tables that are not the same on both sides."""
+    was, now = _rows(before), _rows(after)
+    return {
+        "before": [row for name, row in was.items() if now.get(name) != row],
+        "after": [row for name, row in now.items() if was.get(name) != row],
+    }
+
+
+def _rows(picture: _Picture) -> dict[str, dict[str, Any]]:
+    return {
+        row["state"]: {"component": picture.component_of.get(operator), **row} for operator, row in picture.rows.items()
+    }
+
+
+def disagree(refused: Refuse) -> AssertionError:
+    """The engine refused what its shadow had obeyed."""
+    return AssertionError(f"the shadow obeyed what the engine refuses in the middle of a change: {refused.text}")

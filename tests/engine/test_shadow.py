@@ -1,0 +1,115 @@
+"""A plan shows what would happen, the shadow is the engine without its tuples, and several commands are one."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.engine import shadow
+from millrace.engine.engine import Engine
+from millrace.engine.events import (
+    AddQuery,
+    AddStream,
+    Change,
+    DropQuery,
+    DropStream,
+    PauseQuery,
+    ReplaceQuery,
+    ResumeQuery,
+    SetBreak,
+    SetStrategy,
+    SetWeight,
+)
+from millrace.engine.plan import StreamDefinition
+from tests.engine.graphs import Bench, V, compare, external, figure_4, give_tv, path, plan, refusal, select, union
+from tests.engine.test_replacing import counting, having
+from tests.engine.test_saving import busy_bench
+
+
+def described(engine: Engine) -> object:
+    """Everything that a plan is about."""
+    components = [
+        {key: found[key] for key in ("name", "strategy", "strategies", "weight", "operators", "breaks")}
+        for found in engine.components()
+    ]
+    queries = [(query["name"], query["state"], query["reason"]) for query in engine.queries()]
+    return components, [engine.table(found["name"]) for found in components], queries
+
+
+def table(bench: Bench) -> dict[str, object]:
+    names = [found["name"] for found in bench.engine.components()]
+    return {row["state"]: row for name in names for row in bench.engine.table(name)["rows"]}
+
+
+def test_a_shadow_is_the_engine_without_its_tuples() -> None:
+    bench = busy_bench()
+    bench.do(SetWeight("a", 3))
+    before = bench.engine.save()
+    made = shadow.shadow_of(bench.engine)
+    assert described(made) == described(bench.engine)
+    assert made.gauge.tuples == 0
+    assert bench.engine.save() == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_shown_is_what_happens(seed: int) -> None:
+    bench = busy_bench()
+    commands = [
+        [ReplaceQuery(path("p", 4, "a")), SetStrategy("a", "rr(1)")],
+        [DropQuery("u"), AddStream(StreamDefinition("c", V)), AddQuery(path("z", 2, "c")), SetBreak("z.Q1", on=True)],
+        [ResumeQuery("q"), AddQuery(plan("m", ("U", union(), ["a.source", "x.source"])))],
+        [SetWeight("x", 4), PauseQuery("p"), DropQuery("w"), ReplaceQuery(path("q", 3, "b"))],
+    ][seed]
+    before = bench.engine.save()
+    shown = bench.engine.plan(commands)  # type: ignore[arg-type]
+    assert bench.engine.save() == before
+    rows = table(bench)
+    bench.do(Change(tuple(commands)))  # type: ignore[arg-type]
+    for row in shown["table"]["before"]:
+        rows.pop(row["state"])
+    for row in shown["table"]["after"]:
+        rows[row["state"]] = {key: row[key] for key in ("state", "pred", "succ", "transition")}
+    assert rows == table(bench)
+
+
+def test_a_plan_says_what_becomes_of_each_operator_and_its_state() -> None:
+    bench = Bench(external("s"), external("t"))
+    bench.query(counting("q", having(2)))
+    bench.query(counting("r", stream="t"))
+    bench.run(give_tv("s", 1, 2))
+    shown = bench.engine.plan([ReplaceQuery(counting("q", having(1))), DropQuery("r")])
+    q, r = shown["queries"]
+    assert q["change"] == "changes"
+    assert [(one["operator"], one["change"], one["state"], one["state_tuples"]) for one in q["operators"]] == [
+        ("q.A", "stays", "kept", 1),
+        ("q.H", "goes", None, 0),
+        ("q.sink1", "stays", None, 0),
+        ("q.H", "appears", None, 0),
+    ]
+    assert r["change"] == "goes"
+    assert r["operators"][0]["state"] == "forgotten"
+    again = bench.engine.plan([ReplaceQuery(counting("q", below=[("S", select(compare(">", 0)), ["s.source"])]))])
+    states = {(one["change"], one["state"]) for one in again["queries"][0]["operators"] if one["kind"] == "aggregate"}
+    assert states == {("goes", "forgotten"), ("appears", "begins empty")}
+
+
+def test_a_plan_says_which_components_merge_and_split() -> None:
+    bench = Bench("a", "b")
+    bench.query(path("p", 1, "a"))
+    merging = bench.engine.plan([AddQuery(figure_4(ordered=True))])
+    assert merging["merges"] == [{"component": "a", "parts": ["a", "b"]}]
+    assert {found["name"]: found["change"] for found in merging["components"]} == {"a": "changes", "b": "goes"}
+    bench.query(figure_4(ordered=True))
+    splitting = bench.engine.plan([DropQuery("u")])
+    assert splitting["splits"] == [{"component": "a", "parts": ["a", "b"]}]
+    assert bench.engine.plan([])["components"] == [{"name": "a", "change": "stays"}]
+
+
+def test_several_commands_are_obeyed_together_or_not_at_all() -> None:
+    bench = Bench("a")
+    bench.query(path("q", 2, "a"))
+    before = bench.engine.save()
+    wrong = Change((AddStream(StreamDefinition("b", V)), DropQuery("q"), AddQuery(path("z", 1, "b")), DropStream("c")))
+    assert refusal(bench, wrong) == "there is no stream c"
+    assert bench.engine.save() == before
+    bench.do(Change(wrong.commands[:-1]))
+    assert list(bench.engine.queries_by_name) == ["z"]
