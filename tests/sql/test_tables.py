@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -133,8 +134,10 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_the_build_writes_the_tables_and_says_so_once(tree: Path) -> None:
+    settings = {name: value for name, value in os.environ.items() if name != "MILLRACE_NO_KERNELS"}
+    command = [sys.executable, "build_hook.py"]
     for said in ("kernels: 0 compiled, up to date\nparser: tables written\n", "kernels: 0 compiled, up to date\n"):
-        done = subprocess.run([sys.executable, "build_hook.py"], cwd=tree, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, cwd=tree, env=settings, capture_output=True, text=True, check=True)
         assert (done.stdout, done.stderr) == (said, "")
     assert (tree / "operators/millrace/sql" / tables.TABLES).is_file()
 
