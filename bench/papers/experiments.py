@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets, oop, slides, ups
+from bench.papers import eqg, ets, nile, oop, slides, ups
 from bench.papers.claims import Experiment
 
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *ets.EXPERIMENTS,
     *eqg.EXPERIMENTS,
     *slides.EXPERIMENTS,
+    *nile.EXPERIMENTS,
     *oop.EXPERIMENTS,
     *ups.EXPERIMENTS,
 )
