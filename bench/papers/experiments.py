@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets, nile, oop, slides, ups
+from bench.papers import eqg, ets, nile, oop, oop_joins, slides, ups
 from bench.papers.claims import Experiment
 
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
@@ -15,6 +15,6 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *eqg.EXPERIMENTS,
     *slides.EXPERIMENTS,
     *nile.EXPERIMENTS,
-    *oop.EXPERIMENTS,
+    *sorted((*oop.EXPERIMENTS, *oop_joins.EXPERIMENTS), key=lambda one: int(one.figure)),
     *ups.EXPERIMENTS,
 )
