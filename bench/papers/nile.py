@@ -244,7 +244,12 @@ class Response:
 @cache
 def respond(way: str, cost_us: int, slow: float, fast: float, window_s: int, seconds: float) -> Response:
     """Join a slow and a fast Poisson stream for so long."""
-    arrivals = {"slow": poisson(slow, seconds, seed=1), "fast": poisson(fast, seconds, seed=2)}
+    return respond_to(way, cost_us, poisson(slow, seconds, seed=1), poisson(fast, seconds, seed=2), window_s)
+
+
+def respond_to(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int], window_s: int) -> Response:
+    """Join two streams that arrive at these times."""
+    arrivals = {"slow": slow, "fast": fast}
     script = plan_script(statements(way, window_s))
     books = Books(list(arrivals.values()), window_s * SECOND_US)
     driver = books.driver = Driver(books, price=PriceOfComparisons(cost_us, books))
