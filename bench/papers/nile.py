@@ -341,7 +341,7 @@ def response_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> 
             found["filter"][BORDER].response_s <= 1.1 * at_once[0],
         ),
         Claim(
-            "and up to 1 ms",
+            "Filter-Order shows small or no variation up to 1 ms",
             "by at most 10 %",
             _seconds(at_once),
             max(at_once) <= 1.1 * min(at_once),
@@ -363,14 +363,14 @@ def response_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> 
             border.first is not None and border.first["mode"] == "filter" and border.first["value"] >= ALPHA,
         ),
         Claim(
-            "from there on it is as good as Filter-Order: at 0.5 ms",
+            "at 0.5 ms Adaptive is as good as Filter-Order",
             "within 10 %",
             f"{border.response_s:.3g} s against {found['filter'][BORDER].response_s:.3g} s",
             border.response_s <= 1.1 * found["filter"][BORDER].response_s,
         ),
         *(
             Claim(
-                f"and at {cost / 1_000} ms",
+                f"at {cost / 1_000} ms Adaptive is as good as Filter-Order",
                 "within 10 %",
                 f"{found['adaptive'][cost].response_s:.3g} s against {found['filter'][cost].response_s:.3g} s; "
                 f"{percent(found['adaptive'][cost].in_filter)} of its tuples did not wait for order",

@@ -297,19 +297,19 @@ def bands(rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = G
             3 * oop[widest].bytes <= 2 * iop[widest].bytes,
         ),
         Claim(
-            "so it does in tuples kept",
+            "OOP outperforms IOP significantly in tuples kept",
             "at most two thirds",
             f"{oop[widest].tuples:,} of {iop[widest].tuples:,}: {percent(oop[widest].tuples / iop[widest].tuples)}",
             3 * oop[widest].tuples <= 2 * iop[widest].tuples,
         ),
         Claim(
-            "in latency",
+            "OOP outperforms IOP significantly in latency",
             "at most two thirds",
             _times({way: one[widest].latency_s for way, one in costs.items()}),
             3 * costs["OOP"][widest].latency_s <= 2 * costs["IOP"][widest].latency_s,
         ),
         Claim(
-            "and in execution time",
+            "OOP outperforms IOP significantly in execution time",
             "at most two thirds",
             _times({way: one[widest].spent_s for way, one in costs.items()}),
             3 * costs["OOP"][widest].spent_s <= 2 * costs["IOP"][widest].spent_s,

@@ -281,7 +281,7 @@ def test_oop_figure_11_at_a_small_size() -> None:
     found = verdicts(oop_joins.bands(300, (1, 3), 2, 32))
     assert len(found) == 7
     assert found["both give the same rows"]
-    assert found["so it does in tuples kept"]
+    assert found["OOP outperforms IOP significantly in tuples kept"]
     assert found["IOP needs the more additional memory the wider the band"]
 
 
