@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets, oop, slides, ups
+from bench.papers import eqg, ets, nile, oop, oop_joins, slides, ups
 from bench.papers.claims import Experiment
 
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *ets.EXPERIMENTS,
     *eqg.EXPERIMENTS,
     *slides.EXPERIMENTS,
-    *oop.EXPERIMENTS,
+    *nile.EXPERIMENTS,
+    *sorted((*oop.EXPERIMENTS, *oop_joins.EXPERIMENTS), key=lambda one: int(one.figure)),
     *ups.EXPERIMENTS,
 )

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from bench.aggregate import Load
-from bench.papers import eqg, ets, oop, slides, ups
+from bench.papers import eqg, ets, nile, oop, oop_joins, slides, ups
 from bench.papers.__main__ import FIGURES, main
 from bench.papers.claims import Claim, Experiment, Found, Paper, falling, page, read_rows
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
@@ -159,6 +161,89 @@ def test_burstiness_is_the_spread_of_counts_over_their_mean() -> None:
     assert slides.burstiness(deliveries, 10_000, 70_000) == (9 - 0) / 5
 
 
+# -- NILE --------------------------------------------------------------------------------------------------------------
+
+
+def one_by_one(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int], window_us: int) -> list[int]:
+    """Response times of the tuples that are answered, by a processor that takes one after the other in order of time.
+
+    A tuple is answered when it is done and the other stream has brought one that is not before it. Sync-Filter does
+    not begin before that; Filter-Order gives when the execution ends that runs at that time.
+    """
+    tuples = sorted([(at, 0) for at in slow] + [(at, 1) for at in fast])
+    busy: list[tuple[int, int]] = []
+    pairs = []
+    clock = 0
+    for at, side in tuples:
+        other = (fast, slow)[side]
+        covered = min((one for one in other if one >= at), default=None)
+        if covered is None and way == "sync":
+            continue
+        start = max(clock, at, covered or 0) if way == "sync" else max(clock, at)
+        clock = start + cost_us * sum(at - window_us <= one < at for one in other)
+        busy.append((start, clock))
+        if covered is not None:
+            pairs.append((at, clock, covered))
+    if way == "sync":
+        return [done - at for at, done, _ in pairs]
+    ends = [max([covered, *(end for start, end in busy if start < covered < end)]) for _, _, covered in pairs]
+    return [max(done, end) - at for (at, done, _), end in zip(pairs, ends, strict=True)]
+
+
+@pytest.mark.parametrize("cost_us", [0, 1_000, 9_000, 30_000])
+@pytest.mark.parametrize("way", ["sync", "filter"])
+def test_response_times_are_those_of_one_tuple_after_the_other(way: str, cost_us: int) -> None:
+    """At 30 ms the processor does not keep up."""
+    slow, fast = poisson(1, 25, seed=5), poisson(8, 25, seed=6)
+    found = nile.respond_to(way, cost_us, slow, fast, 4)
+    expected = one_by_one(way, cost_us, slow, fast, 4_000_000)
+    assert found.answered == len(expected)
+    assert found.response_s * 1e6 == pytest.approx(sum(expected) / len(expected))
+
+
+def test_evenly_spaced_tuples_take_what_equations_3_and_5_say() -> None:
+    """Ten fast tuples behind each slow one, and four slow ones in the window once it is full: fast ones are meant."""
+    slow = [second * 1_000_000 for second in range(40)]
+    fast = [at + tenth * 100_000 + 1 for at in slow for tenth in range(10)]
+    cost_us = 2_000
+    predicted = nile.predicted(cost_us, 4, 1, 10)
+    for way, mean in (("sync", predicted.sync_s), ("filter", predicted.filter_s)):
+        responses = one_by_one(way, cost_us, slow, fast, 4_000_000)
+        settled = [one for at, one in enumerate(responses[11 * 10 : 11 * 30]) if at % 11]
+        measured = nile.respond_to(way, cost_us, slow, fast, 4)
+        assert measured.response_s * 1e6 == pytest.approx(sum(responses) / len(responses))
+        assert sum(settled) / len(settled) == pytest.approx(mean * 1e6, rel=1e-4)
+
+
+def test_adaptive_changes_its_way_by_the_price() -> None:
+    cheap = nile.respond("adaptive", 100, 2, 10, 4, 30)
+    assert (cheap.switches, cheap.in_filter, cheap.first) == (0, 0, None)
+    assert cheap.response_s == nile.respond("sync", 100, 2, 10, 4, 30).response_s
+    dear = nile.respond("adaptive", 5_500, 2, 10, 4, 30)
+    assert dear.switches
+    assert 0 < dear.in_filter < 1
+    assert dear.first is not None
+    assert dear.first["value"] >= nile.ALPHA
+
+
+def test_nile_figures_5_and_6() -> None:
+    claims = {**verdicts(nile.example_1()), **verdicts(nile.example_2())}
+    assert len(claims) == 7  # one is said of both figures
+    assert all(claims.values()), claims
+
+
+def test_nile_figures_7_to_10_at_a_small_size() -> None:
+    costs, rates = (10, 500, 750), (0.1, 1.0)
+    by_cost = {**verdicts(nile.response_by_cost(80, costs)), **verdicts(nile.relative_by_cost(80, costs))}
+    assert by_cost["Sync-Filter has the worst response time at every c"]
+    assert by_cost["Adaptive is Sync-Filter at the first measurements, where c |w| l1 l2 < alpha"]
+    assert by_cost["the difference is small at small c and grows with it"]
+    by_rate = {**verdicts(nile.response_by_rate(80, rates)), **verdicts(nile.relative_by_rate(80, rates))}
+    assert by_rate["it falls as the rate rises"]
+    assert by_rate["Sync-Filter lies above Filter-Order at every rate"]
+    assert by_rate["and grows with the rate of the slow stream"]
+
+
 # -- OOP ---------------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +268,34 @@ def test_oop_figure_13_at_a_small_size() -> None:
     found = verdicts(oop.late(2_000, (0, 5, 60), 2))
     assert len(found) == 4
     assert all(found.values()), found
+
+
+def test_oop_figure_10_at_a_small_size() -> None:
+    found = verdicts(oop_joins.structures(300, (0, 3), 1))
+    assert len(found) == 4
+    assert found["both give the same rows"]
+
+
+def test_oop_figure_11_at_a_small_size() -> None:
+    """Times are the machine's: what is tested is that they are found."""
+    found = verdicts(oop_joins.bands(300, (1, 3), 2, 32))
+    assert len(found) == 7
+    assert found["both give the same rows"]
+    assert found["OOP outperforms IOP significantly in tuples kept"]
+    assert found["IOP needs the more additional memory the wider the band"]
+
+
+def test_oop_figure_12_at_a_small_size() -> None:
+    found = verdicts(oop_joins.late_answers(1_000, (0, 5, 10)))
+    assert len(found) == 5
+    assert all(found.values()), found
+
+
+def test_an_answer_is_its_question_turned_round() -> None:
+    numbers = np.arange(0, 1 << 20, 4_097)
+    asked, answered = (oop_joins.conversation(numbers, answers=answers) for answers in (False, True))
+    assert [column.tolist() for column in asked] == [answered[at].tolist() for at in (1, 0, 3, 2)]
+    assert len(set(zip(*(column.tolist() for column in asked), strict=True))) == len(numbers)
 
 
 def test_packets_are_evenly_spaced_and_each_arrives_once() -> None:
@@ -238,6 +351,15 @@ def test_figures_are_drawn_of_what_was_found() -> None:
         oop.skew(500, 20, {1: (0, 1)}),
         oop.throughput(20_000, (50, 100), 1, 5_000),
         oop.late(500, (0, 5), 1),
+        oop_joins.structures(300, (0, 3), 1),
+        oop_joins.bands(300, (1, 3), 2, 32),
+        oop_joins.late_answers(1_000, (0, 5, 10)),
+        nile.example_1(),
+        nile.example_2(),
+        nile.response_by_cost(80, (10, 500, 750)),
+        nile.relative_by_cost(80, (10, 500, 750)),
+        nile.response_by_rate(80, (0.1, 1.0)),
+        nile.relative_by_rate(80, (0.1, 1.0)),
         ets.latency(60, HEARTBEATS),
         ets.queues(60, HEARTBEATS),
         eqg.strategies(1),
