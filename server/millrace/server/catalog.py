@@ -31,13 +31,15 @@ from millrace.engine.events import (
     ResumeQuery,
     SetBreak,
     SetOrder,
+    SetQueue,
     SetStrategy,
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.join import Order as JoinOrder
+from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided
+from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
 from millrace.server.feeds import Feeds
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
@@ -375,6 +377,11 @@ class Catalog:
     ) -> dict[str, Any]:
         return await self._change("order", lambda: self._runner.command(SetOrder(query, order, alpha)), check)
 
+    async def set_queue(
+        self, operator: str, kind: QueueKind, position: int = 0, check: Check = _nothing
+    ) -> dict[str, Any]:
+        return await self._change("queue", lambda: self._runner.command(SetQueue(operator, kind, position)), check)
+
     async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
             try:
@@ -494,6 +501,7 @@ class Catalog:
                 if query["state"] != "running" and not self._runner.holds(query["name"])
             ),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
+            queues=exchanged(self._engine, self.known.queries),
         )
 
     def _outlasts(self, component: ComponentDecisions) -> bool:
