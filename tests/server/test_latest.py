@@ -107,3 +107,22 @@ def test_an_exchanged_queue_is_there_again_and_exported(tmp_path):
         ] + ["millrace operator queue board.map1 append --input 0"]
 
     uvloop.run(lives())
+
+
+@served(SQL)
+async def test_a_slow_sink_of_an_update_stream_writes_the_newest(daemon, tmp_path):
+    path = tmp_path / "board.csv"
+    await daemon.catalog.execute(
+        f"CREATE SINK shown FROM board WITH (type = 'file', path = '{path}', on_slow = 'latest')"
+    )
+    await feed(daemon, *((f"k{at % 3}", at) for at in range(300)))
+    await until(lambda: daemon.catalog.sinks()[0]["held"] == 0 and path.read_text().count(",") > 3)
+    last = dict(line.split(",") for line in path.read_text().split()[1:])
+    assert last == {"k0": "297", "k1": "298", "k2": "299"}
+    (sink,) = daemon.catalog.sinks()
+    assert sink["dropped"] == 0
+    status, _, said = await ask(
+        daemon, "POST", "/api/v1/sql", {"sql": "CREATE SINK x FROM audit WITH (type = 'stdout', on_slow = 'latest')"}
+    )
+    assert status == 400
+    assert "no update stream" in said["detail"]

@@ -165,7 +165,9 @@ SINK_OPTIONS: Sequence[OptionKind] = (
     OptionKind("type", "type", choice("file", "stdout"), "where the rows go"),
     OptionKind("path", "path", text, "the file"),
     OptionKind("format", "format", choice("jsonl", "csv", "parquet", "arrow"), "how rows are written"),
-    OptionKind("on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect"), "what happens when it falls behind"),
+    OptionKind(
+        "on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect", "latest"), "what happens when it falls behind"
+    ),
     OptionKind("slow_limit", "slow_limit", count, "by how many tuples it may fall behind"),
     OptionKind("freshness", "freshness", later("freshness contracts are"), "how old a row may be"),
 )

@@ -220,6 +220,18 @@ class Catalog:
                     f"query {name} would have other columns than {', '.join(writing)} writes: drop that sink first",
                     code="in_use",
                 )
+        if before is not None and step.plan.update_key != before.update_key:
+            newest = [
+                sink
+                for sink, made in self._sinks.items()
+                if made.definition.query == name and made.definition.on_slow == "latest"
+            ]
+            if newest:
+                raise Refuse(
+                    f"query {name} would have another update key than {', '.join(newest)} keeps the newest rows by: "
+                    "drop that sink first",
+                    code="in_use",
+                )
 
     def _commands(self, step: Planned) -> list[CommandBody]:
         match step:
@@ -266,7 +278,7 @@ class Catalog:
             case CreateQuery(query, replaces):
                 if replaces:
                     self._runner.remove_outlet(query.name)
-                outlet = self._runner.add_outlet(query.name, query.schema)
+                outlet = self._runner.add_outlet(query)
                 for made in self._sinks.values():
                     if made.definition.query == query.name:
                         outlet.add(made.consumer)
@@ -320,6 +332,7 @@ class Catalog:
                 "delivered": made.consumer.delivered,
                 "held": made.consumer.held,
                 "dropped": made.consumer.dropped,
+                "superseded": made.consumer.superseded,
                 "lag_us": made.consumer.lag_us(now_us),
                 "sql": made.definition.sql,
             }

@@ -49,9 +49,9 @@ from millrace.engine.events import (
     WakeAt,
     WatchProgress,
 )
-from millrace.engine.plan import StreamDefinition
+from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
-from millrace.protocol import MAX_INT64, Schema
+from millrace.protocol import MAX_INT64
 from millrace.server.clock import Clock
 from millrace.server.sink import Outlet
 
@@ -202,8 +202,10 @@ class Runner:
         """The feed went with its stream."""
         self.feeds.pop((stream, feed), None)
 
-    def add_outlet(self, query: str, schema: Schema) -> Outlet:
-        outlet = Outlet(query, schema, self._retain, lambda wait, reason: self._wait(query, wait, reason))
+    def add_outlet(self, plan: QueryPlan) -> Outlet:
+        query, schema = plan.name, plan.schema
+        key = None if plan.update_key is None else [schema.names.index(name) for name in plan.update_key]
+        outlet = Outlet(query, schema, self._retain, lambda wait, reason: self._wait(query, wait, reason), key)
         self.outlets[query] = outlet
         return outlet
 
