@@ -126,3 +126,19 @@ async def test_a_slow_sink_of_an_update_stream_writes_the_newest(daemon, tmp_pat
     )
     assert status == 400
     assert "no update stream" in said["detail"]
+
+
+@served(SQL)
+async def test_rows_that_are_older_than_a_sink_promises_are_told_with_their_keys(daemon, tmp_path):
+    for name, bound in (("strict", "1 us"), ("easy", "1 hour")):
+        await daemon.catalog.execute(
+            f"CREATE SINK {name} FROM board WITH (type = 'file', path = '{tmp_path / name}', freshness = '{bound}')"
+        )
+    await feed(daemon, ("a", 1), ("b", 2))
+    await until(lambda: all(sink["delivered"] == 2 for sink in daemon.catalog.sinks()))
+    strict, easy = (sink["freshness"] for sink in daemon.catalog.sinks())
+    assert (strict["bound_us"], strict["breaches"], easy["breaches"]) == (1, 2, 0)
+    assert sorted(one["key"]["k"] for one in strict["worst"]) == ["a", "b"]
+    said = (await get(daemon, "/api/v1/queries/board/why"))["text"]
+    assert "The sink strict promises rows no older than" in said
+    assert "easy" not in said

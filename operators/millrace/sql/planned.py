@@ -25,6 +25,7 @@ class SinkDefinition:
 
     `on_slow` says what happens when it falls behind by `slow_limit` tuples: hold the query, forget the oldest, end
     the sink, or (of an update stream) keep the newest row of each key from the beginning.
+    `freshness_us` is how old a row may be when it is written; older ones are counted.
     """
 
     name: str
@@ -34,6 +35,7 @@ class SinkDefinition:
     format: Format = "jsonl"
     on_slow: OnSlow = "wait"
     slow_limit: int = 65_536
+    freshness_us: int | None = None
     sql: str = ""
 
 

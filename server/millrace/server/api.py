@@ -370,7 +370,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:
         look.at("query", name)
-        return daemon.engine.why(name)
+        return daemon.catalog.why(name)
 
     @app.post(
         "/api/v1/queries/{name}/pause",

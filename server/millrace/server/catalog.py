@@ -41,6 +41,7 @@ from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
 from millrace.server.feeds import Feeds
+from millrace.server.freshness import Freshness
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.runner import Runner
@@ -305,9 +306,12 @@ class Catalog:
 
     def _add_sink(self, definition: SinkDefinition, writer: Writer) -> None:
         slow = Slow(definition.on_slow, definition.slow_limit)
-        consumer = WriterSink(definition.name, slow, writer)
+        outlet = self._runner.outlets[definition.query]
+        bound_us = definition.freshness_us
+        freshness = None if bound_us is None else Freshness(bound_us, outlet.key or ())
+        consumer = WriterSink(definition.name, slow, writer, freshness, self._runner.now_us)
         self._sinks[definition.name] = _Made(definition, consumer)
-        self._runner.outlets[definition.query].add(consumer)
+        outlet.add(consumer)
 
     async def _end_sink(self, name: str) -> None:
         made = self._sinks.pop(name)
@@ -315,6 +319,18 @@ class Catalog:
         if outlet is not None:
             outlet.remove(made.consumer)
         await made.consumer.close()
+
+    def why(self, query: str) -> dict[str, Any]:
+        """What keeps a query from giving rows, and which of its sinks got rows that were older than they promise."""
+        found = self._engine.why(query)
+        told = [
+            sentence
+            for name, made in self._sinks.items()
+            if made.definition.query == query and made.consumer.freshness is not None
+            for sentence in [made.consumer.freshness.sentence(name)]
+            if sentence is not None
+        ]
+        return {**found, "text": " ".join([found["text"], *told])}
 
     def sinks(self) -> list[dict[str, Any]]:
         now_us = self._runner.now_us()
@@ -333,6 +349,7 @@ class Catalog:
                 "held": made.consumer.held,
                 "dropped": made.consumer.dropped,
                 "superseded": made.consumer.superseded,
+                "freshness": None if made.consumer.freshness is None else made.consumer.freshness.to_data(),
                 "lag_us": made.consumer.lag_us(now_us),
                 "sql": made.definition.sql,
             }

@@ -11,7 +11,6 @@ import contextlib
 import gc
 import heapq
 import json
-import math
 import os
 import signal
 import socket
@@ -44,6 +43,7 @@ from millrace.server.config import (
 from millrace.server.connection import Connection, Hall
 from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
+from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
 from millrace.server.metrics import Metrics, version
 from millrace.server.names import nearest
@@ -185,7 +185,7 @@ class Daemon:
         found = self.engine.stale(stream, worst)
         for queue in found:
             for one in queue["worst"]:
-                one["key"] = {name: _in_json(value) for name, value in one["key"].items()}
+                one["key"] = {name: in_json(value) for name, value in one["key"].items()}
         return found
 
     def operators(self) -> list[dict[str, Any]]:
@@ -378,13 +378,6 @@ class Daemon:
     def _remove_addresses(self) -> None:
         if self._addresses is not None:
             self._addresses.unlink(missing_ok=True)
-
-
-def _in_json(value: Any) -> Any:
-    """A part of a key as JSON: bytes as SQL writes them, and doubles that JSON has no number for as text."""
-    if isinstance(value, bytes):
-        return f"\\x{value.hex()}"
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:

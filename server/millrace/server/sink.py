@@ -18,6 +18,7 @@ import structlog
 
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
+from millrace.server.freshness import Freshness
 from millrace.server.newest import Newest
 from millrace.server.writers import Writer
 
@@ -335,8 +336,17 @@ class Subscription(Consumer):
 class WriterSink(Consumer):
     """Rows to a writer (a file, the standard output) in a thread of its own, as many at a time as have gathered."""
 
-    def __init__(self, name: str, slow: Slow, writer: Writer) -> None:
+    def __init__(
+        self,
+        name: str,
+        slow: Slow,
+        writer: Writer,
+        freshness: Freshness | None = None,
+        now_us: Callable[[], int] = lambda: 0,
+    ) -> None:
         super().__init__(name, slow, name)
+        self.freshness = freshness
+        self._now_us = now_us
         self.failed: str | None = None
         self._writer = writer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
@@ -351,14 +361,14 @@ class WriterSink(Consumer):
                 batches.append(taken[1])
             self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batches)
             tuples = sum(map(len, batches))
-            self._writing.add_done_callback(lambda writing: self._written(writing, tuples))
+            self._writing.add_done_callback(lambda writing: self._written(writing, tuples, batches))
 
     def _write(self, batches: list[Batch]) -> None:
         for batch in batches:
             self._writer.write(batch)
         self._writer.flush()
 
-    def _written(self, writing: asyncio.Future[None], tuples: int) -> None:
+    def _written(self, writing: asyncio.Future[None], tuples: int, batches: Sequence[Batch]) -> None:
         self._writing = None
         error = writing.exception()
         if error is not None:
@@ -369,6 +379,9 @@ class WriterSink(Consumer):
             self.drained()
         else:
             self.passed_on(tuples)
+            if self.freshness is not None:
+                for batch in batches:
+                    self.freshness.written(batch, self._now_us())
         self.pump()
 
     def ended(self, code: str, text: str) -> None:
