@@ -41,9 +41,21 @@ def streams_of(case: Case) -> str:
 
 
 def _stream(case: Case, name: str, fields: Mapping[str, str]) -> str:
+    if case["query"]["op"] == "upstream_trace":
+        fields = {**fields, "one": "int"}
     columns = ", ".join(f'"{field}" {_type(kind)}' for field, kind in fields.items())
     progress = "punctuation" if _by_punctuation(case, name) else "tuples"
-    return f"CREATE STREAM \"{name}\" ({columns}) WITH (time = 'ts', progress = '{progress}');"
+    return f"CREATE STREAM \"{name}\" ({columns}) WITH (time = 'ts', progress = '{progress}'{_key_of(case)});"
+
+
+def _key_of(case: Case) -> str:
+    """The update key; a trace is of one key."""
+    match case["query"]["op"]:
+        case "update_queue":
+            return f", update_key = '{case['query']['key']}'"
+        case "upstream_trace":
+            return ", update_key = 'one'"
+    return ""
 
 
 def _type(kind: str) -> str:
@@ -178,6 +190,21 @@ def _sequence(case: Case) -> str:
     return f"SELECT {columns} FROM {first} FOLLOWED BY {then} {query['mode'].upper()}{on}"
 
 
+def _update_queue(case: Case) -> str:
+    """What an edge keeps of tuples that come at once."""
+    (stream,) = case["streams"]
+    key = case["query"]["key"]
+    columns = ", ".join(dict.fromkeys([_quoted(key), *map(_quoted, case["expected"]["columns"])]))
+    return f'SELECT {columns} FROM "{stream}" LATEST USING {case["query"]["policy"]}'
+
+
+def _upstream_trace(case: Case) -> str:
+    """One key's windows, and in which one of them a result is."""
+    query, (stream,) = case["query"], case["streams"]
+    window = f"HOP(\"{stream}\", ts, '{query['delta']} us', '{query['omega']} us')"
+    return f"SELECT one, count(*) AS n, window_start FROM {window} LATEST {query['mode']} GROUP BY one, window_start"
+
+
 def _sorted_list() -> None:
     """The cases' way to show the values of a group. There are no lists here, so it gives one as text."""
     AGGREGATES.add(
@@ -207,6 +234,8 @@ QUERIES: Mapping[str, Callable[[Case], str]] = {
     "interval_join": _interval_join,
     "window_join": _window_join,
     "sequence": _sequence,
+    "update_queue": _update_queue,
+    "upstream_trace": _upstream_trace,
 }
 
 
@@ -230,7 +259,7 @@ def events_of(case: Case, feed: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 def _events(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     at = {"at": entry["at"]} if "at" in entry else {}
-    if "check" in entry:
+    if "check" in entry or "deq" in entry:
         return
     if "file" in entry:
         for row in lines(HERE / entry["file"]):
@@ -250,8 +279,8 @@ def _events(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def check_case(case: Case, folder: Path) -> None:
     """Run a case, also up to each of its checks, and compare."""
-    if case["query"]["op"] == "nos_trace":
-        _check_trace(case, folder)
+    if case["query"]["op"] in CHECKS:
+        CHECKS[case["query"]["op"]](case, folder)
         return
     expected = case["expected"]
     for position, entry in enumerate(case["feed"]):
@@ -293,6 +322,54 @@ def _check_trace(case: Case, folder: Path) -> None:
     steps = [line["operator"] for line in result.trace if line.get("took")]
     path = list(dict.fromkeys(steps))
     assert [[f"Q{path.index(name) + 1}"] for name in steps] == case["expected"]["rows"]
+
+
+def _check_queue(case: Case, folder: Path) -> None:
+    """Everything is enqueued before anything is dequeued: all of it comes at one time."""
+    (*feed, last) = case["feed"]
+    assert last["deq"] >= len(feed)
+    result = run_events(sql_of(case), [{**event, "at": 1} for event in events_of(case, feed)], folder)
+    columns = case["expected"]["columns"]
+    (rows,) = result.rows.values()  # the stream is called q, so the query is not
+    assert [[row[name] for name in columns] for row in rows] == case["expected"]["rows"]
+
+
+def _check_windows(case: Case, folder: Path) -> None:
+    """A tuple of one key per time unit from time 1, each costing c_t units: which windows were committed to, and when
+    their results were out.
+
+    A window is committed to when its first tuple is taken, and out when the execution that gives it ends. It is stale
+    then since the last tuple of the window after it came.
+    """
+    query, unit = case["query"], 1_000
+    omega, delta, c_t = (query[name] * unit for name in ("omega", "delta", "c_t"))
+    scaled = {**case, "query": {**query, "omega": omega, "delta": delta}}
+    arriving = [
+        {"at": at, "stream": next(iter(case["streams"])), "tuple": {"ts": at, "v": at, "one": 1}}
+        for at in range(unit, (query["horizon"] + 1) * unit, unit)
+    ]
+    result = run_events(sql_of(scaled), arriving, folder, strategy="dfs(1)", cost=str(c_t), trace=True, close=False)
+    (rows,) = result.rows.values()
+    windows = iter(rows)
+    found: list[list[int]] = []
+    commit = None
+    for line in result.trace:
+        if not line.get("took") or line["at"] + c_t > query["horizon"] * unit:
+            continue
+        commit = line["at"] if commit is None else commit
+        if line["gave"]:
+            first, out = next(windows)["window_start"], line["at"] + c_t
+            found.append([first, commit, out, out - (first + delta + omega - unit)])
+            commit = None
+    assert [[time / unit for time in row] for row in found] == case["expected"]["rows"]
+
+
+# Cases that are more than rows at the end.
+CHECKS: Mapping[str, Callable[[Case, Path], None]] = {
+    "nos_trace": _check_trace,
+    "update_queue": _check_queue,
+    "upstream_trace": _check_windows,
+}
 
 
 # -- Nexmark -----------------------------------------------------------------------------------------------------------

@@ -35,9 +35,8 @@ def test_every_kind_runs_or_is_listed_as_not_yet():
     assert not NEXMARK.keys() & not_yet.NEXMARK.keys()
 
 
-@pytest.mark.parametrize("kind", NOT_YET)
-def test_what_is_listed_as_not_yet_is_refused(kind):
-    reason, statement = NOT_YET[kind]
-    sys.stdout.write(f"{kind}: {reason}\n")
-    with pytest.raises(SqlError):
-        plan_script(f"{not_yet.STREAMS}{statement};")
+def test_what_is_listed_as_not_yet_is_refused():
+    for kind, (reason, statement) in NOT_YET.items():
+        sys.stdout.write(f"{kind}: {reason}\n")
+        with pytest.raises(SqlError):
+            plan_script(f"{not_yet.STREAMS}{statement};")

@@ -171,7 +171,7 @@ async def test_the_export_of_nothing_is_nothing(daemon):
     assert exported == {
         "sql": "",
         "statements": [],
-        "decisions": {"components": [], "paused": [], "joins": []},
+        "decisions": {"components": [], "paused": [], "joins": [], "queues": []},
         "commands": [],
     }
 

@@ -230,3 +230,53 @@ async def test_a_long_queue_does_not_keep_the_admin_api_waiting(daemon):
         # A turn of the loop each for: reading the request, running the route, writing the answer; and some to spare.
         assert waited <= 12
         writer.close()
+
+
+# -- the newest --------------------------------------------------------------------------------------------------------
+
+PAIRS = Schema.of(k="text", v="bigint")
+
+
+def pairs(*rows):
+    """Rows of an update stream at times 0, 1, 2 and so on, by their own numbers."""
+    return Batch.from_rows(PAIRS, rows, [v for _, v in rows])
+
+
+def newest(room=0, wait=lambda *_: None, key=(0,)):
+    hand = Hand(room)
+    outlet = Outlet("q", PAIRS, 5, wait, key)
+    slow = Subscription("x", Slow("latest", 2), hand)
+    outlet.add(slow)
+    return outlet, hand, slow
+
+
+def test_who_is_slow_gets_the_newest_row_of_each_key_under_its_own_number():
+    outlet, hand, slow = newest()
+    outlet.deliver(0, pairs(("a", 0), ("b", 1), ("c", 2), ("a", 3)))
+    outlet.deliver(4, pairs(("c", 4), ("d", 5)))
+    assert (slow.held, slow.superseded, slow.dropped, slow.waits) == (4, 2, 0, False)
+    outlet.progressed(6)
+    hand.left = 2
+    slow.pump()
+    assert hand.rows == [(1, "b"), (3, "a")]
+    outlet.deliver(6, pairs(("c", 6)))
+    hand.left = 10
+    slow.pump()
+    assert hand.rows[2:] == [(5, "d"), (6, "c"), ("progress", 6)]
+    assert (slow.held, slow.delivered, slow.superseded) == (0, 4, 3)
+    outlet.remove(slow)
+    assert outlet.counts(10)["subscriptions"].superseded == 3
+
+
+def test_who_keeps_up_gets_every_row():
+    outlet, hand, slow = newest(room=100)
+    for at in range(10):
+        outlet.deliver(at, pairs(("a", at)))
+    assert hand.rows == [(at, "a") for at in range(10)]
+    assert (slow.held, slow.superseded) == (0, 0)
+
+
+def test_of_rows_that_replace_nothing_none_is_the_newest():
+    waits = []
+    _, _, slow = newest(wait=lambda wait, reason: waits.append(wait), key=None)
+    assert slow.slow.policy == "wait"

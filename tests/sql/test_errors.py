@@ -262,10 +262,10 @@ CASES = [
         "of all rows would have to change",
     ),
     ("SELECT «a FROM (SELECT a, row_number() OVER (ORDER BY b) AS n FROM s) WHERE n <= 3", "select n too"),
-    ("SELECT a FROM HOP(s, ts, INTERVAL '1 s', INTERVAL '2 s') h «LATEST LAZY USING FIFO", "LATEST edges are not"),
-    ("SELECT t, price FROM s «LATEST USING LINECUTTING", "LATEST edges are not available yet"),
-    ("SELECT t FROM s «LATEST EAGER USING INPLACE", "LATEST edges are not available yet"),
-    ("SELECT t FROM s «SHED RANDOM 100", "SHED RANDOM is not available yet"),
+    ("SELECT a FROM HOP(s, ts, INTERVAL '1 s', INTERVAL '2 s') h «LATEST LAZY USING FIFO", "nothing says what"),
+    ("SELECT t, price FROM s «LATEST USING LINECUTTING", "nothing says what the key is"),
+    ("SELECT t FROM s «LATEST EAGER USING INPLACE", "nothing says what the key is"),
+    ("SELECT t FROM s «SHED RANDOM 0", "expected a number of tuples from 1"),
 ]  # fmt: skip
 
 

@@ -209,6 +209,26 @@ def queue_of(reader: Reader, now_us: int) -> dict[str, Any] | None:
     }
 
 
+def kinds(plan: QueryPlan) -> dict[tuple[str, int], QueueKind]:
+    """The kind of queue of every input of a plan."""
+    return {(node.name, at): node.edge(at).kind for node in plan.nodes for at in range(len(node.inputs))}
+
+
+def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
+    """The staleness of every update queue that a stream's tuples go through, directly or through other operators."""
+    reached: set[Operator] = set()
+    ahead: list[Operator] = [engine.graph.operator(f"{stream}.source")]
+    while ahead:
+        reached.add(ahead[0])
+        ahead = ahead[1:] + [one for one in engine.graph.readers(ahead[0]) if one not in reached]
+    return [
+        staleness(engine, operator.name, at, worst)
+        for operator in engine.graph.operators.values()
+        for at, reader in enumerate(operator.inputs)
+        if isinstance(reader, QueueReader) and reader.edge.updates and engine.graph.producer(reader) in reached
+    ]
+
+
 def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str, Any]:
     """The staleness of an input's update queue, with histograms and the keys that have waited longest."""
     operator, _, _ = _find(engine, name, position)
@@ -220,6 +240,9 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
     return {
         "operator": name,
         "input": position,
+        "kind": reader.edge.kind,
+        "waiting": reader.queue.waiting,
+        "superseded": reader.superseded,
         "keys": found.keys,
         "queue_mean_us": found.queue_mean_us,
         "application_mean_us": found.application_mean_us,

@@ -665,6 +665,10 @@ class Engine:
         """How far behind the results of an operator's update queue are, with the keys that wait longest."""
         return edges.staleness(self, operator, position, worst)
 
+    def stale(self, stream: str, worst: int = 10) -> list[dict[str, Any]]:
+        """The same of every update queue that a stream's tuples go through."""
+        return edges.stale(self, stream, worst)
+
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}
 

@@ -182,6 +182,12 @@ class Graph:
         """The operator that fills what this reader reads."""
         return self._producers[id(reader.home)]
 
+    def readers(self, operator: Operator) -> list[Operator]:
+        """The operators that read what this one gives; a sink gives nothing."""
+        if isinstance(operator, Sink):
+            return []
+        return [self._consumers[reader] for reader in operator.output.readers]
+
     def all_operators(self) -> list[Operator]:
         """Every operator, each fork behind the operator whose output it shares."""
         listed: list[Operator] = []

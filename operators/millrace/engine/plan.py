@@ -67,7 +67,7 @@ class StreamDefinition:
     progress: Progress = "tuples"
     grace_us: int | None = None
     update_key: tuple[str, ...] = ()
-    queue: QueueKind = "append"
+    queue: QueueKind = "inplace"
     history: bool = False
     extra: Literal["refuse", "ignore"] = "refuse"
     lull_us: int | None = None

@@ -12,6 +12,7 @@ from millrace.operators.fork import Fork
 from millrace.operators.join import Join
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
+from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "component": engine.graph.component_of(found).name,
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
         "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
+        "queues": [reader.edge.kind if isinstance(reader, QueueReader) else "append" for reader in found.inputs],
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,

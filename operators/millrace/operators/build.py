@@ -9,6 +9,7 @@ from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.filter import Filter
 from millrace.operators.join import Join
 from millrace.operators.map import Map
+from millrace.operators.newest import NewestWindowAggregate
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.retime import Retime
 from millrace.operators.running import build_running
@@ -71,6 +72,8 @@ def build(
             operator = build_running(name, spec, inputs, output, moment)
         case AggregateSpec(window=RowWindow()):
             operator = RowAggregate(name, spec, inputs, output, moment, since_us)
+        case AggregateSpec(newest=True):
+            operator = NewestWindowAggregate(name, spec, inputs, output, moment)
         case AggregateSpec():
             kind = OrderedWindowAggregate if spec.ordered else WindowAggregate
             operator = kind(name, spec, inputs, output, moment, since_us)
@@ -98,7 +101,7 @@ def gives_order(spec: Spec, inputs: Sequence[bool]) -> bool:
         case SortSpec() | SequenceSpec():
             return True
         case AggregateSpec(window=TimeWindow() | SessionWindow()):
-            return True
+            return not spec.newest
         case AggregateSpec(window=None, ordered=True):
             return True
         case TopSpec() if spec.ordered or spec.closes_at is not None:

@@ -248,6 +248,7 @@ class AggregateSpec(Spec):
     where: Expression | None = None
     replaces: tuple[int, ...] | None = None
     rows: bool = False
+    newest: bool = False
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
         if self.rows:

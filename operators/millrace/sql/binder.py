@@ -17,6 +17,7 @@ from millrace.operators.functions import LIBRARY, Library
 from millrace.operators.functions.casts import CASTS
 from millrace.operators.functions.library import Readings
 from millrace.operators.intervals import parse_interval
+from millrace.operators.queues.edge import APPEND, EdgeSpec
 from millrace.operators.spec import AggregateCall, RowWindow
 from millrace.protocol import GONE, MAX_INT64, MIN_INT64, MillraceError, Refuse, Schema, Type
 from millrace.protocol.timestamps import parse_timestamp
@@ -87,6 +88,7 @@ class Relation:
     update_key  of an update stream: the fields that say which row a row replaces
     window      how they are cut, where no operator has done it yet: its bounds are columns too
     ranking     of rows with a ROW_NUMBER(), until something bounds it. Their key is the partition meanwhile
+    edge        what the first operator that reads them is to keep of them
     tables      of the rows of a join: what they were put together from, which is how their columns are named
     """
 
@@ -101,6 +103,7 @@ class Relation:
     window: Window | None = None
     ranking: Ranking | None = None
     tables: tuple[Named, ...] = ()
+    edge: EdgeSpec = APPEND
 
     @property
     def times(self) -> tuple[int, ...]:

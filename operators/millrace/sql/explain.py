@@ -14,6 +14,7 @@ from typing import Any, Final
 from millrace.engine.plan import Node, QueryPlan
 from millrace.operators import expression as e
 from millrace.operators.intervals import format_interval
+from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
     AggregateCall,
     AggregateSpec,
@@ -38,7 +39,7 @@ from millrace.protocol import Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 from millrace.sql.planned import LATE, Catalog
 from millrace.sql.progress import ahead
-from millrace.sql.updates import depends_on_steps
+from millrace.sql.updates import depends_on_steps, sheds
 
 # A dot stands between a table and its column.
 _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
@@ -73,7 +74,8 @@ def explain(plan: QueryPlan, catalog: Catalog) -> str:
     for node in plan.nodes:
         takes_back = _decides(node.spec) and schemas[node.name].retracts
         words = f"{spec_words(node)}{', takes back rows' if takes_back else ''}"
-        rows.append((node.name, f"{words} <- {', '.join(node.inputs)}"))
+        inputs = [f"{name}{_edge_words(node.edge(at), schemas[name])}" for at, name in enumerate(node.inputs)]
+        rows.append((node.name, f"{words} <- {', '.join(inputs)}"))
     rows.append((plan.sink, f"sink <- {plan.output}"))
     width = max(len(name) for name, _ in rows)
     lines += [f"  {name:<{width}}  {words}" for name, words in rows]
@@ -86,6 +88,17 @@ def _key_words(plan: QueryPlan) -> str:
     if plan.update_key is None:
         return ""
     return f", update key {', '.join(map(_name, plan.update_key))}" if plan.update_key else ", one row"
+
+
+def _edge_words(edge: EdgeSpec, schema: Schema) -> str:
+    """What an edge keeps, if not everything."""
+    if edge.shed is not None:
+        return f" SHED RANDOM {edge.shed}"
+    if not edge.updates:
+        return ""
+    commit = f" {edge.commit.upper()}" if edge.commit else ""
+    key = ", ".join(_name(schema.names[at]) for at in edge.key)
+    return f" LATEST{commit} USING {edge.kind.upper()}{f' by {key}' if key else ''}"
 
 
 def _schemas(plan: QueryPlan, catalog: Catalog) -> dict[str, Schema]:
@@ -107,10 +120,11 @@ def equality(plan: QueryPlan, catalog: Catalog) -> str:
 
     `rows`: the same rows, in event order also their order up to ties. `load`: what comes out depends on how busy the
     engine was: because a latent stream's tuples are stamped when an operator needs their time, or because the rows that
-    are current are read of a query that gives only some of them. `final`: the same
+    are current are read of a query that gives only some of them, or of an edge that keeps the newest; or because of
+    SHED. `final`: the same
     last row for each key of an update stream, however often it was updated on the way.
     """
-    if depends_on_steps(plan, catalog):
+    if depends_on_steps(plan, catalog) or sheds(plan):
         return "load"
     latent = any(catalog.stream(name).timestamps == "latent" for name in plan.reads_streams)
     below = any(equality(catalog.queries[name], catalog) == "load" for name in plan.reads_queries)
@@ -296,7 +310,9 @@ def _sequence_state(spec: SequenceSpec, first: str) -> str:
 def _aggregate_words(spec: AggregateSpec) -> str:
     """Window, groups, aggregates; in order or out of order."""
     words = ["aggregate", _window_words(spec.window) if spec.replaces is None else "the current rows"]
-    if isinstance(spec.window, TimeWindow) and spec.window.slide_us != spec.window.size_us:
+    if spec.newest:
+        words[1] = f"the newest of {words[1]}"
+    elif isinstance(spec.window, TimeWindow) and spec.window.slide_us != spec.window.size_us:
         words.append(f"in panes of {format_interval(gcd(spec.window.size_us, spec.window.slide_us))}")
     if spec.where is not None:
         words.append(f"WHERE {show(spec.where)}")

@@ -69,7 +69,8 @@ class GroupedSelect:
             assert self._select.having is not None
             having = self._over_output(self._select.having, having, output)
         made = self._aggregate(output, where, output.names(list(zip(names, columns, strict=True))))
-        key = None if self._window.spec is not None else self._update_key(keys, names, columns)
+        replaces = self._window.spec is None or self._window.latest is not None
+        key = self._update_key(keys, names, columns) if replaces else None
         if having is not None:
             made = selected(self._planner, _under_names(having, made), made)
         if not self._planner.changes_nothing(names, columns, made):
@@ -197,7 +198,24 @@ class GroupedSelect:
         spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)
         if isinstance(self._window.spec, RowWindow):
             spec = self._over_source(spec)
+        if self._window.latest is not None:
+            return self._newest(spec)
         return self._planner.add(spec, [self._relation], self._in_order(spec))
+
+    def _newest(self, spec: AggregateSpec) -> Relation:
+        """The newest window of each key: its groups are the keys, so that a window is one update."""
+        assert self._window.latest is not None
+        edge, place = self._window.latest
+        grouped = {key.position if isinstance(key, e.Column) else -1 for _, key in spec.keys}
+        if grouped != set(edge.key):
+            listed = ", ".join(self._relation.schema.names[at] for at in edge.key)
+            raise self._error(
+                place,
+                f"LATEST keeps the newest window of each {listed}: expected GROUP BY {listed} and nothing else "
+                "but the window's bounds",
+            )
+        made = self._planner.add(replace(spec, newest=True), [replace(self._relation, edge=edge)], ordered=False)
+        return replace(made, update_key=tuple(name for name, _ in spec.keys))
 
     def _in_order(self, spec: AggregateSpec) -> bool:
         return gives_order(spec) or self._relation.ordered
@@ -282,7 +300,7 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
 
 def gives_order(spec: AggregateSpec) -> bool:
     """Whether its rows are in order of time whatever it reads: windows of time close in order of their ends."""
-    return spec.ordered or not (spec.window is None or isinstance(spec.window, RowWindow))
+    return spec.ordered or not (spec.newest or spec.window is None or isinstance(spec.window, RowWindow))
 
 
 def _under_names(having: e.Expression, made: Relation) -> e.Expression:

@@ -19,6 +19,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, needs_row_of
+from millrace.sql.edges import settled
 from millrace.sql.grouped import WHERE
 from millrace.sql.progress import ahead, contradict
 from millrace.sql.sequences import followed, latest
@@ -114,9 +115,15 @@ class FromPlanner:
             stays = interval_us(planner.statement.text, window.range)
             if stays < 0:
                 raise planner.error(window.range, "expected a time of 0 or more")
+        if table.latest is not None and updates:
+            raise planner.error(
+                table.latest,
+                "JOIN LATEST takes the row that was current at a time, which a queue of the newest may have dropped: "
+                "leave LATEST behind the table out",
+            )
         if relation.update_key is not None and not updates:
             raise planner.error(table, _no_updates(relation))
-        relation = planner.stamped(windowed_rows(planner, None, relation)[0])
+        relation = settled(planner, planner.stamped(windowed_rows(planner, None, relation)[0]))
         columns: dict[str, int | None] = {field.name: at for at, field in enumerate(relation.schema.told)}
         if relation.time_name is None:
             return Side(relation, (Table(Named(relation.alias, columns, e.TIME), e.TIME, stays),), rows)

@@ -104,13 +104,6 @@ def names(value: Value) -> tuple[str, ...]:
     return parts
 
 
-def later(what: str) -> Callable[[Value], Any]:
-    def read(value: Value) -> Any:
-        raise _Wrong(f"{what} not available yet; leave this option out")
-
-    return read
-
-
 def _shown(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
@@ -165,9 +158,11 @@ SINK_OPTIONS: Sequence[OptionKind] = (
     OptionKind("type", "type", choice("file", "stdout"), "where the rows go"),
     OptionKind("path", "path", text, "the file"),
     OptionKind("format", "format", choice("jsonl", "csv", "parquet", "arrow"), "how rows are written"),
-    OptionKind("on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect"), "what happens when it falls behind"),
+    OptionKind(
+        "on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect", "latest"), "what happens when it falls behind"
+    ),
     OptionKind("slow_limit", "slow_limit", count, "by how many tuples it may fall behind"),
-    OptionKind("freshness", "freshness", later("freshness contracts are"), "how old a row may be"),
+    OptionKind("freshness", "freshness_us", interval(1), "how old a row may be when it is written"),
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 from millrace.engine.plan import QueryPlan, StreamDefinition
 
 SinkType = Literal["file", "stdout"]
-OnSlow = Literal["wait", "drop_oldest", "disconnect"]
+OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
 Format = Literal["jsonl", "csv", "parquet", "arrow"]
 # What follows the name of a stream in that of its side stream. No stream's own name holds a dot.
 LATE: Final = ".late"
@@ -23,8 +23,9 @@ LATE: Final = ".late"
 class SinkDefinition:
     """Where a query's rows go beside its subscribers.
 
-    `on_slow` says what happens when it falls behind by `slow_limit` tuples: hold the query, forget the oldest, or end
-    the sink.
+    `on_slow` says what happens when it falls behind by `slow_limit` tuples: hold the query, forget the oldest, end
+    the sink, or (of an update stream) keep the newest row of each key from the beginning.
+    `freshness_us` is how old a row may be when it is written; older ones are counted.
     """
 
     name: str
@@ -34,6 +35,7 @@ class SinkDefinition:
     format: Format = "jsonl"
     on_slow: OnSlow = "wait"
     slow_limit: int = 65_536
+    freshness_us: int | None = None
     sql: str = ""
 
 

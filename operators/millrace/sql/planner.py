@@ -241,6 +241,13 @@ def _create_sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: C
         values.setdefault("format", _format_of(values["path"]))
     elif "path" in values:
         raise SqlError(sql, seen["path"].span.start, "only a file sink has a path")
+    if values.get("on_slow") == "latest" and catalog.queries[query].update_key is None:
+        raise SqlError(
+            sql,
+            seen["on_slow"].value_span.start,
+            f"on_slow = 'latest' keeps the newest row of each key, and {query} is no update stream: its rows replace "
+            "nothing; expected 'wait', 'drop_oldest' or 'disconnect'",
+        )
     return CreateSink(SinkDefinition(name, query, **values, sql=statement.sql))
 
 

@@ -32,6 +32,7 @@ from millrace.protocol import GONE, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
 from millrace.sql.binder import TIME_NAME, Binder, Relation, readings
+from millrace.sql.edges import edged
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct, gives_order
 from millrace.sql.joins import FromPlanner
@@ -39,6 +40,7 @@ from millrace.sql.joint import joint_window
 from millrace.sql.planned import Catalog
 from millrace.sql.progress import EXACT, Lags, lag_of, lags_of
 from millrace.sql.ranked import bounded, ranked, row_numbers, unbounded, without_number
+from millrace.sql.sequences import key_of
 from millrace.sql.updates import appended, mapped, selected
 from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import Window, bracketed, window_of
@@ -84,7 +86,7 @@ class QueryPlanner:
     def run(self, body: s.QueryBody) -> QueryPlan:
         relation = self._query(body, {})
         self._check_bounded(relation)
-        if not self.nodes:
+        if not self.nodes or not relation.edge.plain:
             relation = self._pass_through(relation)
         if self.options.order == "event" and not relation.ordered:
             relation = self.add(SortSpec(), [relation], ordered=True)
@@ -114,7 +116,8 @@ class QueryPlanner:
         if len(self.nodes) >= MAX_OPERATORS:
             raise self.error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
         name = self.namer.name(spec.kind)
-        self.nodes.append(Node(name, spec, tuple(one.node for one in inputs)))
+        edges = () if all(one.edge.plain for one in inputs) else tuple(one.edge for one in inputs)
+        self.nodes.append(Node(name, spec, tuple(one.node for one in inputs), edges))
         schema = spec.schema([one.schema for one in inputs])
         first = inputs[0]
         time_known = isinstance(spec, AggregateSpec) or all(one.time_known for one in inputs)
@@ -481,10 +484,6 @@ class QueryPlanner:
         self, table: s.TablePrimary, scope: Mapping[str, _Cte], *, ranges: bool = False
     ) -> tuple[Relation, s.RangeWindow | s.RowsWindow | None]:
         """A table of FROM. With `ranges`, brackets without SLIDE say how long a join keeps its rows, and are told."""
-        if table.latest is not None:
-            raise self.error(table.latest, "LATEST edges are not available yet")
-        if table.shed is not None:
-            raise self.error(table.shed, "SHED RANDOM is not available yet")
         relation = self._source(table.source, scope)
         if ranges:
             self._check_bounded(relation)
@@ -493,6 +492,7 @@ class QueryPlanner:
             if relation.window is not None:
                 raise self.error(table.window, "this table is windowed already")
             relation = self._windowed(relation, bracketed(self.statement.text, table.window))
+        relation = edged(self, table, relation)
         return replace(relation, alias=table.alias.text) if table.alias else relation, told
 
     def _source(self, source: s.TableSource, scope: Mapping[str, _Cte]) -> Relation:
@@ -562,6 +562,7 @@ class QueryPlanner:
 
     def _windowed(self, relation: Relation, window: Window) -> Relation:
         self._check_bounded(relation)
+        window = replace(window, key=key_of(self, relation))
         if window.spec is not None:
             relation = appended(self, relation)
         if not isinstance(window.spec, RowWindow):
@@ -587,6 +588,8 @@ class QueryPlanner:
             if node.name == name and isinstance(node.spec, MapSpec | SelectSpec):
                 path.append(node)
                 (name,) = node.inputs
+        if not relation.edge.plain or any(node.edges for node in path):
+            raise self.error(place, "ROWS counts every tuple, and this edge does not keep every tuple")
         if name not in (self.catalog.stream(stream).source for stream in self.streams):
             raise self.error(
                 place,
@@ -721,6 +724,8 @@ def is_ordered(made: QueryPlan, catalog: Catalog) -> bool:
             return node.spec.ordered
         if isinstance(node.spec, AggregateSpec) and gives_order(node.spec):
             return True
+        if any(edge.updates for edge in node.edges):
+            return False
         if isinstance(node.spec, TopSpec) and (node.spec.ordered or node.spec.closes_at is not None):
             return True
         return all(ordered(one) for one in node.inputs)

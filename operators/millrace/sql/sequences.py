@@ -18,6 +18,7 @@ from millrace.sql.windows import interval_us
 
 if TYPE_CHECKING:
     from millrace.sql.joins import FromPlanner
+    from millrace.sql.queries import QueryPlanner
 
 Keys = tuple[tuple[e.Expression, e.Expression], ...]
 
@@ -66,7 +67,7 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     _check_side(tables, join.right, second)
     if isinstance(join.left, s.TablePrimary):
         _check_side(tables, join.left, first)
-    key = _key(tables, second.relation)
+    key = key_of(planner, second.relation)
     if key is None:
         raise planner.error(
             join.right,
@@ -156,11 +157,10 @@ def _absent(table: Table) -> Table:
 # -- latest ------------------------------------------------------------------------------------------------------------
 
 
-def _key(tables: FromPlanner, relation: Relation) -> tuple[int, ...] | None:
+def key_of(planner: QueryPlanner, relation: Relation) -> tuple[int, ...] | None:
     """The columns that say which row a row replaces: of running totals, or declared for the stream below."""
     if relation.update_key is not None:
         return tuple(relation.schema.names.index(name) for name in relation.update_key)
-    planner = tables.planner
     name, columns = relation.node, list(range(len(relation.schema)))
     for node in reversed(planner.nodes):
         if node.name == name and isinstance(node.spec, MapSpec):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -98,9 +98,16 @@ def _every(spec: Spec) -> Spec:
     return spec
 
 
+def _chooses(node: Node) -> bool:
+    """Whether what an operator gives of a key depends on how busy the engine is."""
+    return _drops(node.spec) or any(edge.updates for edge in node.edges)
+
+
 def _drops(spec: Spec) -> bool:
     """Whether what an operator gives of a key depends on which rows it takes together, or in which order."""
     match spec:
+        case AggregateSpec(newest=True):
+            return True
         case AggregateSpec(window=None) | TopSpec(closes_at=None):
             return spec.emit == "latest" or not spec.ordered
         case FilterSpec():
@@ -113,21 +120,31 @@ def _drops(spec: Spec) -> bool:
 def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
     """Whether a query reads all rows of an update stream that does not give all of them."""
     nodes = {node.name: node for node in plan.nodes}
-    read = {_source(node.inputs[0], nodes) for node in plan.nodes if _reads_all(node.spec)}
+    reading = [node for node in plan.nodes if _reads_all(node.spec)]
+    read = {name for node in reading for name in _path(node.inputs[0], nodes)}
     other = any(
-        query.output in read and any(_drops(node.spec) for node in query.nodes)
+        query.output in read and any(map(_chooses, query.nodes))
         for query in map(catalog.queries.__getitem__, plan.reads_queries)
     )
-    return other or any(name in nodes and _drops(nodes[name].spec) for name in read)
+    own = any(edge.updates for node in reading for edge in node.edges)
+    return own or other or any(name in nodes and _chooses(nodes[name]) for name in read)
+
+
+def sheds(plan: QueryPlan) -> bool:
+    """Whether a query loses tuples by chance."""
+    return any(edge.shed is not None for node in plan.nodes for edge in node.edges)
 
 
 def _reads_all(spec: Spec) -> bool:
-    windowed = isinstance(spec, WindowSpec) or (isinstance(spec, AggregateSpec) and spec.window is not None)
+    windowed = isinstance(spec, WindowSpec) or (
+        isinstance(spec, AggregateSpec) and spec.window is not None and not spec.newest
+    )
     return windowed or isinstance(spec, SequenceSpec)
 
 
-def _source(name: str, nodes: dict[str, Node]) -> str:
-    """What is read, below the operators that look at one row at a time."""
+def _path(name: str, nodes: dict[str, Node]) -> Iterator[str]:
+    """What is read, through the operators that look at one row at a time, and those."""
     while name in nodes and isinstance(nodes[name].spec, MapSpec | SelectSpec | SortSpec):
+        yield name
         (name,) = nodes[name].inputs
-    return name
+    yield name

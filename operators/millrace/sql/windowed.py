@@ -34,6 +34,11 @@ def windowed_rows(
     window = relation.window
     if window is None or window.spec is None:
         return replace(relation, window=None), condition
+    if window.latest is not None:
+        raise planner.error(
+            window.latest[1],
+            "LATEST over windows takes a window as one update, whole or not at all: aggregate it, GROUP BY its key",
+        )
     relation = _without_bounds(planner, relation)
     if isinstance(window.spec, SessionWindow):
         return _session_rows(planner, condition, relation, window)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.operators.intervals import parse_interval
+from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
@@ -33,12 +34,16 @@ class Window:
     place       where it is written, for errors
     partition   what SESSION is cut by, as written
     joint       it is not written but follows from GROUP BY, and brings no columns
+    key         the update key of what it is over, if that is an update stream (positions)
+    latest      an update queue of these windows, and LATEST that wrote it
     """
 
     spec: TimeWindow | SessionWindow | RowWindow | None
     place: s.Node
     partition: tuple[s.Expr, ...] = ()
     joint: bool = False
+    key: tuple[int, ...] | None = None
+    latest: tuple[EdgeSpec, s.Latest] | None = None
 
 
 def window_of(sql: str, call: s.TableFunction, constant_us: Callable[[s.Expr], int]) -> Window:

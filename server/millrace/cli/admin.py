@@ -50,6 +50,7 @@ def groups() -> dict[str, typer.Typer]:
     made["query"].command("order")(linked(query_order))
     made["stream"].command("drop")(linked(_drop("stream")))
     made["sink"].command("drop")(linked(_drop("sink")))
+    made["operator"].command("queue")(linked(operator_queue))
     made["component"].command("table")(linked(component_table))
     made["component"].command("weight")(linked(component_weight))
     made["strategy"] = typer.Typer(help="Which operator runs next.", no_args_is_help=True)
@@ -65,10 +66,9 @@ def groups() -> dict[str, typer.Typer]:
 
 def _group(kind: str) -> typer.Typer:
     group = typer.Typer(help=HELP[kind], no_args_is_help=True)
+    showers: dict[str, Callable[..., None]] = {"component": component_show, "stream": stream_show}
     group.command("list", help=f"List all {PLURALS[kind]}.")(linked(_lister(kind)))
-    group.command("show", help=f"Show one {kind}, whole.")(
-        linked(component_show if kind == "component" else _shower(kind))
-    )
+    group.command("show", help=f"Show one {kind}, whole.")(linked(showers.get(kind) or _shower(kind)))
     return group
 
 
@@ -265,6 +265,66 @@ def query_order(
     """Change how a query's joins take and give rows, while they run. No pair is lost or repeated."""
     answer = link.put(f"queries/{segment(name)}/order", {"join": order.value, "alpha": alpha})
     _done(link, answer, f"joins of {name} go by {order.value} now")
+
+
+# -- update queues -----------------------------------------------------------------------------------------------------
+
+
+class QueueKind(StrEnum):
+    APPEND = "append"
+    FIFO = "fifo"
+    INPLACE = "inplace"
+    LINECUTTING = "linecutting"
+
+
+def operator_queue(
+    link: Link,
+    name: Name,
+    kind: Annotated[QueueKind, typer.Argument(help="Everything, or the newest of each key by this policy.")],
+    position: Annotated[int, typer.Option("--input", min=0, help="Which of its inputs, from 0.")] = 0,
+) -> None:
+    """Exchange the queue of an operator's input while it runs."""
+    answer = link.put(f"operators/{segment(name)}/queue", {"kind": kind.value, "input": position})
+    lost = f", {answer['superseded']} tuples superseded by it" if answer["superseded"] else ""
+    _done(link, answer, f"input {position} of {name} has a queue of kind {kind.value} now{lost}")
+
+
+def stream_show(
+    link: Link,
+    name: Name,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="How stale its update queues are, and which keys most.")
+    ] = False,
+    worst: Annotated[int, typer.Option(min=0, max=1000, help="With --stale: so many keys of each queue.")] = 10,
+) -> None:
+    """Show one stream, whole, or how stale what LATEST keeps of it is."""
+    if not stale:
+        _print(link, link.get(f"streams/{segment(name)}"))
+        return
+    queues = link.get(f"streams/{segment(name)}/stale?worst={worst}")
+    if link.as_json:
+        show.as_json(queues)
+        return
+    if not queues:
+        show.out(f"nobody reads {name} by LATEST: no queue of it supersedes anything")
+    for queue in queues:
+        show.out(
+            f"{queue['operator']}, input {queue['input']}: {queue['kind']}, {queue['keys']} keys, "
+            f"{queue['waiting']} waiting, "
+            f"{queue['superseded']} superseded; stale on the average: queue {_milliseconds(queue['queue_mean_us'])}, "
+            f"application {_milliseconds(queue['application_mean_us'])}"
+        )
+        if queue["worst"]:
+            rows = [[_key_words(one["key"]), _milliseconds(one["stale_us"])] for one in queue["worst"]]
+            show.table(("key", "stale for"), rows)
+
+
+def _key_words(key: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in key.items()) or "(one row)"
+
+
+def _milliseconds(us: float) -> str:
+    return f"{us / 1000:.3f} ms"
 
 
 # -- scheduling --------------------------------------------------------------------------------------------------------

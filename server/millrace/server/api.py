@@ -107,6 +107,16 @@ class PauseRequest(BaseModel):
     reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
 
 
+class QueueRequest(BaseModel):
+    """The queue of an operator's input from now on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    kind: Literal["append", "fifo", "inplace", "linecutting"] = Field(
+        description="Everything, or the newest of each key: to the end, in the old one's place, the rare ones first."
+    )
+    input: int = Field(default=0, ge=0, le=1_000, description="Which of its inputs, from 0.")
+
+
 Name = Annotated[str, Path(max_length=1_000)]
 
 
@@ -321,6 +331,14 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     async def stream(name: Name, response: Response) -> dict[str, Any]:
         return look.tagged(response, "stream", name)
 
+    @app.get(
+        "/api/v1/streams/{name}/stale",
+        responses=refusals(404),
+        summary="How stale the update queues behind a stream are, with their worst keys",
+    )
+    async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> list[dict[str, Any]]:
+        return daemon.stale(name, worst)
+
     @app.delete(
         "/api/v1/streams/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a stream that no query reads"
     )
@@ -356,7 +374,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:
         look.at("query", name)
-        return daemon.engine.why(name)
+        return daemon.catalog.why(name)
 
     @app.post(
         "/api/v1/queries/{name}/pause",
@@ -522,6 +540,20 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     )
     async def set_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         return await change(name, True, response, if_match)
+
+    @app.put(
+        "/api/v1/operators/{name}/queue",
+        responses=tagged(404, 409, 412),
+        summary="Exchange the queue of an operator's input while it runs",
+    )
+    async def set_queue(
+        name: Name, request: QueueRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        look.at("operator", name)
+        check = look.unless_changed("operator", name, if_match)
+        answer = await daemon.catalog.set_queue(name, request.kind, request.input, check)
+        look.tagged(response, "operator", name)
+        return answer
 
     @app.delete("/api/v1/operators/{name}/break", responses=tagged(404, 409, 412), summary="Unset a break point")
     async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:

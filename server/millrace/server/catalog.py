@@ -33,17 +33,20 @@ from millrace.engine.events import (
     ResumeQuery,
     SetBreak,
     SetOrder,
+    SetQueue,
     SetStrategy,
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.join import Order as JoinOrder
+from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided
+from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
 from millrace.server.feeds import Feeds
+from millrace.server.freshness import Freshness
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
-from millrace.server.runner import Runner
+from millrace.server.runner import Runner, key_of
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store, StoreError
 from millrace.server.writers import StdoutWriter, Writer, open_file
@@ -225,6 +228,18 @@ class Catalog:
                     f"query {name} would have other columns than {', '.join(writing)} writes: drop that sink first",
                     code="in_use",
                 )
+        if before is not None and step.plan.update_key != before.update_key:
+            newest = [
+                sink
+                for sink, made in self._sinks.items()
+                if made.definition.query == name and made.definition.on_slow == "latest"
+            ]
+            if newest:
+                raise Refuse(
+                    f"query {name} would have another update key than {', '.join(newest)} keeps the newest rows by: "
+                    "drop that sink first",
+                    code="in_use",
+                )
 
     def _commands(self, step: Planned) -> list[CommandBody]:
         match step:
@@ -253,7 +268,7 @@ class Catalog:
                 case CreateQuery(query, replaces=True):
                     self._replace_outlet(query)
                 case CreateQuery(query):
-                    self._runner.add_outlet(query.name, query.schema)
+                    self._runner.add_outlet(query)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
@@ -267,9 +282,10 @@ class Catalog:
         """Who reads a replaced query reads on; subscribers who were promised other columns are told that it ended."""
         before = self._runner.outlets[query.name]
         if before.schema == query.schema:
+            before.key = key_of(query)
             return
         self._runner.remove_outlet(query.name)
-        self._runner.add_outlet(query.name, query.schema).next_sequence = before.next_sequence
+        self._runner.add_outlet(query).next_sequence = before.next_sequence
 
     async def _done(self, step: Planned, writers: dict[str, Writer]) -> None:
         """Begin and end what writes files."""
@@ -291,9 +307,12 @@ class Catalog:
 
     def _add_sink(self, definition: SinkDefinition, writer: Writer) -> None:
         slow = Slow(definition.on_slow, definition.slow_limit)
-        consumer = WriterSink(definition.name, slow, writer)
+        outlet = self._runner.outlets[definition.query]
+        bound_us = definition.freshness_us
+        freshness = None if bound_us is None else Freshness(bound_us, outlet.key or ())
+        consumer = WriterSink(definition.name, slow, writer, freshness, self._runner.now_us)
         self._sinks[definition.name] = _Made(definition, consumer)
-        self._runner.outlets[definition.query].add(consumer)
+        outlet.add(consumer)
 
     async def _end_sink(self, name: str) -> None:
         made = self._sinks.pop(name)
@@ -301,6 +320,18 @@ class Catalog:
         if outlet is not None:
             outlet.remove(made.consumer)
         await made.consumer.close()
+
+    def why(self, query: str) -> dict[str, Any]:
+        """What keeps a query from giving rows, and which of its sinks got rows that were older than they promise."""
+        found = self._engine.why(query)
+        told = [
+            sentence
+            for name, made in self._sinks.items()
+            if made.definition.query == query and made.consumer.freshness is not None
+            for sentence in [made.consumer.freshness.sentence(name)]
+            if sentence is not None
+        ]
+        return {**found, "text": " ".join([found["text"], *told])}
 
     def sinks(self) -> list[dict[str, Any]]:
         now_us = self._runner.now_us()
@@ -318,6 +349,8 @@ class Catalog:
                 "delivered": made.consumer.delivered,
                 "held": made.consumer.held,
                 "dropped": made.consumer.dropped,
+                "superseded": made.consumer.superseded,
+                "freshness": None if made.consumer.freshness is None else made.consumer.freshness.to_data(),
                 "lag_us": made.consumer.lag_us(now_us),
                 "sql": made.definition.sql,
             }
@@ -374,6 +407,11 @@ class Catalog:
         self, query: str, order: JoinOrder | None, alpha: float | None, check: Check = _nothing
     ) -> dict[str, Any]:
         return await self._change("order", lambda: self._runner.command(SetOrder(query, order, alpha)), check)
+
+    async def set_queue(
+        self, operator: str, kind: QueueKind, position: int = 0, check: Check = _nothing
+    ) -> dict[str, Any]:
+        return await self._change("queue", lambda: self._runner.command(SetQueue(operator, kind, position)), check)
 
     async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
@@ -494,6 +532,7 @@ class Catalog:
                 if query["state"] != "running" and not self._runner.holds(query["name"])
             ),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
+            queues=exchanged(self._engine, self.known.queries),
         )
 
     def _outlasts(self, component: ComponentDecisions) -> bool:

@@ -140,10 +140,11 @@ class LimitsSection(Section):
     connections: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Connections open at once; more are turned away."
     )
-    on_slow: Literal["wait", "drop_oldest", "disconnect"] = Field(
+    on_slow: Literal["wait", "drop_oldest", "disconnect", "latest"] = Field(
         default="disconnect",
         description="What happens when a subscriber falls behind by `slow_limit`: the query waits (is paused, for "
-        "everyone) until it has caught up, its oldest rows are dropped, or its subscription is ended. "
+        "everyone) until it has caught up, its oldest rows are dropped, or its subscription is ended. With `latest` an "
+        "update stream's subscriber gets the newest row of each key; the subscribers of other queries wait. "
         "Sinks say it in their WITH options.",
     )
     slow_limit: int = Field(

@@ -28,7 +28,7 @@ from millrace.engine.engine import Engine
 from millrace.functions.loading import FunctionsError
 from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
-from millrace.protocol import Limits, MillraceError
+from millrace.protocol import Limits, MillraceError, Refuse
 from millrace.server.api import build
 from millrace.server.catalog import Catalog, Defaults
 from millrace.server.config import (
@@ -43,8 +43,10 @@ from millrace.server.config import (
 from millrace.server.connection import Connection, Hall
 from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
+from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
 from millrace.server.metrics import Metrics, version
+from millrace.server.names import nearest
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
@@ -173,6 +175,18 @@ class Daemon:
             **engine.get(late.name, {}),
         }
         return {**shown, "tuples": origin["late"], "connections": 0, "bytes": 0, "rejected": 0}
+
+    def stale(self, stream: str, worst: int) -> list[dict[str, Any]]:
+        """How stale the update queues behind a stream are; keys as JSON can say them."""
+        if stream not in self.catalog.known.streams:
+            raise Refuse(
+                f"there is no stream {stream}{nearest(stream, [*self.catalog.known.streams])}", code="unknown_stream"
+            )
+        found = self.engine.stale(stream, worst)
+        for queue in found:
+            for one in queue["worst"]:
+                one["key"] = {name: in_json(value) for name, value in one["key"].items()}
+        return found
 
     def operators(self) -> list[dict[str, Any]]:
         """The engine's operators. Waiting goes on by the clock while the engine has nothing to do."""

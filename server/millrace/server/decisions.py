@@ -11,10 +11,12 @@ from shlex import quote
 
 from pydantic import BaseModel, ConfigDict
 
-from millrace.engine import views
+from millrace.engine import edges, views
 from millrace.engine.engine import Engine
-from millrace.engine.events import CommandBody, PauseQuery, SetBreak, SetOrder, SetStrategy, SetWeight
+from millrace.engine.events import CommandBody, PauseQuery, SetBreak, SetOrder, SetQueue, SetStrategy, SetWeight
+from millrace.engine.plan import QueryPlan
 from millrace.operators.join import Order as JoinOrder
+from millrace.operators.queues.edge import QueueKind
 
 
 class Part(BaseModel):
@@ -65,12 +67,21 @@ class JoinDecision(Part):
     alpha: float
 
 
+class QueueDecision(Part):
+    """An operator's input that has another queue than its query's statement says."""
+
+    operator: str
+    input: int
+    kind: QueueKind
+
+
 class Decisions(Part):
     """Everything that was decided."""
 
     components: tuple[ComponentDecisions, ...] = ()
     paused: tuple[PausedQuery, ...] = ()
     joins: tuple[JoinDecision, ...] = ()
+    queues: tuple[QueueDecision, ...] = ()
 
     def commands(self, engine: Engine) -> list[CommandBody]:
         """What makes it so again in this engine, which has the same streams and queries."""
@@ -81,6 +92,7 @@ class Decisions(Part):
             made.append(SetWeight(names.get(component.first, component.component), component.weight))
             made += [SetBreak(operator, True) for operator in component.breaks]
         made += [SetOrder(join.query, join.order, join.alpha) for join in self.joins]
+        made += [SetQueue(queue.operator, queue.kind, queue.input) for queue in self.queues]
         return made + [PauseQuery(paused.query, paused.reason) for paused in self.paused]
 
     def shell(self) -> list[str]:
@@ -97,6 +109,10 @@ class Decisions(Part):
                 made.append(f"millrace component weight {name} {component.weight}")
             made += [f"millrace break set {quote(operator)}" for operator in component.breaks]
         made += [f"millrace query order {quote(join.query)} {join.order} --alpha {join.alpha}" for join in self.joins]
+        made += [
+            f"millrace operator queue {quote(queue.operator)} {queue.kind} --input {queue.input}"
+            for queue in self.queues
+        ]
         return made + [
             f"millrace query pause {quote(paused.query)} --reason {quote(_one_line(paused.reason))}"
             for paused in self.paused
@@ -106,6 +122,17 @@ class Decisions(Part):
 def decided(engine: Engine) -> tuple[ComponentDecisions, ...]:
     """What holds in this engine now."""
     return tuple(ComponentDecisions.model_validate(found) for found in views.decisions(engine))
+
+
+def exchanged(engine: Engine, planned: Mapping[str, QueryPlan]) -> tuple[QueueDecision, ...]:
+    """The queues that are not what the statements say any more."""
+    return tuple(
+        QueueDecision(operator=operator, input=position, kind=kind)
+        for name, query in sorted(engine.queries_by_name.items())
+        if name in planned
+        for (operator, position), kind in edges.kinds(query.plan).items()
+        if edges.kinds(planned[name]).get((operator, position), kind) != kind
+    )
 
 
 def component_names(engine: Engine) -> dict[str, str]:

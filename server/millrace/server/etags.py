@@ -20,7 +20,7 @@ DECIDED: Final[Mapping[str, tuple[str, ...]]] = {
     "query": ("name", "fields", "order", "operators", "state", "reason", "sql"),
     "sink": ("name", "query", "type", "path", "format", "on_slow", "slow_limit", "sql"),
     "component": ("name", "operators", "strategy", "strategies", "weight", "breaks"),
-    "operator": ("name", "kind", "component", "queries", "strategy", "break"),
+    "operator": ("name", "kind", "component", "queries", "strategy", "break", "queues"),
     "catalog": ("statements", "decisions"),
 }
 # Half of SHA-256: nobody attacks with definitions, and a person can still compare it by eye.

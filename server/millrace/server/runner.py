@@ -49,9 +49,9 @@ from millrace.engine.events import (
     WakeAt,
     WatchProgress,
 )
-from millrace.engine.plan import StreamDefinition
+from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
-from millrace.protocol import MAX_INT64, Schema
+from millrace.protocol import MAX_INT64
 from millrace.server.clock import Clock
 from millrace.server.sink import Outlet
 
@@ -205,8 +205,11 @@ class Runner:
         """The feed went with its stream."""
         self.feeds.pop((stream, feed), None)
 
-    def add_outlet(self, query: str, schema: Schema) -> Outlet:
-        outlet = Outlet(query, schema, self._retain, lambda wait, reason: self._wait(query, wait, reason))
+    def add_outlet(self, plan: QueryPlan) -> Outlet:
+        query = plan.name
+        outlet = Outlet(
+            query, plan.schema, self._retain, lambda wait, reason: self._wait(query, wait, reason), key_of(plan)
+        )
         self.outlets[query] = outlet
         return outlet
 
@@ -489,6 +492,11 @@ class Stopwatch:
 
 def _ignore(*_: object) -> None:
     """The default listener."""
+
+
+def key_of(plan: QueryPlan) -> list[int] | None:
+    """Where the update key of a query's rows stands, if they have one."""
+    return None if plan.update_key is None else [plan.schema.names.index(name) for name in plan.update_key]
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
@@ -18,6 +18,8 @@ import structlog
 
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
+from millrace.server.freshness import Freshness
+from millrace.server.newest import Newest
 from millrace.server.writers import Writer
 
 log = structlog.get_logger()
@@ -25,7 +27,7 @@ log = structlog.get_logger()
 # The label under which the metrics count all subscribers of a query.
 SUBSCRIPTIONS: Final = "subscriptions"
 
-OnSlow = Literal["wait", "drop_oldest", "disconnect"]
+OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Counts:
 
     delivered: int = 0
     dropped: int = 0
+    superseded: int = 0
     held: int = 0
     lag_us: int = 0
 
@@ -50,7 +53,8 @@ class Consumer:
     """Takes rows at its own pace.
 
     `held` counts the tuples that wait here. Under `drop_oldest` it never exceeds the limit; under `wait` it exceeds it
-    by what the engine delivers in one step at most, because the query is paused at the next.
+    by what the engine delivers in one step at most, because the query is paused at the next. Under `latest` it holds
+    the newest row of each key, and no limit matters.
     """
 
     def __init__(self, name: str, slow: Slow, label: str) -> None:
@@ -61,6 +65,7 @@ class Consumer:
         self.delivered = 0
         self.dropped = 0
         self.drained: Callable[[], None] = _nothing
+        self._newest: Newest | None = None
         self._queue: deque[tuple[int, Batch]] = deque()
 
     @property
@@ -73,15 +78,34 @@ class Consumer:
         """Whether a query that waited may go on: at half the limit, so that it does not stop and go at every row."""
         return self.held <= self.slow.limit // 2
 
+    def keep_newest(self, schema: Schema, key: Sequence[int]) -> None:
+        """Hold the newest row of each key from now on. A replaced query finds a sink that does so already."""
+        if self._newest is None:
+            self._newest = Newest(schema, key)
+
+    @property
+    def superseded(self) -> int:
+        """Rows that a newer one of their key has replaced while they waited."""
+        return 0 if self._newest is None else self._newest.superseded
+
     def put(self, sequence: int, batch: Batch) -> None:
-        self._queue.append((sequence, batch))
-        self.held += len(batch)
+        if self._newest is None:
+            self._queue.append((sequence, batch))
+            self.held += len(batch)
+        else:
+            before = self._newest.waiting
+            self._newest.put(sequence, batch)
+            self.held += self._newest.waiting - before
         self.pump()
+        if self._newest is not None:
+            return
         if self.held > self.slow.limit:
             self._fall_behind()
 
     def progressed(self, value_us: int) -> None:
-        """The query's rows are complete below this time; consumers that do not tell anyone ignore it."""
+        """The query's rows are complete below this time."""
+        if self._newest is not None:
+            self._newest.promised(value_us)
 
     def pump(self) -> None:
         """Pass on as much as can be passed on now."""
@@ -96,6 +120,8 @@ class Consumer:
 
     def take(self, most: int) -> tuple[int, Batch] | None:
         """The oldest rows held, at most so many, and the number of the first."""
+        if most > 0 and not self._queue and self._newest is not None:
+            self._queue.extend(self._newest.take(most))
         if not self._queue or most <= 0:
             return None
         sequence, batch = self._queue[0]
@@ -108,7 +134,9 @@ class Consumer:
 
     def lag_us(self, now_us: int) -> int:
         """The age of the oldest row that waits here."""
-        return max(now_us - int(self._queue[0][1].arrival[0]), 0) if self._queue else 0
+        if self._queue:
+            return max(now_us - int(self._queue[0][1].arrival[0]), 0)
+        return 0 if self._newest is None else self._newest.oldest_us(now_us)
 
     def passed_on(self, tuples: int) -> None:
         """So many of the tuples taken have left."""
@@ -139,12 +167,21 @@ class Outlet:
 
     `next_sequence` is the number of the next row. `_retained` holds the newest rows, at least as many as asked for
     if there were so many, for subscribers who want to begin earlier. Without `wait` nothing can be made to wait for a
-    slow consumer: one that asks for it loses its oldest rows instead.
+    slow consumer: one that asks for it loses its oldest rows instead. `key` is that of an update stream (positions); of
+    rows without one nothing is the newest, and a consumer that asks for it is waited for.
     """
 
-    def __init__(self, query: str, schema: Schema, retain: int, wait: Callable[[bool, str], None] | None) -> None:
+    def __init__(
+        self,
+        query: str,
+        schema: Schema,
+        retain: int,
+        wait: Callable[[bool, str], None] | None,
+        key: Sequence[int] | None = None,
+    ) -> None:
         self.query = query
         self.schema = schema
+        self.key = key
         self.next_sequence = 0
         self.consumers: list[Consumer] = []
         self.waiting = False
@@ -170,6 +207,11 @@ class Outlet:
     def add(self, consumer: Consumer, from_sequence: int | None = None) -> int:
         """Let the consumer have every row from a number on (default: the next); the number of the first it gets."""
         first = self.first(from_sequence)
+        if consumer.slow.policy == "latest":
+            if self.key is None:
+                consumer.slow = replace(consumer.slow, policy="wait")
+            else:
+                consumer.keep_newest(self.schema, self.key)
         if self._wait is None and consumer.slow.policy == "wait":
             consumer.slow = replace(consumer.slow, policy="drop_oldest")
         consumer.drained = self._look_for_slow_ones
@@ -186,6 +228,7 @@ class Outlet:
             self.consumers.remove(consumer)
             self._gone.delivered += consumer.delivered
             self._gone.dropped += consumer.dropped
+            self._gone.superseded += consumer.superseded
             self._look_for_slow_ones()
 
     def counts(self, now_us: int) -> dict[str, Counts]:
@@ -195,6 +238,7 @@ class Outlet:
             at = found.setdefault(consumer.label, Counts())
             at.delivered += consumer.delivered
             at.dropped += consumer.dropped
+            at.superseded += consumer.superseded
             at.held += consumer.held
             at.lag_us = max(at.lag_us, consumer.lag_us(now_us))
         return found
@@ -273,6 +317,7 @@ class Subscription(Consumer):
         self._progress: int | None = None
 
     def progressed(self, value_us: int) -> None:
+        super().progressed(value_us)
         self._progress = value_us
         self.pump()
 
@@ -280,7 +325,7 @@ class Subscription(Consumer):
         while (taken := self.take(self._sender.room())) is not None:
             self._sender.send_rows(*taken)
             self.passed_on(len(taken[1]))
-        if self._progress is not None and not self._queue and self._sender.writable():
+        if self._progress is not None and not self.held and self._sender.writable():
             value, self._progress = self._progress, None
             self._sender.send_progress(value)
 
@@ -291,8 +336,17 @@ class Subscription(Consumer):
 class WriterSink(Consumer):
     """Rows to a writer (a file, the standard output) in a thread of its own, as many at a time as have gathered."""
 
-    def __init__(self, name: str, slow: Slow, writer: Writer) -> None:
+    def __init__(
+        self,
+        name: str,
+        slow: Slow,
+        writer: Writer,
+        freshness: Freshness | None = None,
+        now_us: Callable[[], int] = lambda: 0,
+    ) -> None:
         super().__init__(name, slow, name)
+        self.freshness = freshness
+        self._now_us = now_us
         self.failed: str | None = None
         self._writer = writer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
@@ -301,19 +355,20 @@ class WriterSink(Consumer):
     def pump(self) -> None:
         if self.failed is not None:
             self._drop(self.held)
-        elif self._writing is None and self._queue:
-            batches = [batch for _, batch in self._queue]
-            self._queue.clear()
+        elif self._writing is None and self.held:
+            batches = []
+            while (taken := self.take(self.held)) is not None:
+                batches.append(taken[1])
             self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batches)
             tuples = sum(map(len, batches))
-            self._writing.add_done_callback(lambda writing: self._written(writing, tuples))
+            self._writing.add_done_callback(lambda writing: self._written(writing, tuples, batches))
 
     def _write(self, batches: list[Batch]) -> None:
         for batch in batches:
             self._writer.write(batch)
         self._writer.flush()
 
-    def _written(self, writing: asyncio.Future[None], tuples: int) -> None:
+    def _written(self, writing: asyncio.Future[None], tuples: int, batches: Sequence[Batch]) -> None:
         self._writing = None
         error = writing.exception()
         if error is not None:
@@ -324,6 +379,9 @@ class WriterSink(Consumer):
             self.drained()
         else:
             self.passed_on(tuples)
+            if self.freshness is not None:
+                for batch in batches:
+                    self.freshness.written(batch, self._now_us())
         self.pump()
 
     def ended(self, code: str, text: str) -> None:

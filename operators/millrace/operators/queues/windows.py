@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, Batch, Int64s
+from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
 from millrace.operators.queues.pages import Pages
 from millrace.operators.queues.queue import Floor, Paging, Queue, Staleness
 from millrace.operators.queues.update import BUCKETS, REMEMBERED, Scheduler
@@ -207,6 +207,7 @@ class WindowQueue(Queue):
         self._takeable = 0
         self._floor = Floor()
         self._promise = BEGINNING
+        self.newest_us = BEGINNING
         self._showing: list[Key] = []
         self._served_us = 0
         self._areas = [0.0, 0.0]
@@ -240,6 +241,7 @@ class WindowQueue(Queue):
 
     def enqueue(self, batch: Batch, now_us: int) -> None:
         self._pass_time(now_us)
+        self.newest_us = max(self.newest_us, int(batch.ts.max()))
         freed: list[int] = []
         sources: list[int] = []
         targets: list[int] = []
@@ -419,6 +421,15 @@ class WindowQueue(Queue):
     def pending(self) -> bool:
         """Whether serving would give a tuple or the end of a window."""
         return bool(self._ready) or any(self._cells[key].committed is None for key in self._line)
+
+    def next_end(self) -> int | None:
+        """Where the next window ends that a tuple here is or may be in; None if nothing waits for its end."""
+        if not self.holds:
+            return None
+        known = self._promise if self._promise != BEGINNING else self.newest_us - self.window.size_us
+        floor = self.floor_us()
+        start = self._passed(known if floor == END_OF_TIME else max(known, floor)) + self.window.slide_us
+        return self._end(start) if start <= self.newest_us else None
 
     def _count(self, key: Key, cell: KeyCell) -> None:
         """How many of the key's tuples could be taken now: those of its window in processing, and of the one that
@@ -645,15 +656,17 @@ class WindowQueue(Queue):
             [list(key) for key in self._line],
             [list(key) for key in self._ready],
             [list(key) for key in self._showing],
-            [self.scheduler, self.superseded, self._takeable, self._promise, self._served_us, self._known_us],
-            [self._key_time, self.cost_us, self._forget_at, self._areas, self._histograms, self._floor.save()],
+            [self.scheduler, self.superseded, self._takeable, self._promise, self.newest_us],
+            [self._served_us, self._known_us, self._key_time, self.cost_us, self._forget_at],
+            [self._areas, self._histograms, self._floor.save()],
             self._pages.save(),
         ]
 
     def restore(self, data: Any) -> None:
-        cells, line, ready, showing, own, rest, pages = data
-        self.scheduler, self.superseded, self._takeable, self._promise, self._served_us, self._known_us = own
-        self._key_time, self.cost_us, self._forget_at, self._areas, self._histograms, floor = rest
+        cells, line, ready, showing, own, told, measured, pages = data
+        self.scheduler, self.superseded, self._takeable, self._promise, self.newest_us = own
+        self._served_us, self._known_us, self._key_time, self.cost_us, self._forget_at = told
+        self._areas, self._histograms, floor = measured
         self._floor.restore(floor)
         self._pages.restore(pages)
         self._cells.clear()

@@ -1,0 +1,137 @@
+"""LATEST and SHED RANDOM: what the first operator that reads a table keeps of it.
+
+The relation carries the edge until an operator is added above it. Of windows, the edge belongs to the aggregate: WHERE
+tests rows before they are in a window, and so before the queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, get_args
+
+from millrace.operators import expression as e
+from millrace.operators.queues.edge import EdgeSpec, QueueKind
+from millrace.operators.spec import MapSpec, TimeWindow
+from millrace.protocol import Refuse
+from millrace.sql import syntax as s
+from millrace.sql.binder import Relation
+from millrace.sql.errors import did_you_mean
+from millrace.sql.sequences import key_of
+
+if TYPE_CHECKING:
+    from millrace.sql.queries import QueryPlanner
+
+KINDS: Final[tuple[QueueKind, ...]] = get_args(QueueKind)
+
+
+def edged(planner: QueryPlanner, table: s.TablePrimary, relation: Relation) -> Relation:
+    """The table as its LATEST or SHED wants it read."""
+    if table.latest is not None and table.shed is not None:
+        raise planner.error(
+            table.shed,
+            "an edge has one policy: LATEST keeps the newest of each key and sheds nothing; leave one of the two out",
+        )
+    if (table.latest is not None or table.shed is not None) and not relation.edge.plain:
+        raise planner.error(
+            table.latest or table.shed or table,
+            "an edge has one policy, and what stands in parentheses has one already",
+        )
+    if table.latest is not None:
+        return _latest(planner, table.latest, relation)
+    if table.shed is not None:
+        return _shed(planner, table.shed, relation)
+    return relation
+
+
+def settled(planner: QueryPlanner, relation: Relation) -> Relation:
+    """The rows behind their edge, for an operator that takes all that waits at once: its queue would have nothing to
+    choose from. An operator that takes them as it gets its turns stands between."""
+    if relation.edge.plain:
+        return relation
+    columns = [(one.name, e.Column(one.type, one.nullable, at, one.name)) for at, one in enumerate(relation.schema)]
+    made = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+    return replace(made, alias=relation.alias, time_name=relation.time_name, update_key=relation.update_key)
+
+
+def _latest(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> Relation:
+    if planner.options.order == "event":
+        raise planner.error(
+            latest,
+            "LATEST serves keys in an order of its own, and waiting for the order of time would make every row as old "
+            "as the oldest: create the query WITH (order = 'arrival')",
+        )
+    window = relation.window
+    key = key_of(planner, relation) if window is None else window.key
+    if key is None:
+        raise planner.error(
+            latest,
+            "LATEST keeps the newest row of each key, and nothing says what the key is: expected a stream "
+            "WITH (update_key = '...'), or a query that gives an update stream (GROUP BY without a window)",
+        )
+    if not relation.time_known:
+        raise planner.error(latest, "newest means newest by time, and the tuples of a latent stream have none")
+    kind = _kind(planner, latest, relation)
+    if window is not None and window.spec is not None:
+        return _windowed(planner, latest, relation, EdgeSpec(kind, key))
+    if latest.commit is not None:
+        raise planner.error(
+            latest,
+            f"{latest.commit.upper()} says when a window is committed to, and there is none: write FROM TUMBLE(...) or "
+            "HOP(...) LATEST, or leave it out",
+        )
+    names = tuple(relation.schema.names[at] for at in key)
+    edge = EdgeSpec() if kind == "append" else EdgeSpec(kind, key)
+    return replace(relation, edge=edge, update_key=names, ordered=relation.ordered and not edge.updates)
+
+
+def _kind(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> QueueKind:
+    """The scheduler: as written, else as the stream says."""
+    if latest.using is None:
+        return next(
+            (stream.queue for name, stream in planner.catalog.streams.items()
+             if name in planner.streams and planner.below(relation.node, MapSpec) == stream.source),
+            "inplace",
+        )  # fmt: skip
+    for kind in KINDS:
+        if kind == latest.using.text:
+            return kind
+    hint = did_you_mean(latest.using.text, KINDS) or f"; there are {', '.join(kind.upper() for kind in KINDS)}"
+    raise planner.error(latest.using, f"there is no queue {latest.using.text}{hint}")
+
+
+def _windowed(planner: QueryPlanner, latest: s.Latest, relation: Relation, edge: EdgeSpec) -> Relation:
+    window = relation.window
+    assert window is not None
+    if not isinstance(window.spec, TimeWindow):
+        raise planner.error(
+            latest, "LATEST is of windows that have one length in time, TUMBLE and HOP: sessions and ROWS have none"
+        )
+    if not edge.updates:
+        raise planner.error(
+            latest, "LATEST drops windows that a newer one has superseded: expected USING FIFO, INPLACE or LINECUTTING"
+        )
+    for option, wrong in (("flush", planner.options.flush != "none"), ("partial", planner.options.partial == "emit")):
+        if wrong:
+            raise planner.error(
+                latest, f"{option} has no meaning over LATEST windows, which are whole and given at once"
+            )
+    commit = latest.commit or "lazy"
+    edge = replace(edge, window=window.spec, commit=commit)
+    return replace(relation, window=replace(window, latest=(edge, latest)))
+
+
+def _shed(planner: QueryPlanner, shed: s.Shed, relation: Relation) -> Relation:
+    edge = EdgeSpec(shed=shed.bound)
+    if relation.update_key is not None:
+        raise planner.error(
+            shed,
+            "a row that is shed from an update stream would leave its key's old row in force: write LATEST instead",
+        )
+    try:
+        edge.check(relation.schema, "this edge")
+    except Refuse:
+        raise planner.error(shed, f"expected a number of tuples from 1 to 2147483646, got {shed.bound}") from None
+    made = replace(relation, edge=edge)
+    if planner.options.order == "event" or not relation.time_known:
+        return replace(settled(planner, made), window=relation.window)
+    return made

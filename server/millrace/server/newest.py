@@ -1,0 +1,63 @@
+"""What waits for a slow consumer of an update stream: the newest row of each key, by the queue that edges use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from millrace.operators.batch import Batch
+from millrace.operators.queues.update import UpdateQueue
+from millrace.protocol import Field, Schema, Type
+
+# The column beside the rows that carries their numbers; no column of SQL can be called so.
+NUMBER = "$number"
+
+
+class Newest:
+    """Rows in the order of their numbers, each the newest of its key.
+
+    FIFO, because with it a key goes to the end of the line with every update: what is taken is never older than what
+    was taken before.
+    """
+
+    def __init__(self, schema: Schema, key: Sequence[int]) -> None:
+        self._schema = schema
+        self._numbered = Schema((*schema.fields, Field(NUMBER, Type.BIGINT, False)))
+        self._queue = UpdateQueue(self._numbered, key, "fifo")
+        self._now_us = 0
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.waiting
+
+    @property
+    def superseded(self) -> int:
+        return self._queue.superseded
+
+    def put(self, sequence: int, batch: Batch) -> None:
+        self._now_us = max(self._now_us, int(batch.arrival.max()))
+        numbers = np.arange(sequence, sequence + len(batch))
+        columns, valid = [*batch.columns, numbers], [*batch.valid, None]
+        self._queue.enqueue(Batch(self._numbered, batch.ts, columns, valid, batch.arrival), self._now_us)
+
+    def promised(self, value_us: int) -> None:
+        """No row below this time comes any more: keys that are long gone may be forgotten."""
+        self._queue.promised(value_us, self._now_us)
+
+    def take(self, most: int) -> Iterator[tuple[int, Batch]]:
+        """At most so many rows, in runs whose numbers follow each other."""
+        batch = self._queue.dequeue(most, self._now_us)
+        if batch is None:
+            return
+        numbers = batch.columns[-1]
+        rows = Batch(self._schema, batch.ts, batch.columns[:-1], batch.valid[:-1], batch.arrival)
+        edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(batch)]
+        for begin, end in pairwise(edges):
+            if end > begin:
+                yield int(numbers[begin]), rows.slice(begin, end)
+
+    def oldest_us(self, now_us: int) -> int:
+        """For how long the key has waited that waits longest."""
+        return self._queue.staleness(now_us).oldest_us
