@@ -543,7 +543,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
 
     @app.put(
         "/api/v1/operators/{name}/queue",
-        responses=tagged(404, 409, 412),
+        responses=tagged(400, 404, 409, 412),
         summary="Exchange the queue of an operator's input while it runs",
     )
     async def set_queue(
