@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from millrace.cli.main import app
 from millrace.engine.plan import StreamDefinition
 from millrace.offline import files
 from millrace.operators.batch import Batch
@@ -260,3 +262,13 @@ def test_a_new_output_takes_the_place_of_an_old_one(tmp_path, ending):
         writer.close()
     assert read(path)[1] == [2]
     assert sorted(found.name for found in tmp_path.iterdir()) == [path.name]
+
+
+def test_an_input_that_is_not_there_costs_no_output(tmp_path):
+    script, kept = tmp_path / "q.sql", tmp_path / "q.jsonl"
+    script.write_text("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s;")
+    kept.write_text("kept")
+    done = CliRunner().invoke(app, ["run", str(script), "--input", f"s={tmp_path}/no.jsonl", "--output", f"q={kept}"])
+    assert done.exit_code == 1
+    assert "no.jsonl: no such file" in str(done.exception)
+    assert kept.read_text() == "kept"

@@ -62,6 +62,17 @@ async def test_good_lines_around_a_bad_one_are_taken(daemon):
         assert [line["row"]["k"] for line in said if "row" in line] == [0, 1, 2]
 
 
+@served()
+async def test_lines_that_are_bad_in_different_ways_are_each_refused(daemon):
+    async with lines(daemon) as nc:
+        nc.say('{"subscribe": "q"}')
+        tuples = ['{"k": 1}', '{"k": "x"}', '{"kk": 3}', '{"k": 2.5}', '{"k": 3}']
+        nc.say("\n".join(f'{{"stream": "s", "tuple": {one}}}' for one in tuples))
+        said = [await nc.hear() for _ in range(5)]
+        assert [line["error"]["line"] for line in said if "error" in line] == [3, 4, 5]
+        assert [line["row"]["k"] for line in said if "row" in line] == [1, 3]
+
+
 @served(limits={"frame_bytes": 2048})
 async def test_a_line_beyond_the_limit_ends_the_connection(daemon):
     async with lines(daemon) as nc:

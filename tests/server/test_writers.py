@@ -13,6 +13,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.spec import retracting
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.server.writers import CsvWriter, JsonLinesWriter, json_lines, open_file, row_lines
+from tests.server.harness import served
 
 SCHEMA = Schema.of(ts="timestamp", b="boolean", i="bigint", d="double", t="text", y="bytes")
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -143,3 +144,12 @@ def test_text_files_are_gone_on_with(tmp_path):
 def test_what_cannot_be_written(tmp_path, path, words):
     with pytest.raises(Refuse, match=words):
         open_file(tmp_path / path, SCHEMA)
+
+
+@served("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")
+async def test_two_sinks_do_not_share_a_file(daemon, tmp_path):
+    path = tmp_path / "out.jsonl"
+    await daemon.catalog.execute(f"CREATE SINK one FROM q WITH (type = 'file', path = '{path}')")
+    with pytest.raises(Refuse, match=r"sink two: .*out.jsonl is written by sink one already"):
+        await daemon.catalog.execute(f"CREATE SINK two FROM q WITH (type = 'file', path = '{tmp_path}/./out.jsonl')")
+    assert [sink["name"] for sink in daemon.catalog.sinks()] == ["one"]

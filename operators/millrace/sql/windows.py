@@ -18,6 +18,9 @@ from millrace.sql.errors import SqlError, did_you_mean
 
 # The columns that a window brings, by the positions that stand for them until its operator has been made.
 BOUNDS: Final = {"window_start": -2, "window_end": -3}
+# How many windows one row may be in, and how many rows a window of rows may have.
+MOST_WINDOWS: Final = 100_000
+MOST_ROWS: Final = 1_000_000_000
 # Table functions by their name: how they are called, and how many arguments they take.
 FUNCTIONS: Final = {
     "tumble": ("TUMBLE(s, ts, size [, offset])", (3, 4)),
@@ -66,6 +69,7 @@ def window_of(sql: str, call: s.TableFunction, constant_us: Callable[[s.Expr], i
         return Window(SessionWindow(times[0][1]), call, call.partition)
     slide, size = times[0][1], times[least - 3][1]
     offset = times[least - 2][1] if len(times) > least - 2 else 0
+    _check_overlap(sql, call, size, slide)
     return Window(TimeWindow(size, slide, offset % slide), call)
 
 
@@ -86,6 +90,7 @@ def bracketed(sql: str, node: s.RangeWindow | s.RowsWindow) -> Window:
     size, slide = interval_us(sql, node.range), interval_us(sql, node.slide)
     _check_above_zero(sql, node.range, size)
     _check_above_zero(sql, node.slide, slide)
+    _check_overlap(sql, node, size, slide)
     return Window(TimeWindow(size, slide), node)
 
 
@@ -94,6 +99,9 @@ def _rows(sql: str, node: s.RowsWindow) -> RowWindow:
         raise SqlError(sql, node.span.end - 1, f"say when results are due: [ROWS {node.rows} SLIDE ...]")
     if node.rows < 1 or node.slide < 1:
         raise SqlError(sql, node.span.start, "expected at least one row, and a slide of at least one row")
+    if max(node.rows, node.slide) > MOST_ROWS:
+        raise SqlError(sql, node.span.start, f"expected at most {MOST_ROWS:,} rows, and a slide of at most as many")
+    _check_overlap(sql, node, node.rows, node.slide)
     return RowWindow(node.rows, node.slide)
 
 
@@ -103,6 +111,17 @@ def interval_us(sql: str, node: s.IntervalText) -> int:
         return parse_interval(node.text, node.unit)
     except Refuse as error:
         raise SqlError(sql, node.span.start, error.text) from None
+
+
+def _check_overlap(sql: str, node: s.Node, size: int, slide: int) -> None:
+    """A window that holds the server up for minutes whenever a tuple comes is a mistake in a unit."""
+    if size // slide > MOST_WINDOWS:
+        raise SqlError(
+            sql,
+            node.span.start,
+            f"each row would be in {size // slide:,} windows; expected at most {MOST_WINDOWS:,}: a longer slide, or a "
+            "shorter window",
+        )
 
 
 def _check_above_zero(sql: str, node: s.Node, us: int) -> None:

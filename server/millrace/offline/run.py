@@ -288,6 +288,15 @@ def _check_names(script: Script, options: Options) -> None:
     standard = [path for _, path in options.inputs if path == STANDARD]
     if len(standard) > 1:
         raise Refuse("two inputs cannot both be read from the standard input: give one of them a file")
+    read = [path for _, path in options.inputs] + ([] if options.events is None else [options.events])
+    for path in read:
+        # Before any output is opened: a name that is wrong must not cost the last run's rows.
+        if path == STANDARD:
+            continue
+        try:
+            Path(path).stat()
+        except OSError as error:
+            raise refuse_file(path, error) from None
     once = [stream for stream, _ in options.late]
     twice = [stream for stream in once if once.count(stream) > 1]
     if twice:

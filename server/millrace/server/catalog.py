@@ -210,12 +210,22 @@ class Catalog:
                 schemas[step.plan.name] = step.plan.schema
             elif isinstance(step, CreateSink):
                 try:
+                    self._check_file_is_free(step.sink, [other for other in steps if isinstance(other, CreateSink)])
                     writers[step.sink.name] = _writer(step.sink, schemas[step.sink.query])
                 except Refuse:
                     for writer in writers.values():
                         writer.close()
                     raise
         return writers
+
+    def _check_file_is_free(self, sink: SinkDefinition, made: list[CreateSink]) -> None:
+        """Two sinks would write into each other's lines."""
+        others = [*(one.definition for one in self._sinks.values()), *(step.sink for step in made)]
+        for other in others:
+            if sink.path is None or other.path is None or other.name == sink.name:
+                continue
+            if Path(sink.path).resolve() == Path(other.path).resolve():
+                raise Refuse(f"sink {sink.name}: {sink.path} is written by sink {other.name} already", code="in_use")
 
     def _check_sinks_fit(self, step: CreateQuery) -> None:
         """A replaced query's files go on: they cannot if its rows look different."""

@@ -217,6 +217,9 @@ class _LineFeed:
         """Hand on what has been gathered; unfit lines are refused each on its own."""
         gathered, self._gathered = self._gathered, []
         numbers, self._numbers = self._numbers, []
+        self._take(gathered, numbers)
+
+    def _take(self, gathered: list[Mapping[str, Any]], numbers: list[int]) -> None:
         while gathered:
             try:
                 batch = self._source.from_objects(gathered)
@@ -224,8 +227,8 @@ class _LineFeed:
                 self._arrived(batch)
                 return
             except RowError as error:
-                if error.row:
-                    self._arrived(self._source.from_objects(gathered[: error.row]))
+                # One kind of check goes over all lines before the next: those before this one may not fit either.
+                self._take(gathered[: error.row], numbers[: error.row])
                 self._feeds.count(self.stream, rejected=1)
                 self._dialect.refuse(_about_the_tuple(error), numbers[error.row])
                 gathered, numbers = gathered[error.row + 1 :], numbers[error.row + 1 :]
