@@ -206,3 +206,12 @@ def test_under_backpressure_the_stream_that_is_ahead_gets_no_credit(ahead: str) 
     effects = bench.run(punctuate(behind, 35))
     assert len(rows(effects, "q")) == 3
     assert granted(effects) == {ahead: 2}
+
+
+def test_backpressure_that_frees_nothing_fails_in_the_end() -> None:
+    bench = Fails(external("a"), external("b"), credit=2)
+    bench.query(windowed("q", "a", "b", max_state=3, on_max_state="backpressure"))
+    bench.run(FeedOpened("b", "silent"), give_tv("a", *range(1, 81, 10)))
+    assert bench.state("q")[0] == "running"
+    (told,) = failures(bench.run(give_tv("a", 81, 91, 101)))
+    assert told.reason == "it remembered 11 tuples although streams waited, and max_state is 3"

@@ -125,6 +125,10 @@ CASES = [
     ("CREATE QUERY z WITH (order = 'event', join = «'hash') AS SELECT a FROM s", "'sync', 'filter' or 'adaptive'"),
     ("CREATE QUERY z WITH (order = 'event', alpha = «1) AS SELECT a FROM s", "alpha: expected a number from 0 up to"),
     ("CREATE QUERY z WITH (on_max_state = «'spill') AS SELECT a FROM s", "on_max_state: expected 'fail' or"),
+    (
+        "CREATE QUERY z WITH («on_max_state = 'backpressure') AS SELECT a, count(*) AS n FROM s GROUP BY a",
+        "nothing else could free",
+    ),
     ("CREATE SINK «z FROM x", "a sink says what it is"),
     ("CREATE SINK z FROM «s WITH (type = 'stdout')", "is a stream: make a query of it first"),
     ("CREATE SINK z FROM x WITH («type = 'file')", "add path"),

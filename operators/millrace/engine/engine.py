@@ -318,13 +318,14 @@ class Engine:
         A stream that a blocked operator waits for gets credit all the same: what it brings is what frees the rest.
         """
         kept: dict[str, None] = {}
+        withheld = failures.withheld(self) if self._remembering else {}
         for name in self._owing:
             stream = self.streams_by_name.get(name)
             if stream is None:
                 continue
             component = self.graph.component_of(stream.source)
-            ahead = stream.source in failures.withheld(self, component)
-            if (ahead or component.pressing() >= self.most_queued) and not self._awaited(component, stream.source):
+            full = stream.source in withheld or component.pressing() >= self.most_queued
+            if full and not self._awaited(component, stream.source):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:

@@ -43,19 +43,24 @@ def check_states(engine: Engine, worked: Iterable[Component], effects: Effects) 
             continue
         held = state_tuples(query)
         most = query.plan.options.max_state
-        if held > most and query.plan.options.on_max_state == "fail":
-            reason = f"it remembered {held} tuples, and max_state is {most}"
+        if held <= most:
+            continue
+        if query.plan.options.on_max_state == "fail":
+            fail(engine, query, f"it remembered {held} tuples, and max_state is {most}", effects)
+        elif held > 2 * (most + engine.credit):
+            # What clients were allowed to send has come, and more with it: no stream that waits will free this.
+            reason = f"it remembered {held} tuples although streams waited, and max_state is {most}"
             fail(engine, query, reason, effects)
 
 
-def withheld(engine: Engine, component: Component) -> dict[Source, None]:
+def withheld(engine: Engine) -> dict[Source, None]:
     """The sources that get no credit because a query remembers too much: those ahead of the one that could free it."""
     found: dict[Source, None] = {}
     for query in engine.queries_by_name.values():
         options = query.plan.options
         if options.on_max_state != "backpressure" or not query.remembers or state_tuples(query) <= options.max_state:
             continue
-        sources = [source for source in _sources(engine, query) if engine.graph.component_of(source) is component]
+        sources = list(_sources(engine, query))
         least = min((source.mark for source in sources), default=BEGINNING)
         found |= {source: None for source in sources if source.mark > least}
     return found

@@ -304,9 +304,24 @@ def _create_query(
                 f"{option} is about joins that give their rows in order of time: add order = 'event'",
             )
     made = QueryPlanner(statement, catalog, name, QueryOptions(**values), library).run(body.query)
+    if values.get("on_max_state") == "backpressure" and len(_streams_of(made, catalog)) < 2:
+        raise SqlError(
+            sql,
+            seen["on_max_state"].name.span.start,
+            "backpressure holds back the streams that are ahead until another has freed the state, and this query "
+            "reads one stream: nothing else could free it; leave on_max_state = 'fail'",
+        )
     if replaces:
         _check_readers(statement, body.name, catalog, made)
     return CreateQuery(made, replaces)
+
+
+def _streams_of(made: QueryPlan, catalog: Catalog) -> set[str]:
+    """The streams under a query, directly and through others."""
+    found = set(made.reads_streams)
+    for name in made.reads_queries:
+        found |= _streams_of(catalog.queries[name], catalog)
+    return found
 
 
 def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, made: QueryPlan) -> None:
