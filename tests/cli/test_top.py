@@ -40,7 +40,7 @@ def operator(name, kind="select", **more):
 
 
 def given_input(queue=0, idle_us=0, **more):
-    return {"from": "x", "queue_tuples": queue, "idle_wait_us": idle_us, **more}
+    return {"queue": None, "from": "x", "queue_tuples": queue, "idle_wait_us": idle_us, **more}
 
 
 def component(name="c", **more):
@@ -95,7 +95,9 @@ def test_the_first_look_has_no_rates_yet_and_a_new_operator_of_an_old_name_neith
 def test_staleness_is_shown_where_there_is_any():
     before, now = two_looks()
     assert "staleness_us" not in [column.key for column in columns("operators", operator_rows(before, now), 200)]
-    stale = [operator("q.select1", inputs=[given_input(staleness_us=None), given_input(staleness_us=2_500)])]
+    shedding = {"key": [], "application_staleness_us": 9_000}
+    newest = {"key": ["k"], "application_staleness_us": 2_500}
+    stale = [operator("q.select1", inputs=[{**given_input(), "queue": kind} for kind in (shedding, newest)])]
     rows = operator_rows(before, Snapshot(5, [], stale))
     (column,) = [column for column in columns("operators", rows, 200) if column.key == "staleness_us"]
     assert cell(column, rows[0]) == "2 ms"

@@ -5,6 +5,7 @@ import asyncio
 from typer.testing import CliRunner
 
 from millrace.cli.main import app
+from millrace.server.etags import etag
 from tests.server.harness import lines, running, served, until
 from tests.server.test_api import ask, get
 
@@ -37,9 +38,12 @@ def mode_of(text):
 async def test_the_order_of_a_join_is_changed_while_it_runs(daemon):
     assert mode_of(await get(daemon, "/metrics")) == "sync"
     await feed(daemon, ("a", 1_000, 1, 10), ("b", 1_000, 1, 20))
+    before = etag("query", await get(daemon, "/api/v1/queries/pairs"))
     status, _, said = await ask(daemon, "PUT", "/api/v1/queries/pairs/order", {"join": "filter", "alpha": 0.25})
+    assert etag("query", await get(daemon, "/api/v1/queries/pairs")) != before
     assert status == 200, said
     assert said["orders"] == {"pairs.join1": "filter"}
+    assert (await get(daemon, "/api/v1/queries/pairs"))["joins"] == {"pairs.join1": {"order": "filter", "alpha": 0.25}}
     (join,) = (one["join"] for one in daemon.operators() if one["kind"] == "join")
     assert (join["order"], join["mode"], join["alpha"], join["switches"]) == ("filter", "filter", 0.25, 1)
     text = await get(daemon, "/metrics")

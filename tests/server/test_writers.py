@@ -153,3 +153,14 @@ async def test_two_sinks_do_not_share_a_file(daemon, tmp_path):
     with pytest.raises(Refuse, match=r"sink two: .*out.jsonl is written by sink one already"):
         await daemon.catalog.execute(f"CREATE SINK two FROM q WITH (type = 'file', path = '{tmp_path}/./out.jsonl')")
     assert [sink["name"] for sink in daemon.catalog.sinks()] == ["one"]
+
+
+@served("CREATE STREAM s (k BIGINT, w BIGINT); CREATE QUERY q AS SELECT k FROM s")
+async def test_a_sink_of_the_same_text_keeps_a_query_from_other_columns(daemon, tmp_path):
+    sink = f"CREATE SINK one FROM q WITH (type = 'file', path = '{tmp_path}/out.jsonl')"
+    other = "CREATE OR REPLACE QUERY q AS SELECT k, w FROM s"
+    with pytest.raises(Refuse, match="query q would have other columns than one writes"):
+        await daemon.catalog.execute(f"{sink}; {other}")
+    assert daemon.catalog.sinks() == []
+    await daemon.catalog.execute(f"{sink}; DROP SINK one; {other}")
+    assert daemon.catalog.sinks() == []

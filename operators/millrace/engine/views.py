@@ -81,6 +81,9 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "component": engine.graph.component_of(found.operators[0]).name,
         "operators": [operator.name for operator in found.operators],
         "order": plan.options.order,
+        "joins": {
+            one.name: {"order": one.order, "alpha": one.tempo.alpha} for one in found.operators if isinstance(one, Join)
+        },
         "update_key": None if plan.update_key is None else list(plan.update_key),
         "state": "failed" if found.failed else "running" if found.paused is None else "paused",
         "reason": found.paused,

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from millrace.protocol import Field, Schema, Type
+from millrace.protocol import Schema, Type
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -243,7 +243,3 @@ def _concat_masks(masks: Iterable[tuple[Bools | None, int]]) -> Bools | None:
     if all(mask is None for mask, _ in masks):
         return None
     return np.concatenate([np.ones(count, np.bool_) if mask is None else mask for mask, count in masks])
-
-
-def schema_of(fields: Iterable[tuple[str, Type, bool]]) -> Schema:
-    return Schema(tuple(Field(name, type, nullable) for name, type, nullable in fields))

@@ -259,10 +259,12 @@ def query_order(
     name: Name,
     order: Annotated[JoinMode, typer.Argument(help="As rows come, in order before, in order after, or what pays.")],
     alpha: Annotated[
-        float | None, typer.Option(min=0, max=1, help="When adaptive turns to filter: c |w| l1 l2 >= alpha.")
+        float | None, typer.Option(min=0, help="Adaptive turns to filter where c |w| l1 l2 >= alpha; below 1.")
     ] = None,
 ) -> None:
     """Change how a query's joins take and give rows, while they run. No pair is lost or repeated."""
+    if alpha is not None and not alpha < 1:
+        raise typer.BadParameter(f"expected a number from 0 to below 1, got {alpha:g}", param_hint="--alpha")
     answer = link.put(f"queries/{segment(name)}/order", {"join": order.value, "alpha": alpha})
     _done(link, answer, f"joins of {name} go by {order.value} now")
 

@@ -33,6 +33,11 @@ def operator_rows(before: Snapshot | None, now: Snapshot) -> list[Row]:
     return [_operator_row(known.get(operator["name"]), operator, seconds) for operator in now.operators]
 
 
+def _update_queues(inputs: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The queues in which a newer row replaces an older one; those that shed have no key and grow no staler."""
+    return [queue for given in inputs if (queue := given["queue"]) is not None and queue["key"]]
+
+
 def _operator_row(before: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> Row:
     inputs = now["inputs"]
     row: Row = {
@@ -44,7 +49,7 @@ def _operator_row(before: Mapping[str, Any] | None, now: Mapping[str, Any], seco
         "state": now["state_tuples"],
         "blocked": now["blocked"],
         "break": now["break"],
-        "staleness_us": max((us for given in inputs if (us := given.get("staleness_us")) is not None), default=None),
+        "staleness_us": max((queue["application_staleness_us"] for queue in _update_queues(inputs)), default=None),
         **dict.fromkeys(("in", "out", "selectivity", "cost_us", "idle", "busy")),
     }
     if before is None or seconds <= 0 or before["input_tuples"] > now["input_tuples"] or now["kind"] == "fork":

@@ -46,7 +46,7 @@ from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
-from millrace.server.runner import Runner, key_of
+from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store, StoreError
 from millrace.server.writers import StdoutWriter, Writer, open_file
@@ -123,7 +123,6 @@ class Catalog:
         runner: Runner,
         feeds: Feeds,
         metrics: Metrics,
-        slow: Slow,
         *,
         strategy: str,
         defaults: Defaults,
@@ -134,7 +133,6 @@ class Catalog:
         self._runner = runner
         self._feeds = feeds
         self._metrics = metrics
-        self._slow = slow
         self._strategy = strategy
         self._defaults = defaults
         self._sinks: dict[str, _Made] = {}
@@ -202,54 +200,27 @@ class Catalog:
 
     def _open_writers(self, steps: list[Planned]) -> dict[str, Writer]:
         """The writers of new sinks; a refusal closes those that were open already."""
-        schemas = {name: query.schema for name, query in self.known.queries.items()}
+        queries = dict(self.known.queries)
+        sinks = {name: made.definition for name, made in self._sinks.items()}
         writers: dict[str, Writer] = {}
-        for step in steps:
-            if isinstance(step, CreateQuery):
-                self._check_sinks_fit(step)
-                schemas[step.plan.name] = step.plan.schema
-            elif isinstance(step, CreateSink):
-                try:
-                    self._check_file_is_free(step.sink, [other for other in steps if isinstance(other, CreateSink)])
-                    writers[step.sink.name] = _writer(step.sink, schemas[step.sink.query])
-                except Refuse:
-                    for writer in writers.values():
-                        writer.close()
-                    raise
+        try:
+            for step in steps:
+                match step:
+                    case CreateQuery(query):
+                        if query.name in queries:
+                            _check_sinks_fit(queries[query.name], query, sinks)
+                        queries[query.name] = query
+                    case CreateSink(sink):
+                        _check_file_is_free(sink, sinks)
+                        writers[sink.name] = _writer(sink, queries[sink.query].schema)
+                        sinks[sink.name] = sink
+                    case DropStatement("sink", name):
+                        sinks.pop(name, None)
+        except Refuse:
+            for writer in writers.values():
+                writer.close()
+            raise
         return writers
-
-    def _check_file_is_free(self, sink: SinkDefinition, made: list[CreateSink]) -> None:
-        """Two sinks would write into each other's lines."""
-        others = [*(one.definition for one in self._sinks.values()), *(step.sink for step in made)]
-        for other in others:
-            if sink.path is None or other.path is None or other.name == sink.name:
-                continue
-            if Path(sink.path).resolve() == Path(other.path).resolve():
-                raise Refuse(f"sink {sink.name}: {sink.path} is written by sink {other.name} already", code="in_use")
-
-    def _check_sinks_fit(self, step: CreateQuery) -> None:
-        """A replaced query's files go on: they cannot if its rows look different."""
-        name = step.plan.name
-        before = self.known.queries.get(name)  # None: made by an earlier statement of the same text
-        if before is not None and step.plan.schema != before.schema:
-            writing = [sink for sink, made in self._sinks.items() if made.definition.query == name]
-            if writing:
-                raise Refuse(
-                    f"query {name} would have other columns than {', '.join(writing)} writes: drop that sink first",
-                    code="in_use",
-                )
-        if before is not None and step.plan.update_key != before.update_key:
-            newest = [
-                sink
-                for sink, made in self._sinks.items()
-                if made.definition.query == name and made.definition.on_slow == "latest"
-            ]
-            if newest:
-                raise Refuse(
-                    f"query {name} would have another update key than {', '.join(newest)} keeps the newest rows by: "
-                    "drop that sink first",
-                    code="in_use",
-                )
 
     def _commands(self, step: Planned) -> list[CommandBody]:
         match step:
@@ -276,7 +247,7 @@ class Catalog:
                 case AlterStatement(_, _, stream):
                     self._feeds.alter_stream(stream)
                 case CreateQuery(query, replaces=True):
-                    self._replace_outlet(query)
+                    self._runner.replace_outlet(query)
                 case CreateQuery(query):
                     self._runner.add_outlet(query)
                 case DropStatement("stream", name):
@@ -287,15 +258,6 @@ class Catalog:
                     self._metrics.forget_query(name)
                 case _:
                     pass
-
-    def _replace_outlet(self, query: QueryPlan) -> None:
-        """Who reads a replaced query reads on; subscribers who were promised other columns are told that it ended."""
-        before = self._runner.outlets[query.name]
-        if before.schema == query.schema:
-            before.key = key_of(query)
-            return
-        self._runner.remove_outlet(query.name)
-        self._runner.add_outlet(query).next_sequence = before.next_sequence
 
     async def _done(self, step: Planned, writers: dict[str, Writer]) -> None:
         """Begin and end what writes files."""
@@ -655,3 +617,31 @@ def _describe(step: Planned) -> dict[str, Any]:
             return {"kind": kind, "name": "", "text": text}
         case _:
             raise AssertionError(f"a bare SELECT is refused before it comes here, got {step!r:.80}")
+
+
+def _check_file_is_free(sink: SinkDefinition, sinks: Mapping[str, SinkDefinition]) -> None:
+    """Two sinks would write into each other's lines."""
+    for other in sinks.values():
+        if sink.path is None or other.path is None:
+            continue
+        if Path(sink.path).resolve() == Path(other.path).resolve():
+            raise Refuse(f"sink {sink.name}: {sink.path} is written by sink {other.name} already", code="in_use")
+
+
+def _check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, SinkDefinition]) -> None:
+    """A replaced query's files go on: they cannot if its rows look different."""
+    name = after.name
+    writing = [sink for sink in sinks.values() if sink.query == name]
+    if after.schema != before.schema and writing:
+        raise Refuse(
+            f"query {name} would have other columns than {', '.join(sink.name for sink in writing)} writes: drop that "
+            "sink first",
+            code="in_use",
+        )
+    newest = [sink.name for sink in writing if sink.on_slow == "latest"]
+    if after.update_key != before.update_key and newest:
+        raise Refuse(
+            f"query {name} would have another update key than {', '.join(newest)} keeps the newest rows by: drop that "
+            "sink first",
+            code="in_use",
+        )

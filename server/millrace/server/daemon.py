@@ -106,7 +106,6 @@ class Daemon:
             self.runner,
             self.feeds,
             self.metrics,
-            slow,
             strategy=settings.engine.strategy,
             defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
             folder=settings.server.data_dir,

@@ -1,4 +1,4 @@
-"""What admins have decided beyond SQL: strategies, weights, break points, paused queries.
+"""What admins have decided beyond SQL: strategies, weights, break points, paused queries, orders of joins, queues.
 
 Rule: a document of these is enough to decide everything again in a server that has the same streams and queries;
 components and forks, whose names depend on the order of making, are found by the operators that they belong to.

@@ -17,7 +17,7 @@ from millrace.protocol import MillraceError
 # What of each kind's view an admin decides. A stream's policies are all in its statement, ALTER rewrites it.
 DECIDED: Final[Mapping[str, tuple[str, ...]]] = {
     "stream": ("name", "fields", "timestamps", "sql"),
-    "query": ("name", "fields", "order", "operators", "state", "reason", "sql"),
+    "query": ("name", "fields", "order", "joins", "operators", "state", "reason", "sql"),
     "sink": ("name", "query", "type", "path", "format", "on_slow", "slow_limit", "sql"),
     "component": ("name", "operators", "strategy", "strategies", "weight", "breaks"),
     "operator": ("name", "kind", "component", "queries", "strategy", "break", "queues"),

@@ -225,6 +225,18 @@ class Runner:
         if outlet is not None:
             outlet.end("dropped", f"query {query} was dropped")
 
+    def replace_outlet(self, plan: QueryPlan) -> None:
+        """Who reads a replaced query reads on; subscribers who were promised other columns are told that it ended."""
+        before = self.outlets[plan.name]
+        if before.schema == plan.schema:
+            before.key = key_of(plan)
+            return
+        waits = self.forget_hold(plan.name)
+        self.remove_outlet(plan.name)
+        self.add_outlet(plan).next_sequence = before.next_sequence
+        if waits:  # for consumers that are gone now
+            self.command(ResumeQuery(plan.name)).add_done_callback(_look_at)
+
     def watch(self, query: str, wanted: bool) -> None:
         """One subscriber more, or one less, who wants to know the query's progress."""
         before = self._watchers.get(query, 0)
