@@ -14,7 +14,7 @@ import numpy as np
 
 from millrace.backfill.margins import Reach
 from millrace.backfill.splitting import Slice
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s, Values
+from millrace.operators.batch import Batch, Int64s, Values
 from millrace.operators.evaluate import Computed, evaluate
 from millrace.operators.expression import Expression
 
@@ -83,8 +83,3 @@ def first_and_last(ts: Values, slices: Sequence[Slice], reach: Reach) -> tuple[I
     first = np.searchsorted(ends, ts, side="right")
     last = np.searchsorted(starts, ts, side="right") - 1
     return first.astype(np.int64), last.astype(np.int64)
-
-
-def bounded(low: int, high: int) -> tuple[int | None, int | None]:
-    """A span of time without the ends that are none."""
-    return (None if low == BEGINNING else low), (None if high == END_OF_TIME else high)
