@@ -25,7 +25,7 @@ def extent_of(inputs: Mapping[str, Batch]) -> Extent | None:
 def run_split(flow: Flow, split: Split, inputs: Mapping[str, Batch], rows_at_a_time: int = 7) -> list[dict]:
     """All tasks one after the other; inputs are rows on time, in order of arrival."""
     layout = layout_of(flow)
-    tables = [[] for _ in range(split.tasks)]
+    tables: list[list] = [[] for _ in range(split.tasks)]
     for number, name in enumerate(flow.streams):
         batch = inputs[name]
         order = np.argsort(batch.ts, kind="stable")

@@ -63,7 +63,7 @@ def _spelled(value: object) -> bytes:
         case str():
             return b"t" + value.encode("utf-8", "surrogatepass")
         case _:
-            return str(int(value)).encode()  # type: ignore[call-overload,no-any-return]
+            return str(int(value)).encode()  # type: ignore[call-overload]
 
 
 def slice_ranges(slices: Sequence[Slice], reach: Reach) -> tuple[Int64s, Int64s]:

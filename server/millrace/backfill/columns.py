@@ -30,7 +30,7 @@ Positions = set[int]
 def used_columns(flow: Flow) -> Mapping[str, tuple[int, ...]]:
     """By stream, the positions of its columns that matter, in order. Its time is not among them: every row has it."""
     wanted: dict[str, Positions] = {flow.query.output: set(range(len(flow.schemas[flow.query.output])))}
-    for node in reversed(flow.nodes.values()):
+    for node in reversed(list(flow.nodes.values())):
         widths = [len(flow.schemas[name]) for name in node.inputs]
         for name, positions in zip(node.inputs, _used(node, wanted[node.name], widths), strict=True):
             wanted.setdefault(name, set()).update(positions)

@@ -41,7 +41,7 @@ class Flow:
         """The operators that the result depends on, inputs before readers."""
         every = {node.name: node for query in self.catalog.queries.values() for node in query.nodes}
         wanted = {self.query.output}
-        for node in reversed(every.values()):
+        for node in reversed(list(every.values())):
             if node.name in wanted:
                 wanted.update(node.inputs)
         return {name: node for name, node in every.items() if name in wanted}
@@ -118,7 +118,7 @@ def flow_of(catalog: Catalog, name: str) -> Flow:
         listed = ", ".join(catalog.queries) or "none"
         raise Refuse(f"there is no query {name}; there are: {listed}", code="unknown_name")
     wanted = {name}
-    for query in reversed(catalog.queries.values()):
+    for query in reversed(list(catalog.queries.values())):
         if query.name in wanted:
             wanted.update(query.reads_queries)
     queries = {one: query for one, query in catalog.queries.items() if one in wanted}

@@ -90,19 +90,19 @@ class Input:
 # -- finding -----------------------------------------------------------------------------------------------------------
 
 
-def find_history(flow: Flow, directory: str) -> dict[str, Input]:
-    """The archives of a flow's streams below a server's history directory."""
+def find_history(flow: Flow, directory: str, streams: Sequence[str]) -> dict[str, Input]:
+    """The archives of streams of a flow, below a server's history directory."""
     top = Path(directory)
     if not top.is_dir():
         raise Refuse(f"--history {directory}: there is no such directory", code="bad_path")
     found = {}
-    for name in base_streams(flow):
+    for name in streams:
         place = top / name
         if not place.is_dir():
             there = sorted(one.name for one in top.iterdir() if one.is_dir() and not one.name.startswith((".", "_")))
             raise Refuse(
-                f"--history {directory}: nothing of stream {name} is there (there is: {', '.join(there) or 'nothing'}); "
-                "a stream is archived once it is created WITH (history = true)",
+                f"--history {directory}: nothing of stream {name} is there (there is: {', '.join(there) or 'nothing'})"
+                "; a stream is archived once it is created WITH (history = true)",
                 code="bad_path",
             )
         found[name] = find_input(flow, name, str(place))
@@ -235,9 +235,7 @@ def _look_into_csv(stream: str, path: str, files: Sequence[Path], flow: Flow) ->
         # Spark takes CSV columns by place.
         if header != list(definition.schema.names):
             expected = ",".join(definition.schema.names)
-            raise Refuse(
-                f"{file}, line 1: expected the header {expected}, got {','.join(header)[:200]}", code="schema"
-            )
+            raise Refuse(f"{file}, line 1: expected the header {expected}, got {','.join(header)[:200]}", code="schema")
     return Input(stream, path, "csv", tuple(map(_part, files)), _declared(definition))
 
 
@@ -282,8 +280,8 @@ def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: s
     missing = [name for name in wanted if name not in columns]
     if missing:
         raise Refuse(
-            f"{where}: expected the columns of stream {stream.name} ({', '.join(wanted)}), got no {', '.join(missing)}; "
-            f"there are: {', '.join(columns) or 'none'}",
+            f"{where}: expected the columns of stream {stream.name} ({', '.join(wanted)}), got no {', '.join(missing)}"
+            f"; there are: {', '.join(columns) or 'none'}",
             code="schema",
         )
     for name, type_ in wanted.items():

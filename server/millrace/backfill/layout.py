@@ -1,7 +1,7 @@
 """How rows of several streams travel to a task as one table, and become batches again.
 
-One wide table would be mostly nulls, so streams share columns by type: the first bigint of each stream lies in `bigint0`
-and so on. Times are integers of microseconds all the way.
+One wide table would be mostly nulls, so streams share columns by type: the first bigint of each stream lies in
+`bigint0` and so on. Times are integers of microseconds all the way.
 
     s      which stream (only if there are several)
     ts     the row's time
@@ -92,7 +92,7 @@ class Layout:
         return pa.table({name: columns[name] for name in self.columns()})
 
 
-def slot_type(type: Type) -> Any:  # noqa: A002 - a field's type is called so
+def slot_type(type: Type) -> Any:
     return pa.int64() if type is Type.TIMESTAMP else ARROW_TYPES[type]
 
 
@@ -135,7 +135,7 @@ def batch_of(lane: Lane, table: Any) -> Batch:
     return Batch(schema, ts, columns, valid)
 
 
-def _filler(type: Type, count: int) -> Values:  # noqa: A002
+def _filler(type: Type, count: int) -> Values:
     """So many fillers in the memory of one."""
     dtype = DTYPES[type]
     one = np.empty(1, dtype)

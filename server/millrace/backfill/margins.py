@@ -74,7 +74,7 @@ def margins_of(flow: Flow) -> Margins:
     """The margins of a flow's streams."""
     needs = {flow.query.output: HERE}
     unbounded = {}
-    for node in reversed(flow.nodes.values()):
+    for node in reversed(list(flow.nodes.values())):
         need = needs[node.name]
         reason = unbounded_because(node)
         if reason is not None:

@@ -1,12 +1,13 @@
 """What a backfill writes, so that it may be killed at any moment and run again.
 
     <out>/_plan.json                what is computed and how it is split; written first, never changed
-    <out>/date=YYYY-MM-DD/part-00007-000.parquet   rows of task 7 whose own time lies on that day (UTC)
+    <out>/date=YYYY-MM-DD/part-00007-000.parquet
+                                    rows of task 7 whose own time lies on that day (UTC)
     <out>/_tasks/00007.json         task 7 is done, and these are its files; written when they have their names
     <out>/_manifest.json            everything is done; written last
 
-Rule: a task writes aside, removes what an earlier attempt may have left under its names, renames its files, then says that
-it is done. Whoever reads only what a manifest lists never sees half a result.
+Rule: a task writes aside, removes what an earlier attempt may have left under its names, renames its files, then says
+that it is done. Whoever reads only what a manifest lists never sees half a result.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from millrace.backfill.job import (
 )
 from millrace.backfill.margins import margins_of
 from millrace.backfill.outputs import PLAN, Destination, check_destination
-from millrace.backfill.session import check_spark, open_session, ship
-from millrace.backfill.splitting import Mode, Slice, Split, span_words
+from millrace.backfill.session import check_spark, opened_session, ship
+from millrace.backfill.splitting import ALWAYS, Mode, Slice, Split, span_words
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Wanted:
     flow: Flow
     inputs: Mapping[str, Input]
     out: str
-    span: Slice = Slice()
+    span: Slice = ALWAYS
     mode: Mode = "auto"
     tasks: int | None = None
     master: str | None = None
@@ -79,18 +79,17 @@ def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
     times = times_of(wanted.inputs.values())
     if times is not None:
         _refuse_nothing(times, wanted)
-    session = open_session(wanted.master, dict(wanted.settings))
-    try:
+    with opened_session(wanted.master, dict(wanted.settings)) as session:
         return _run(wanted, session, place, times, say, advanced)
-    finally:
-        session.stop()
 
 
 def _refuse_nothing(times: Times, wanted: Wanted) -> None:
     """Refuse a span on which no row bears, with the span of those that there are."""
     if times.extent(*wanted.span.reads(margins_of(wanted.flow).widest)) is None:
-        whole = times.extent(Slice().from_us, Slice().to_us)
-        there = "the inputs have no rows at all" if whole is None else f"there are rows {_span(whole.from_us, whole.to_us)}"
+        whole = times.extent(ALWAYS.from_us, ALWAYS.to_us)
+        there = (
+            "the inputs have no rows at all" if whole is None else f"there are rows {_span(whole.from_us, whole.to_us)}"
+        )
         raise Refuse(f"there are no rows {span_words(wanted.span)}; {there}", code="no_rows")
 
 
@@ -141,9 +140,7 @@ def kept_split(flow: Flow, kept: Mapping[str, Any], wanted: Wanted) -> Split:
         )
     slices = kept["slices"] or [[wanted.span.from_us, wanted.span.to_us]] * kept["tasks"]
     keys = dict(keys_of(flow).streams) if kept["how"] == "key" else {}
-    return Split(
-        kept["how"], tuple(Slice(*one) for one in slices), margins_of(flow), kept["reason"], keys, wanted.span
-    )
+    return Split(kept["how"], tuple(Slice(*one) for one in slices), margins_of(flow), kept["reason"], keys, wanted.span)
 
 
 def _how(how: str) -> str:
@@ -242,4 +239,3 @@ def status(out: str) -> dict[str, Any]:
         "finished": None if manifest is None else manifest["finished"],
         "began": plan["began"],
     }
-

@@ -1,11 +1,12 @@
-"""A Spark session for backfills: which Java, which Python, and little else, because clusters have settings of their own."""
+"""A Spark session for backfills: which Java, which Python, and little else: clusters have settings of their own."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -64,10 +65,25 @@ def open_session(master: str | None = None, settings: Mapping[str, str] | None =
     return session
 
 
+@contextmanager
+def opened_session(master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session for a while: the one that this process has already, which goes on, or one of our own."""
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    session = active or open_session(master, settings)
+    try:
+        yield session
+    finally:
+        if active is None:
+            session.stop()
+
+
 def ship(session: SparkSession) -> None:
     """Give Millrace to the executors, unless they are threads of this process's Spark."""
     context = session.sparkContext
-    if context.master.startswith("local[") or context.master == "local":
+    if (context.master or "").startswith("local[") or context.master == "local":
         return
     folder = Path(tempfile.mkdtemp(prefix="millrace-ship-"))
     context.addPyFile(str(write_archive(folder / "millrace.zip")))

@@ -1,9 +1,9 @@
 """Millrace as one archive for Spark's `--py-files`.
 
-Rule: it imports from the archive alone. `millrace` is a namespace package, and Python finds a namespace in an archive only
-where the folder itself has an entry, so every folder gets one. Compiled kernels cannot be loaded from an archive: the
-archive has their Python, slower and with the same results; numpy, pyarrow, msgspec, lark and Cython's `cython` module must be there on
-the executors. Where executors have Millrace installed nothing is shipped.
+Rule: it imports from the archive alone. `millrace` is a namespace package, and Python finds a namespace in an archive
+only where the folder itself has an entry, so every folder gets one. Compiled kernels cannot be loaded from an archive:
+the archive has their Python, slower and with the same results. The libraries that Millrace needs must be there on the
+executors (`pip install` what the `server` extra names, or Millrace itself, which then has its kernels compiled).
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from millrace.backfill.flow import Flow
 from millrace.backfill.keys import Keys, keys_of
-from millrace.backfill.margins import HERE, Margins, Reach, margins_of
+from millrace.backfill.margins import Margins, Reach, margins_of
 from millrace.operators import expression as e
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.operators.intervals import format_interval
@@ -51,6 +52,9 @@ class Slice:
         return low, high
 
 
+ALWAYS: Final = Slice()
+
+
 @dataclass(frozen=True)
 class Split:
     """The tasks of a backfill. Task n of a split by key has the keys whose number is n; of one by time the nth slice.
@@ -64,7 +68,7 @@ class Split:
     margins: Margins
     reason: str
     keys: dict[str, tuple[e.Expression, ...]] = field(default_factory=dict)
-    overall: Slice = Slice()
+    overall: Slice = ALWAYS
 
     @property
     def tasks(self) -> int:
@@ -76,8 +80,7 @@ class Split:
     def words(self) -> list[str]:
         """The split as people read it."""
         told = {"key": "by key", "time": "by time", "one": "not at all"}[self.how]
-        lines = [f"split: {told}, {_tasks(self.tasks)}", f"why: {self.reason}", f"margin: {margin_words(self.margins)}"]
-        return lines
+        return [f"split: {told}, {_tasks(self.tasks)}", f"why: {self.reason}", f"margin: {margin_words(self.margins)}"]
 
     def to_data(self) -> dict[str, Any]:
         return {
@@ -109,7 +112,7 @@ def plan_split(
     flow: Flow,
     extent: Extent | None,
     *,
-    wanted: Slice = Slice(),  # noqa: B008 - frozen
+    wanted: Slice = ALWAYS,
     mode: Mode = "auto",
     tasks: int = 1,
     cuts: Sequence[int] | None = None,
@@ -202,13 +205,10 @@ def _slices(
         cuts = [extent.from_us + extent.span_us * number // tasks for number in range(1, tasks)]
     inner = sorted({cut for cut in cuts if extent.from_us < cut < extent.to_us})
     bounds = [wanted.from_us, *inner, wanted.to_us]
-    return tuple(Slice(low, high) for low, high in zip(bounds, bounds[1:], strict=False))
+    return tuple(Slice(low, high) for low, high in pairwise(bounds))
 
 
 def span_words(wanted: Slice) -> str:
     low = "the beginning" if wanted.from_us == BEGINNING else format_timestamp(wanted.from_us)
     high = "the end" if wanted.to_us == END_OF_TIME else format_timestamp(wanted.to_us)
     return f"from {low} to {high}"
-
-
-__all__ = ["HERE", "Extent", "Mode", "Slice", "Split", "margin_words", "plan_split", "span_words"]

@@ -165,9 +165,7 @@ class Task:
         events: list[Event] = [Arrived(name, FEED, batch) for name, batch in batches.items()]
         # More rows of this very time may come, none below it.
         events += [
-            Punctuated(name, FEED, at_us)
-            for name, stream in self.flow.streams.items()
-            if stream.timestamps != "latent"
+            Punctuated(name, FEED, at_us) for name, stream in self.flow.streams.items() if stream.timestamps != "latent"
         ]
         return Instant(at_us, events)
 
