@@ -47,7 +47,7 @@ def flow(query: str, streams: str = STREAMS):
             {"a": (3 * SECOND, 0), "b": (2 * SECOND, 0)},
         ),
         (
-            "SELECT a.v FROM a LEFT JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1 s' AND a.ts + INTERVAL '2s'",
+            "SELECT v FROM a LEFT JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1 s' AND a.ts + INTERVAL '2s'",
             {"a": (2 * SECOND, 0), "b": (SECOND, 2 * SECOND)},
         ),
         ("SELECT a.v FROM a FOLLOWED BY b WITHIN '5 s' ON a.k = b.k", {"a": (5 * SECOND, 0), "b": (0, 0)}),
