@@ -50,3 +50,7 @@ def _folders(name: str) -> Iterator[str]:
     parts = name.split("/")[:-1]
     for count in range(1, len(parts) + 1):
         yield "/".join(parts[:count]) + "/"
+
+
+if __name__ == "__main__":
+    write_archive(Path(sys.argv[1]))
