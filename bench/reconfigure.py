@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -82,13 +82,14 @@ STRATEGIES: Final = ("dfs", "bfs", "rr", "dfs(500)", "bfs(1000)", "rr(700)")
 class Read:
     """What came of a query: its rows with their numbers, and how long after their time they came."""
 
-    rows: list[tuple[int, tuple[object, ...]]] = field(default_factory=list)
+    rows: list[tuple[int, Sequence[object]]] = field(default_factory=list)
     late_ms: list[float] = field(default_factory=list)
 
 
 def tuples(first: int, count: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Events and marks of these numbers."""
-    events, marks = [], []
+    events: list[tuple[int, int, int]] = []
+    marks: list[tuple[int, int, int]] = []
     for number in range(first, first + count):
         row = (BASE_US + number * APART_US, (number * 2_654_435_761 >> 9) % KEYS, (number * 40_503 >> 5) % 1_000)
         (marks if number % SHARE == 0 else events).append(row)
@@ -297,7 +298,7 @@ class Admin:
 
 # -- the two runs ------------------------------------------------------------------------------------------------------
 
-Found = Mapping[str, tuple[list[tuple[int, tuple[object, ...]]], list[float]]]
+Found = Mapping[str, tuple[list[tuple[int, Sequence[object]]], list[float]]]
 
 
 def run(seconds: float, changes: int, invalid: int, seed: int = 1) -> tuple[Found, Admin, Mapping[str, Any]]:

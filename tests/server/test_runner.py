@@ -230,7 +230,8 @@ async def test_an_idle_server_makes_no_steps(daemon):
 
 def test_steps_take_fewer_tuples_where_they_are_dear(monkeypatch):
     """The stopwatch of a step is the test's; so is how long each takes."""
-    took, begun = [0.04, 0.04, 100.0, 100.0, 100.0, 0.004, 0.004, 0.009, 0.001], []
+    took = [0.04, 0.04, 100.0, 100.0, 100.0, 0.004, 0.004, 0.009, 0.001]
+    begun: list[None] = []
 
     def perf_counter():
         begun.append(None)
