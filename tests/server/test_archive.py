@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import shutil
 import tempfile
 from dataclasses import replace
@@ -55,22 +56,26 @@ def archived(folder, stream="s"):
     return rows
 
 
+def reach_of(folder):
+    found = history.read_reach(folder)
+    assert found is not None
+    return found
+
+
 def micros(time):
     return None if time is None else int((time - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6 + 0.5)
 
 
 def judged(tuples, disorder_us=1_000_000):
     """What lateness comes to, one tuple after the other: (feed, time) pairs; feeds open with their first tuple."""
-    marks, mark, found = {}, None, []
+    marks: dict[str, float] = {}
+    mark, found = -math.inf, []
     for feed, us in tuples:
         marks.setdefault(feed, mark)
-        found.append((us, mark is not None and us < mark, mark))
-        if mark is None or us >= mark:
-            own = us - disorder_us
-            marks[feed] = own if marks[feed] is None else max(own, marks[feed])
-            if None not in marks.values():
-                least = min(marks.values())
-                mark = least if mark is None else max(mark, least)
+        found.append((us, us < mark, None if mark == -math.inf else mark))
+        if us >= mark:
+            marks[feed] = max(marks[feed], us - disorder_us)
+            mark = max(mark, min(marks.values()))
     return found
 
 
@@ -131,7 +136,7 @@ class Rig:
             numbered = numbered[count:]
 
 
-S = replace(plan(parse(STREAM)[0], Catalog()).stream, ahead_us=None)
+S = replace(Catalog().with_(plan(parse(STREAM)[0], Catalog())).streams["s"], ahead_us=None)
 TUPLES = st.lists(st.tuples(st.sampled_from("aab"), st.integers(NOW, NOW + 5_000_000)), max_size=60)
 
 
@@ -147,7 +152,7 @@ def test_what_is_archived_is_what_was_sent(lives, file_bytes, together):
             if len(tuples) % 2:
                 told = await rig.archive.flush("s")
                 assert told["waiting_rows"] == 0
-                assert told["reach_us"] == history.read_reach(folder / "s").mark
+                assert told["reach_us"] == reach_of(folder / "s").mark
                 mark = rig.engine.source("s").mark
                 assert told["reach_us"] is None if mark == BEGINNING and len(lives) == 1 else told["reach_us"] >= mark
             await rig.archive.close()
@@ -159,7 +164,7 @@ def test_what_is_archived_is_what_was_sent(lives, file_bytes, together):
                 expected.append((us, row, f"n{row}", sent, late, mark, tuples[row][0]))
                 sent += 1
         found = archived(folder)
-        reach = history.read_reach(folder / "s")
+        reach = reach_of(folder / "s")
         assert reach.files == len(history.files(folder / "s"))
     keys = ("at", "k", "name", "__seq", "__late", "__mark", "__feed")
     assert [tuple(row[key] for key in keys) for row in found] == expected
@@ -179,7 +184,7 @@ def test_the_reach_never_promises_what_is_not_there(tuples, cuts):
             if flush:
                 await rig.archive.flush("s")
             there = {row["__seq"] for row in archived(folder)}
-            for reach in (history.read_reach(folder / "s").mark, rig.archive.view("s")["reach_us"]):
+            for reach in (reach_of(folder / "s").mark, rig.archive.views()["s"]["reach_us"]):
                 for number, (us, late, _) in enumerate(judged(tuples[:sent])):
                     assert late or reach is None or us >= reach or number in there
         await rig.archive.close()
@@ -274,7 +279,7 @@ def test_single_tuples_are_merged_while_they_wait(tmp_path):
 
 def test_a_disk_that_fails_loses_nothing(tmp_path, monkeypatch):
     """What cannot be written waits, is shown, holds the feeds back, and is written when it can be."""
-    broken = []
+    broken: list[bool] = []
     write = history.write_rows
 
     def maybe(*arguments):
@@ -354,7 +359,7 @@ def test_a_killed_server_leaves_no_half_file_and_says_so(tmp_path):
     folder = tmp_path / "two" / "history" / "s"
     half = next(folder.glob("date=*")) / ".0000000000000000010-0000000000000000019.parquet"
     half.write_bytes(b"PAR1 and no more")
-    before = history.read_reach(folder)
+    before = reach_of(folder)
     assert (before.open, before.last_seq) == (True, 9)
 
     async def second():
@@ -394,12 +399,12 @@ def test_a_stream_that_begins_anew_takes_the_reach_back_until_it_is_true(tmp_pat
         async with running(sql, server=server) as daemon:
             await feed(daemon, tuples)
             if sql is None:
-                await until(lambda: history.read_reach(tmp_path / "history" / "s").mark == NOW)
+                await until(lambda: reach_of(tmp_path / "history" / "s").mark == NOW)
                 assert daemon.archive.view("s")["reach_us"] == NOW
                 assert (await archive_now(daemon))["reach_us"] == NOW + 9_000_000
 
     play(life(STREAM, [("f", NOW), ("f", NOW + 10_000_000)]))
-    assert history.read_reach(tmp_path / "history" / "s").mark == NOW + 9_000_000
+    assert reach_of(tmp_path / "history" / "s").mark == NOW + 9_000_000
     play(life(None, [("f", NOW)]))
 
 

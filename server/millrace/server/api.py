@@ -343,7 +343,7 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/streams/{name}/archive",
         responses=refusals(404, 409),
-        summary="Write all that has come in so far into whole files of the stream's history, and say how far it reaches",
+        summary="Write all that has come in so far into whole files of the stream's history",
     )
     async def archive(name: Name) -> dict[str, Any]:
         return await daemon.archive_now(name)

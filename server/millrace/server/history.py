@@ -257,7 +257,10 @@ class Rows:
     @property
     def least_on_time(self) -> int:
         """The least time of those on time; the end of time if there are none."""
-        return int(self.batch.ts.min(where=~self.late, initial=END_OF_TIME))
+        ts = self.batch.ts
+        if not self.late.any():
+            return int(ts.min())
+        return int(ts.min(where=~self.late, initial=END_OF_TIME))
 
     @staticmethod
     def joined(parts: Sequence[Rows]) -> Rows:
