@@ -20,6 +20,7 @@ from millrace.engine.events import (
     AlterStream,
     Answer,
     Answered,
+    Archived,
     Arrived,
     Change,
     ClockStepped,
@@ -34,6 +35,7 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Heard,
+    HistoryHeld,
     JoinTurned,
     Late,
     Measured,
@@ -112,7 +114,7 @@ class Query:
 def clocking_of(definition: StreamDefinition) -> Clocking:
     """What of a stream's definition its source needs to know."""
     by_tuples = definition.progress == "tuples"
-    return Clocking(definition.timestamps, definition.disorder_us, by_tuples, definition.ahead_us)
+    return Clocking(definition.timestamps, definition.disorder_us, by_tuples, definition.ahead_us, definition.history)
 
 
 class Engine:
@@ -140,6 +142,7 @@ class Engine:
         self._turn = 0
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
+        self._history_held: dict[str, None] = {}
         self._remembering = 0
 
     # -- the one door --------------------------------------------------------------------------------------------------
@@ -199,6 +202,12 @@ class Engine:
             case Answered():
                 self.time.answered(event, effects)
                 self.graph.component_of(self.source(event.stream)).stirred = True
+            case HistoryHeld(name, held):
+                if held:
+                    self._stream(name)
+                    self._history_held[name] = None
+                else:
+                    self._history_held.pop(name, None)
             case Command():
                 effects.orders.append(Answer(event.id, value=self.obey(event.body)))
                 self.time.keep_beating()
@@ -218,6 +227,9 @@ class Engine:
                 # The client may say nothing until it gets credit: its silence means nothing.
                 feed.hold(self.time.heard_us)
         self.graph.component_of(source).stirred = True
+        if source.judged is not None:
+            effects.orders.append(Archived(event.stream, event.feed, source.judged, source.mark))
+            source.judged = None
         if far is not None:
             effects.orders.append(TooFar(event.stream, event.feed, far.batch, int(far.marks[0])))
         if late is not None:
@@ -247,7 +259,12 @@ class Engine:
             self.time.forget_request(source, feed, effects)
             feed.release(self.time.heard_us)
             feed.owed = 0
-        effects.orders.append(Grant(event.stream, event.feed, self.credit))
+        if event.stream in self._history_held:
+            # It may send nothing yet: what it would be given now it gets with the others.
+            feed.owed = self.credit
+            feed.hold(self.time.heard_us)
+            self._owing[event.stream] = None
+        effects.orders.append(Grant(event.stream, event.feed, self.credit - feed.owed))
 
     def _close_feed(self, event: FeedClosed, effects: Effects) -> None:
         stream = self._stream(event.stream)
@@ -327,7 +344,7 @@ class Engine:
                 continue
             component = self.graph.component_of(stream.source)
             full = stream.source in withheld or component.pressing() >= self.most_queued
-            if full and not self._awaited(component, stream.source):
+            if name in self._history_held or (full and not self._awaited(component, stream.source)):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
@@ -446,6 +463,7 @@ class Engine:
         for one in both:
             gone = self.streams_by_name.pop(one, None)
             if gone is not None:
+                self._history_held.pop(one, None)
                 self.time.timers.forget(one)
                 self.graph.remove([gone.source])
         return {"stream": name}

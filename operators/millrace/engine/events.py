@@ -12,6 +12,7 @@ from typing import Any, Literal
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
 from millrace.operators.queues.edge import QueueKind
+from millrace.operators.source import Judged
 from millrace.protocol import Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -89,6 +90,14 @@ class Answered:
     feed: str
     request: int
     value_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryHeld:
+    """Whether the stream's history is too far behind: while it is, the stream's feeds get no new credit."""
+
+    stream: str
+    held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +253,19 @@ CommandBody = (
     | SetOrder
     | Change
 )
-Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
+Event = (
+    Arrived
+    | Punctuated
+    | FeedOpened
+    | FeedClosed
+    | FeedHeld
+    | Heard
+    | ClockStepped
+    | Answered
+    | HistoryHeld
+    | Measured
+    | Command
+)
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -306,6 +327,19 @@ class Grant:
     stream: str
     feed: str
     tuples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """Tuples that a stream with history has taken in, late ones too, as they were judged.
+
+    Behind them `mark_us` is the stream's mark: no tuple that comes later is on time below it.
+    """
+
+    stream: str
+    feed: str
+    judged: Judged
+    mark_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +423,7 @@ Effect = (
     | Progressed
     | Late
     | TooFar
+    | Archived
     | Grant
     | AskTimestamp
     | AskEnded

@@ -31,6 +31,7 @@ POLICIES = frozenset(
         "propagation",
         "disorder_us",
         "lull_us",
+        "history",
     }
 )
 

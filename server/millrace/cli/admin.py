@@ -49,6 +49,7 @@ def groups() -> dict[str, typer.Typer]:
     made["query"].command("resume")(linked(query_resume))
     made["query"].command("order")(linked(query_order))
     made["stream"].command("drop")(linked(_drop("stream")))
+    made["stream"].command("archive")(linked(stream_archive))
     made["sink"].command("drop")(linked(_drop("sink")))
     made["operator"].command("queue")(linked(operator_queue))
     made["component"].command("table")(linked(component_table))
@@ -319,6 +320,15 @@ def stream_show(
         if queue["worst"]:
             rows = [[_key_words(one["key"]), _milliseconds(one["stale_us"])] for one in queue["worst"]]
             show.table(("key", "stale for"), rows)
+
+
+def stream_archive(link: Link, name: Name) -> None:
+    """Have all that has come in so far in whole files of the stream's history, and show how far it reaches."""
+    answer = link.post(f"streams/{segment(name)}/archive", {})
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.details(answer["archive"])
 
 
 def _key_words(key: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 Rule: whatever changes the server goes through the catalog, and so through the engine's door; what is shown is read from
 the engine's views between two steps. Everything that is refused answers with a problem (RFC 9457) that has the code.
-No route waits for anything but the engine's next steps.
+No route waits for anything but the engine's next steps, and the disk where history is asked for.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "shutting_down": 503,
     "changed": 412,
     "catalog": 500,
+    "history_failed": 500,
     "unknown_stream": 404,
     "unknown_query": 404,
     "unknown_sink": 404,
@@ -271,7 +272,7 @@ def _refuse_token(request: Request, token: str | None) -> Response | None:
 def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/-/healthy", response_class=PlainTextResponse, summary="Whether the process answers")
     async def healthy() -> str:
-        return "healthy\n"
+        return "".join(f"{line}\n" for line in ("healthy", *daemon.archive.problems()))
 
     @app.get(
         "/-/ready",
@@ -338,6 +339,14 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     )
     async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> list[dict[str, Any]]:
         return daemon.stale(name, worst)
+
+    @app.post(
+        "/api/v1/streams/{name}/archive",
+        responses=refusals(404, 409),
+        summary="Write all that has come in so far into whole files of the stream's history",
+    )
+    async def archive(name: Name) -> dict[str, Any]:
+        return await daemon.archive_now(name)
 
     @app.delete(
         "/api/v1/streams/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a stream that no query reads"

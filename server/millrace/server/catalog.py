@@ -38,9 +38,11 @@ from millrace.engine.events import (
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.batch import BEGINNING
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
+from millrace.server.archive import Archive
 from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
 from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness
@@ -127,6 +129,7 @@ class Catalog:
         strategy: str,
         defaults: Defaults,
         folder: Path | None,
+        archive: Archive,
     ) -> None:
         self.known = Known()
         self._engine = engine
@@ -135,6 +138,7 @@ class Catalog:
         self._metrics = metrics
         self._strategy = strategy
         self._defaults = defaults
+        self._archive = archive
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
@@ -148,6 +152,8 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, _ = self._plan(sql)
+            for stream in _settled_streams(steps):
+                self._archive.check(stream)
             return [_describe(step) for step in steps], self._engine.plan(self._all_commands(steps))
 
     async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
@@ -184,8 +190,9 @@ class Catalog:
         writers = self._open_writers(steps)
         self._metrics.count_punctuations()
         try:
-            # In the engine's step already, before it gives any row of what is new.
-            await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
+            with self._archive.prepared(_settled_streams(steps)):
+                # In the engine's step already, before it gives any row of what is new.
+                await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
         except BaseException:
             for writer in writers.values():
                 writer.close()
@@ -244,8 +251,10 @@ class Catalog:
             match step:
                 case CreateStream(stream):
                     self._feeds.add_stream(stream)
+                    self._archive.follow(stream, BEGINNING)
                 case AlterStatement(_, _, stream):
                     self._feeds.alter_stream(stream)
+                    self._archive.follow(stream, self._engine.source(stream.name).newest)
                 case CreateQuery(query, replaces=True):
                     self._runner.replace_outlet(query)
                 case CreateQuery(query):
@@ -253,6 +262,7 @@ class Catalog:
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
+                    self._archive.drop(name)
                 case DropStatement("query", name):
                     self._runner.remove_outlet(name)
                     self._metrics.forget_query(name)
@@ -558,6 +568,22 @@ class Catalog:
             await self._end_sink(name)
         if self._store is not None:
             self._store.close()
+
+
+def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
+    """The streams that steps leave, each as the last one that says something of it has it."""
+    found: dict[str, StreamDefinition] = {}
+    for step in steps:
+        match step:
+            case CreateStream(stream):
+                found[stream.name] = stream
+            case AlterStatement(name, _, stream):
+                found[name] = stream
+            case DropStatement("stream", name):
+                found.pop(name, None)
+            case _:
+                pass
+    return list(found.values())
 
 
 def _writer(definition: SinkDefinition, schema: Any) -> Writer:

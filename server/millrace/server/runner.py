@@ -22,6 +22,7 @@ import structlog
 
 from millrace.engine.events import (
     Answer,
+    Archived,
     AskEnded,
     AskTimestamp,
     ClockStepped,
@@ -127,6 +128,7 @@ class Runner:
         self.far: dict[str, int] = {}
         self.guessing = False  # whether some stream's time may be guessed by the clock
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
+        self.on_history: Callable[[Archived], None] = _ignore
         self.on_reconfiguration: Callable[[float], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
         self.on_failure: Callable[[], None] = _ignore
@@ -154,6 +156,7 @@ class Runner:
             Deliver: self._deliver,
             Progressed: self._progressed,
             Late: self._late,
+            Archived: self._archived,
             TooFar: self._too_far,
             Grant: self._grant,
             AskTimestamp: self._ask,
@@ -425,6 +428,9 @@ class Runner:
                 stream=order.stream,
                 feed=order.feed,
             )
+
+    def _archived(self, order: Archived) -> None:
+        self.on_history(order)
 
     def _too_far(self, order: TooFar) -> None:
         self.far[order.stream] = self.far.get(order.stream, 0) + len(order.batch)
