@@ -47,7 +47,9 @@ from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
 from millrace.server.metrics import Metrics, version
 from millrace.server.names import nearest
+from millrace.server.operations import guards, kernels, process
 from millrace.server.rates import LOOK_SECONDS, Rates
+from millrace.server.recent import recent
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
 from millrace.server.trial import Trials
@@ -237,6 +239,10 @@ class Daemon:
             "steps": self.runner.steps,
             "connections": len(self.hall.connections),
             "data_dir": None if self.settings.server.data_dir is None else str(self.settings.server.data_dir),
+            "kernels": kernels(),
+            "clock_held_back_us": self.runner.clock_held_back_us,
+            **guards(self.settings.server),
+            "process": process(),
         }
 
     # -- life --------------------------------------------------------------------------------------
@@ -477,6 +483,7 @@ def configure_logging(settings: Settings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            recent,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(settings.log.level),
