@@ -165,7 +165,8 @@ def main() -> None:
             if not check:
                 page.write_text(now, encoding="utf-8")
     for page in stale:
-        print(f"{page.relative_to(DOCS.parent)}: {'not current; run make docs' if check else 'written'}")
+        said = "not current; run make docs" if check else "written"
+        sys.stdout.write(f"{page.relative_to(DOCS.parent)}: {said}\n")
     if check and stale:
         sys.exit(1)
 

@@ -361,7 +361,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def _waits_long(why: Item, seen: Snapshot) -> bool:
     since = why["since"]
-    return bool(why["held"]) and since is not None and seen.server["now_us"] - since > WAIT_US
+    return since is not None and seen.server["now_us"] - since > WAIT_US
 
 
 def _rows(whys: Sequence[Item], seen: Snapshot) -> str:
@@ -369,6 +369,8 @@ def _rows(whys: Sequence[Item], seen: Snapshot) -> str:
     operators = ", ".join(dict.fromkeys(why["operator"] for why in whys))
     most = max(why["held"] for why in whys)
     waited = _seconds(seen.server["now_us"] - min(why["since"] for why in whys))
+    if not most:
+        return f"what {operators} has gathered has been waiting for {waited}"
     return f"{most} tuple{'s wait' if most != 1 else ' waits'} at {operators}, the first for {waited}"
 
 

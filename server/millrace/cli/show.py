@@ -33,6 +33,11 @@ def as_json(value: object) -> None:
     out(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def compact(value: object) -> str:
+    """A line of JSON as `millrace run` writes it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as their content; nothing is cut, because names are there to be copied."""
     for line in aligned(heads, rows):
