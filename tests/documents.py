@@ -7,11 +7,14 @@ In expected output a line `...` is any number of lines, and `...` within a line 
 output only has to succeed. One that is expected to say `millrace: ...` has to fail, all others must not. The ports in
 pages, 7420 and 7421, are free ones here, and a second server's 7430 and 7431 too; so that pages read as they are
 meant, and tests disturb nobody.
+
+    python -m tests.documents PAGE...      print what the commands of a page say
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import queue
 import re
@@ -158,15 +161,24 @@ class Shell:
 
     def type(self, typed: Typed) -> None:
         """Run a command and compare; an assertion shows both sides."""
-        status, got = self._run(self._here(typed.command))
-        if "millrace serve" in typed.command and typed.command.rstrip().endswith("&"):
-            self._wait_for_server(typed.command)
+        status, got = self._do(typed)
         told = "\n".join(got)
         fails = any(line.startswith("millrace: ") for line in typed.expected)
         assert (status != 0) == fails, f"$ {typed.command}\n{told}\nexit code {status}"
         if typed.expected:
             expected = "\n".join(typed.expected)
             assert agrees(typed.expected, got), f"$ {typed.command}\n{told}\n--- the page says\n{expected}"
+
+    def told(self, typed: Typed) -> str:
+        """What a page would show."""
+        status, got = self._do(typed)
+        return "\n".join([f"$ {typed.command}", *got, *([f"(exit code {status})"] if status else [])]) + "\n"
+
+    def _do(self, typed: Typed) -> tuple[int, list[str]]:
+        done = self._run(self._here(typed.command))
+        if "millrace serve" in typed.command and typed.command.rstrip().endswith("&"):
+            self._wait_for_server(typed.command)
+        return done
 
     def _here(self, text: str) -> str:
         for port, free in self.ports.items():
@@ -206,15 +218,27 @@ class Shell:
         port = self.ports[7431 if "7431" in command else 7421]
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return
+            try:
+                asked = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+                asked.request("GET", "/-/ready")
+                ready = asked.getresponse().status == 200
+            except ConnectionRefusedError:
+                ready = False
+            except (OSError, http.client.HTTPException):
+                ready = True  # it speaks TLS
+            finally:
+                asked.close()
+            if ready:
+                return
             time.sleep(0.02)
         raise AssertionError(f"no server answers: {command}")
 
 
-def run_page(page: Path, folder: Path, beside: Path | None = None) -> int:
-    """Do what a page says, in a folder with copies of the files that lie beside it; the number of commands."""
+def run_page(page: Path, folder: Path, beside: Path | None = None, *, tell: bool = False) -> int:
+    """Do what a page says, in a folder with copies of the files that lie beside it; the number of commands.
+
+    `tell` prints what happens instead of comparing it: for whoever writes a page.
+    """
     if beside is not None:
         shutil.copytree(beside, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     typed = 0
@@ -222,6 +246,8 @@ def run_page(page: Path, folder: Path, beside: Path | None = None) -> int:
         for step in steps(page.read_text(encoding="utf-8")):
             if isinstance(step, File):
                 shell.write(step)
+            elif tell:
+                sys.stdout.write(shell.told(step))
             else:
                 shell.type(step)
                 typed += 1
@@ -242,3 +268,11 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in held:
             one.close()
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    for name in sys.argv[1:]:
+        page = Path(name).resolve()
+        run_page(page, Path(tempfile.mkdtemp()), page.parent if page.name == "README.md" else None, tell=True)
