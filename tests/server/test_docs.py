@@ -1,6 +1,8 @@
 """What the pages promise is what the server says."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from millrace.engine.events import SetQueue
@@ -57,3 +59,10 @@ async def test_every_route_is_documented(daemon):
     paths = build(daemon).openapi()["paths"]
     served_here = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert told == served_here | {("GET", "/"), ("GET", "/api/v1/openapi.json")}
+
+
+def test_generated_parts_are_current():
+    done = subprocess.run(
+        [sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -678,9 +678,9 @@ class Engine:
     def operators(self) -> list[dict[str, Any]]:
         return views.operators(self)
 
-    def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, in a sentence and as data."""
-        return why(self, query)
+    def why(self, query: str, now_us: int | None = None) -> dict[str, Any]:
+        """What keeps a query from giving rows, in a sentence and as data; the clock may have gone on meanwhile."""
+        return why(self, query, now_us)
 
     def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
         """How far behind the results of an operator's update queue are, with the keys that wait longest."""

@@ -62,6 +62,7 @@ class Source(Operator):
 
     mark     no later tuple is on time below it; the least over the feeds, and never going back
     newest   the newest time taken in so far; `last_us` is when the last tuple came
+    late_by_max_us   how far below the mark the latest of the late tuples was
     arcs     where a promise that comes without tuples goes, past the operators that do not need it
     judged   what the last arrival came to, for the history of streams that have one
     """
@@ -78,7 +79,7 @@ class Source(Operator):
         self.feeds = Feeds()
         self.arcs: tuple[Arc, ...] = ()
         self.judged: Judged | None = None
-        self.late = self.broken = self.far = 0
+        self.late = self.broken = self.far = self.late_by_max_us = 0
         self.punctuations = dict.fromkeys(CAUSES, 0)
         if clocking.timestamps == "latent":
             output.promise = ANY_TIME
@@ -184,6 +185,7 @@ class Source(Operator):
         feed.late += len(late.batch)
         feed.broken += broken
         self.late += len(late.batch)
+        self.late_by_max_us = max(self.late_by_max_us, int((late.marks - late.batch.ts).max()))
         self.broken += broken
         return late, batch.take(~below)
 
@@ -250,10 +252,11 @@ class Source(Operator):
         return self.output.promise
 
     def save(self) -> list[Any]:
-        counts = [self.late, self.broken, self.far, list(self.punctuations.values())]
+        counts = [self.late, self.broken, self.far, self.late_by_max_us, list(self.punctuations.values())]
         return [self.mark, self.newest, self.last_us, self.feeds.save(), counts]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.mark, self.newest, self.last_us, feeds, (self.late, self.broken, self.far, punctuations) = data
+        self.mark, self.newest, self.last_us, feeds, counts = data
+        self.late, self.broken, self.far, self.late_by_max_us, punctuations = counts
         self.feeds.restore(feeds)
         self.punctuations = dict(zip(CAUSES, punctuations, strict=True))

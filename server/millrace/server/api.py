@@ -30,6 +30,7 @@ from millrace.server.graph import draw, render
 from millrace.server.metrics import version
 from millrace.server.names import nearest
 from millrace.server.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
+from millrace.server.operations import add_operations
 from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
 
@@ -176,6 +177,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_sinks(app, daemon)
     _add_components(app, daemon)
     _add_operators(app, daemon)
+    add_operations(app, daemon)
     vars(app)["openapi"] = document(app)
     return app
 

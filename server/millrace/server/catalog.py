@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -305,7 +305,7 @@ class Catalog:
 
     def why(self, query: str) -> dict[str, Any]:
         """What keeps a query from giving rows, and which of its sinks got rows that were older than they promise."""
-        found = self._engine.why(query)
+        found = self._engine.why(query, self._runner.now_us())
         told = [
             sentence
             for name, made in self._sinks.items()
@@ -507,7 +507,12 @@ class Catalog:
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
-            components=tuple(self._settled(found) for found in decided(self._engine) if self._outlasts(found)),
+            # By name: the order of the graph is another one after a restart.
+            components=tuple(
+                self._settled(found)
+                for found in sorted(decided(self._engine), key=attrgetter("component"))
+                if self._outlasts(found)
+            ),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
                 for query in sorted(self._engine.queries(), key=itemgetter("name"))
@@ -534,7 +539,9 @@ class Catalog:
     def export(self) -> dict[str, Any]:
         """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
         statements, decisions = self.statements(), self.decisions()
-        commands = decisions.shell()
+        commands = decisions.model_copy(
+            update={"components": tuple(filter(self._worth_telling, decisions.components))}
+        ).shell()
         parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
                  for statement in statements]  # fmt: skip
         if commands:
@@ -545,6 +552,11 @@ class Catalog:
             "decisions": decisions.model_dump(mode="json"),
             "commands": commands,
         }
+
+    def _worth_telling(self, component: ComponentDecisions) -> bool:
+        """Side streams run as everything does unless somebody has said otherwise: nobody made them."""
+        own = component.strategy != self._strategy or component.weight != 1 or component.operators or component.breaks
+        return bool(own) or component.component in self.known.streams
 
     def keep(self) -> None:
         """Write down what holds now."""

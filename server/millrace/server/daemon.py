@@ -51,7 +51,9 @@ from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
 from millrace.server.metrics import Metrics, version
 from millrace.server.names import nearest
+from millrace.server.operations import guards, kernels, process
 from millrace.server.rates import LOOK_SECONDS, Rates
+from millrace.server.recent import recent
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
 from millrace.server.trial import Trials
@@ -261,6 +263,10 @@ class Daemon:
             "data_dir": None if self.settings.server.data_dir is None else str(self.settings.server.data_dir),
             "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
             "problems": self.archive.problems(),
+            "kernels": kernels(),
+            "clock_held_back_us": self.runner.clock_held_back_us,
+            **guards(self.settings.server),
+            "process": process(),
         }
 
     def _mark_of(self, stream: str) -> int:
@@ -526,6 +532,7 @@ def configure_logging(settings: Settings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            recent,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(settings.log.level),

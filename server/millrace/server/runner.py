@@ -368,6 +368,11 @@ class Runner:
 
     # -- the clock ---------------------------------------------------------------------------------
 
+    @property
+    def clock_held_back_us(self) -> int:
+        """How far the system's clock was set back, as long as this one is not near it."""
+        return self._clock.held_back_us
+
     async def _look_at_the_clock(self) -> None:
         """Notice in good time when somebody sets the system's clock, although nothing else happens."""
         while True:
