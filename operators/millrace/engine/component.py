@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
 from millrace.engine.table import Role, Row, Strategy
+from millrace.operators.join import Join
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
@@ -48,6 +49,7 @@ class Component:
         self.stirred = False
         self.sources: tuple[Source, ...] = ()
         self.waiters: tuple[Prone, ...] = ()
+        self.joins: tuple[Join, ...] = ()
         self.sinks: tuple[Sink, ...] = ()
 
     def __repr__(self) -> str:
@@ -63,6 +65,7 @@ class Component:
         operators = list(self.table)
         self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
         self.waiters = tuple(operator for operator in operators if isinstance(operator, Prone))
+        self.joins = tuple(operator for operator in operators if isinstance(operator, Join))
         self.sinks = tuple(sinks)
         if self.current not in self.table:
             self.current = None

@@ -165,7 +165,10 @@ class Engine:
         wake_us = self.time.timers.first()
         if wake_us is not None:
             effects.orders.append(WakeAt(wake_us))
-        effects.more = any(component.busy() for component in self.graph.components)
+        for component in self.graph.components:
+            if component.busy():
+                effects.more = True
+                break
         return effects
 
     def _take(self, event: Event, effects: Effects) -> None:
@@ -206,7 +209,7 @@ class Engine:
     def _arrive(self, event: Arrived, effects: Effects) -> None:
         stream = self._stream(event.stream)
         batch = event.batch
-        if not len(batch):
+        if not len(batch.ts):
             return
         now_us = self.moment.now_us
         source = stream.source
@@ -298,10 +301,10 @@ class Engine:
 
     def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
         for component in worked:
-            for waiter in component.waiters:
-                if isinstance(waiter, Join) and waiter.tempo.untold:
-                    for switch in waiter.tempo.tell():
-                        effects.orders.append(JoinTurned(waiter.name, switch.mode, switch._asdict()))
+            for join in component.joins:
+                if join.tempo.untold:
+                    for switch in join.tempo.tell():
+                        effects.orders.append(JoinTurned(join.name, switch.mode, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""

@@ -41,6 +41,9 @@ class Timers:
         self._at: dict[tuple[Kind, str, str], int] = {}
         self._count = 0
 
+    def __len__(self) -> int:
+        return len(self._at)
+
     def set(self, at_us: int, kind: Kind, stream: str, feed: str = "") -> None:
         key = (kind, stream, feed)
         self._at[key] = at_us
@@ -110,6 +113,8 @@ class Timekeeper:
         self._again = {}
         # The least need first: a feed is asked for one thing at a time, and no rule may change who is served by that.
         needs = [(need, waiter) for waiter in component.waiters if (need := waiter.need()) is not None]
+        if not needs and not self.timers:
+            return False
         for need, waiter in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
             helped |= self._carry(waiter, need, effects)
         for source in component.sources:
@@ -292,6 +297,8 @@ class Timekeeper:
     def ring(self, effects: Effects) -> None:
         """Do what is due."""
         now_us = self._engine.moment.now_us
+        if not self.timers:
+            return
         for kind, stream, name in self.timers.due(now_us):
             found = self._engine.streams_by_name.get(stream)
             if found is None:

@@ -48,6 +48,8 @@ NONE_UNLINKED: Final = np.empty(0, np.uint8)
 
 # Keys as 64-bit identities: from their columns, and how many rows those have.
 Identify = Callable[[Sequence[Values], int], Int64s]
+# The same of the first row alone, from all its columns and which of them are the key.
+IdentifyRow = Callable[[tuple[Values, ...], tuple[int, ...]], int]
 
 
 def bits(type: Type, values: Values) -> Int64s:
@@ -83,6 +85,16 @@ def identity_of(types: Sequence[Type]) -> tuple[Identify, bool]:
         return states
 
     return identify, False
+
+
+def identity_of_row(types: Sequence[Type]) -> IdentifyRow:
+    """The same for one row at a time."""
+    if not types:
+        return lambda columns, key: 0
+    if all(DTYPES[type] == np.int64 for type in types):
+        return joining.fold_row if len(types) > 1 else lambda columns, key: columns[key[0]].item(0)
+    identify, _ = identity_of(types)
+    return lambda columns, key: identify([columns[at] for at in key], 1).item(0)
 
 
 class Strip:
@@ -147,6 +159,7 @@ class Segment:
         "columns",
         "count",
         "end",
+        "finders",
         "first_row",
         "greatest",
         "keys",
@@ -181,6 +194,7 @@ class Segment:
         self.matched: Bools | None = np.zeros(0, np.bool_) if shape.watched else None
         self.tables: list[Values] = []
         self.links: list[Values] = []
+        self.finders: list[joining.Finder] = []
         self.reserve(room)
 
     def reserve(self, room: int) -> None:
@@ -199,6 +213,10 @@ class Segment:
         # Twice as many places as tuples: most chains have one tuple.
         self.tables = [np.zeros(2 * room, np.int32) for _ in self.keys]
         self.links = [np.empty(room, np.int32) for _ in self.keys]
+        self.finders = [
+            joining.Finder(keys, self.ts, table, links, self.shift)
+            for keys, table, links in zip(self.keys, self.tables, self.links, strict=True)
+        ]
         self._link(0)
 
     def _longer(self, array: Values, room: int) -> Values:
@@ -222,21 +240,12 @@ class Segment:
             self.least = least
         if greatest > self.greatest:
             self.greatest = greatest
-        if stop - start == 1:
-            # One row costs half as much by itself as in slices of one.
-            self.ts[start] = rows.ts[0]
-            self.arrival[start] = rows.arrival[0]
-            for own, theirs in zip(self.keys, keys):  # noqa: B905 (checked when the store was made)
-                own[start] = theirs[0]
-            for own, theirs in zip(self.columns, rows.columns):  # noqa: B905
-                own[start] = theirs[0]
-        else:
-            self.ts[start:stop] = rows.ts
-            self.arrival[start:stop] = rows.arrival
-            for own, theirs in zip(self.keys, keys, strict=True):
-                own[start:stop] = theirs
-            for own, theirs in zip(self.columns, rows.columns, strict=True):
-                own[start:stop] = theirs
+        self.ts[start:stop] = rows.ts
+        self.arrival[start:stop] = rows.arrival
+        for own, theirs in zip(self.keys, keys, strict=True):
+            own[start:stop] = theirs
+        for own, theirs in zip(self.columns, rows.columns, strict=True):
+            own[start:stop] = theirs
         for at, mask in enumerate(rows.valid):
             if mask is not None or self.valid[at] is not None:
                 self._append_mask(at, mask, start, stop)
@@ -247,6 +256,26 @@ class Segment:
         if self.matched is not None:
             self.matched[start:stop] = False if matched is None else matched
         self._link(start)
+
+    def append_row(
+        self, time: int, arrival: int, columns: Sequence[Values], kept: Sequence[int], key: int
+    ) -> None:
+        """Add a row, the first of those columns that are kept. None is null, and there is room, and one index."""
+        slot = self.count
+        self.count = slot + 1
+        if time < self.least:
+            self.least = time
+        if time > self.greatest:
+            self.greatest = time
+        self.arrival[slot] = arrival
+        for own, at in zip(self.columns, kept):  # noqa: B905 (both are the shape's)
+            own[slot] = columns[at][0]
+        self.finders[0].put(slot, key, time)
+
+    @property
+    def plain(self) -> bool:
+        """Whether its rows are nothing but columns: no nulls, none that can never match, none to be watched."""
+        return self.unlinked is None and self.matched is None and self.valid.count(None) == len(self.valid)
 
     def _append_mask(self, at: int, mask: Bools | None, start: int, stop: int) -> None:
         own = self.valid[at]
@@ -368,6 +397,7 @@ class Store:
         self.rows = 0
         self._numbers = 0
         self._pairs = np.empty((2, FEW_PAIRS), np.int64)
+        self._slots = np.empty(FEW_PAIRS, np.int64)
         self.identify = [identity_of([shape.types[at] for at in columns])[0] for columns in shape.indexes]
 
     # -- putting -------------------------------------------------------------------------------------------------------
@@ -393,6 +423,19 @@ class Store:
         if last is None or last.count >= max(TOGETHER, self.shape.newest):
             last = self._open_at(len(self.segments), -FAR, FAR, len(rows.ts))
         return [self._append(last, rows, least, greatest, keys, unlinked, matched)]
+
+    def put_row(self, time: int, arrival: int, columns: Sequence[Values], kept: Sequence[int], key: int) -> bool:
+        """Add a row, as `append_row` does, if its segment is there and has room."""
+        segments = self.segments
+        if not segments:
+            return False
+        last = segments[-1]
+        if not (last.start <= time < last.end and last.count < last.room and last.plain):
+            return False
+        last.append_row(time, arrival, columns, kept, key)
+        self.tuples += 1
+        self.rows += 1
+        return True
 
     def _sealed(self, segment: Segment, least: int, count: int) -> bool:
         """End a segment that is full and large before rows that are all later."""
@@ -537,6 +580,23 @@ class Store:
         parts = [(segment, pairs[1, first:last]) for segment, first, last in spans]
         pieces = [pairs[0, first:last] for _, first, last in spans]
         return Found(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), parts, stop)
+
+    def probe_row(self, key: int, begin: int, end: int) -> Found | None:
+        """The tuples of a key in [begin, end], by the only index, as pairs of row 0."""
+        slots = self._slots
+        while True:
+            count = 0
+            spans = []
+            for segment in self.segments:
+                first = count
+                count = segment.finders[0].find(key, begin, end, segment.least, segment.greatest, slots, first)
+                if count != first:
+                    if count < 0:
+                        break
+                    spans.append((segment, slots[first:count]))
+            if count >= 0:
+                return Found(np.zeros(count, np.int64), spans, 1) if count else None
+            slots = self._slots = np.empty(2 * len(slots), np.int64)
 
     def _look(
         self, index: int, keys: Int64s, low: Int64s, high: Int64s | None, below: int, above: int, start: int, stop: int

@@ -100,7 +100,7 @@ class Source(Operator):
 
         Returns those that were late, and those too far in the future to be believed.
         """
-        feed = self.feeds.get(feed_name) or self.open(feed_name)
+        feed = self.feeds.by_name.get(feed_name) or self.open(feed_name)
         count = len(batch.ts)
         self.last_us = now_us
         feed.tuples += count
@@ -127,7 +127,7 @@ class Source(Operator):
 
     def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
         far = None
-        newest = int(batch.ts[-1])
+        newest: int = batch.ts.item(-1)
         rising = len(batch.ts) == 1 or not (batch.ts[1:] < batch.ts[:-1]).any()
         if not rising:
             newest = int(batch.ts.max())
@@ -137,7 +137,7 @@ class Source(Operator):
                 return None, far
             newest = int(batch.ts.max())
         late = None
-        if not (rising and batch.ts[0] >= self.mark):
+        if not (rising and batch.ts.item(0) >= self.mark):
             late, batch = self._late(feed, batch)
         if len(batch.ts):
             self._queue(batch, newest)
