@@ -146,12 +146,13 @@ class Component:
         while self.ready:
             operator = next(iter(self.ready))
             del self.ready[operator]
-            if isinstance(operator, Sink):
+            row = self.table.get(operator)
+            if row is None:
+                assert isinstance(operator, Sink)
                 self._empty(operator, effects)
                 continue
             if operator.fresh():
                 return operator
-            row = self.table[operator]
             if row.yields():
                 following = self._choose(row)
                 if following is not None:
@@ -173,7 +174,8 @@ class Component:
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:
-            self._empty(sink, effects)
+            if sink.inputs[0].unseen or sink.watched:
+                self._empty(sink, effects)
 
     def _empty(self, sink: Sink, effects: Effects) -> None:
         if sink.inputs[0].unseen:

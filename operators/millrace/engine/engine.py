@@ -207,7 +207,7 @@ class Engine:
                 self.time.keep_beating()
 
     def _arrive(self, event: Arrived, effects: Effects) -> None:
-        stream = self._stream(event.stream)
+        stream = self.streams_by_name.get(event.stream) or self._stream(event.stream)
         batch = event.batch
         if not len(batch.ts):
             return
@@ -270,8 +270,8 @@ class Engine:
         """Give the components their turns, by weighted deficit, until the budget is used or nothing is left to do."""
         components = self.graph.components
         worked = [component for component in components if component.busy()]
-        while budget > 0 and executions > 0:
-            component = self._next_component(components)
+        while worked and budget > 0 and executions > 0:
+            component = worked[0] if len(worked) == 1 else self._next_component(components)
             if component is None:
                 break
             if component.deficit <= 0:
@@ -287,9 +287,12 @@ class Engine:
             )
             if component.failed is not None:
                 failures.broken(self, component, effects)
-            component.deficit = component.deficit - used if component.busy() else 0
+            left = component.busy()
+            component.deficit = component.deficit - used if left else 0
             if component.deficit <= 0:
                 self._turn += 1
+            if not left and len(worked) == 1:
+                break  # no other has had anything to do, and none gets it from this one
             budget -= used
             executions -= done
         if self._remembering:

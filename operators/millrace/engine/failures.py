@@ -37,12 +37,12 @@ def broken(engine: Engine, component: Component, effects: Effects) -> None:
 
 def check_states(engine: Engine, worked: Sequence[Component], effects: Effects) -> None:
     """Stop the queries that remember more than they may, unless they are to wait until it has become less."""
-    for query in list(engine.queries_by_name.values()):
-        if not query.remembers or engine.graph.component_of(query.operators[0]) not in worked:
+    for query in engine.queries_by_name.values():
+        if not query.remembers:
             continue
         held = state_tuples(query)
         most = query.plan.options.max_state
-        if held <= most:
+        if held <= most or engine.graph.component_of(query.operators[0]) not in worked:
             continue
         if query.plan.options.on_max_state == "fail":
             fail(engine, query, f"it remembered {held} tuples, and max_state is {most}", effects)

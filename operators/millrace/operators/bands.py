@@ -62,14 +62,6 @@ class Bands:
                     floor = low - most
         return floor if floor > BEGINNING else BEGINNING
 
-    def floor_between(self, a: int, b: int, low: int) -> int:
-        """`floor` where b is the only other input."""
-        if low == END_OF_TIME:
-            return END_OF_TIME
-        most = self.reach[a][b]
-        floor = BEGINNING if most == FAR else low - most
-        return floor if floor > BEGINNING else BEGINNING
-
     def expires(self, a: int) -> bool:
         """Whether rows of `a` are of no use any more some time."""
         return all(self.reach[a][b] < FAR for b in range(self.inputs) if b != a)

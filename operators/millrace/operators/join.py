@@ -151,6 +151,8 @@ class Join(Lines):
         ]
 
     def need(self) -> int | None:
+        if self.mode == "arrival" and not self._outer:
+            return None
         wait = self._wait()
         return None if wait is None else wait[0]
 
@@ -297,39 +299,43 @@ class Join(Lines):
         counts.executions += 1
         self.toil = 0
         batch = reader.take(1)
+        time = NO_TIME
         if batch is not None and len(batch.ts):
             counts.input_tuples += 1
-            batch = self.stamped(position, batch)
-        else:
-            batch = None
+            time = batch.ts.item(0)
+            if time == NO_TIME:
+                batch = self.stamped(position, batch)
+                time = batch.ts.item(0)
         for one in (reader, other):
             if one.punctuations:
                 one.pass_punctuations()
             one.unseen = False
         matcher = self.matcher
-        bands = matcher.bands
+        reach = matcher.bands.reach
         beside = 1 - position
         lows = [self._promise(0), self._promise(1)]
-        floor = bands.floor_between(position, beside, lows[beside])
+        # What Bands.floor says of two inputs: nothing is FAR enough to leave Python's integers.
+        floor = max(lows[beside] - reach[position][beside], BEGINNING)
         given: list[Batch] = []
-        if batch is not None:
-            looked = matcher.match_row(position, batch, floor, given)
+        over = False
+        if batch is not None and time != NO_TIME:
+            looked = matcher.match_row(position, batch, time, floor, given)
             if looked is None:
                 self._prepare(position, batch)
                 self._work(lows, given)
             else:
                 self.toil = looked
-                time = batch.ts.item(0)
-                self.tempo.took(position, 1, time, time)
+                over = self.tempo.took_row(position, time)
         mine, theirs = matcher.stores[position], matcher.stores[beside]
         if floor != mine.floor:
             mine.expire(floor)
-        floor = bands.floor_between(beside, position, lows[position])
+        floor = max(lows[position] - reach[beside][position], BEGINNING)
         if floor != theirs.floor:
             theirs.expire(floor)
         gave = self._release(lows, given) if given else False
         self._left = False
-        self._close(lows, gave)
+        if over or matcher.failed or self.output.wanted:
+            self._close(lows, gave)
 
     def _may_leave(self, lows: Sequence[int]) -> bool:
         """Whether the first of what is held back may be given."""

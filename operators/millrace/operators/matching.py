@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from millrace.operators.bands import FAR, Bands
-from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, constant_int64
 from millrace.operators.evaluate import compile_columns, compile_predicate
 from millrace.operators.expression import TIME, Column, Expression
 from millrace.operators.segments import (
@@ -336,8 +336,8 @@ class Matcher:
         """Whether `match_row` may be asked."""
         return None not in self._ways
 
-    def match_row(self, position: int, batch: Batch, floor: int, given: list[Batch]) -> int | None:
-        """What `prepare`, `match` and `remember` do together, for the one row of a batch, in fewer steps; at how many
+    def match_row(self, position: int, batch: Batch, time: int, floor: int, given: list[Batch]) -> int | None:
+        """What `prepare`, `match` and `remember` do together, for the one row of a batch, which has this time, in fewer steps; at how many
         others it looked, or None, with nothing done, if it takes more than that."""
         way = self._ways[position]
         if way is None or batch.valid.count(None) != len(batch.valid):
@@ -345,17 +345,40 @@ class Matcher:
         step, kept, key_columns, identify, below, above, others, own = way
         columns = batch.columns
         key = identify(columns, key_columns)
-        time = batch.ts.item(0)
         found = others.probe_row(key, time - below, time + above)
         looked = 0
         if found is not None:
             looked = len(found.rows)
-            bound = {position: self._strip(batch, kept)}
-            if self._verify(step, bound, found):
-                self._give(self._bind(step, bound, found), found.rows, given)
+            strip = self._strip(batch, kept)
+            if looked == 1 and self._where is None:
+                self._give_pair(step, position, strip, found, given)
+            elif self._verify(step, {position: strip}, found):
+                self._give(self._bind(step, {position: strip}, found), found.rows, given)
         if time >= floor and not own.put_row(time, batch.arrival.item(0), columns, kept, key):
             own.put(self._strip(batch, kept), time, time, [np.array((key,), np.int64)])
         return looked
+
+    def _give_pair(self, step: Step, position: int, row: Strip, found: Found, given: list[Batch]) -> None:
+        """What `_verify`, `_bind` and `_give` do, for one row and the one that it found."""
+        ((segment, slots),) = found.parts
+        slot = slots.item(0)
+        if not step.exact:
+            for check in step.checks:
+                if segment.columns[check.column][slot] != row.columns[check.bound_column][0]:
+                    return
+        ts = constant_int64(max(row.ts.item(0), segment.ts.item(slot)), 1)
+        arrival = constant_int64(max(row.arrival.item(0), segment.arrival.item(slot)), 1)
+        columns: list[Values] = []
+        valid: list[Bools | None] = []
+        for one, at in self._picked:
+            if one == position:
+                columns.append(row.ts if at == TIME else row.columns[at])
+                valid.append(None)
+            else:
+                mask = None if at == TIME else segment.valid[at]
+                columns.append((segment.ts if at == TIME else segment.columns[at])[slots])
+                valid.append(None if mask is None else mask[slots])
+        given.append(Batch(self.output, ts, columns, valid, arrival))
 
     @staticmethod
     def _strip(batch: Batch, columns: Sequence[int]) -> Strip:

@@ -151,6 +151,7 @@ class Segment:
     number    of the segment, and `first_row` that of its first row in its store
     shift     its buckets are 2 ** shift microseconds
     least     the least time in it, `greatest` the greatest
+    masked    whether there may be nulls
     unlinked  which rows can never match (they are kept for their own sake), None while there are none
     """
 
@@ -165,6 +166,7 @@ class Segment:
         "keys",
         "least",
         "links",
+        "masked",
         "matched",
         "number",
         "room",
@@ -190,6 +192,7 @@ class Segment:
         self.keys = [np.empty(0, np.int64) for _ in shape.indexes]
         self.columns: list[Values] = [np.empty(0, DTYPES[type]) for type in shape.types]
         self.valid: list[Bools | None] = [None] * len(shape.types)
+        self.masked = False
         self.unlinked: Values | None = None
         self.matched: Bools | None = np.zeros(0, np.bool_) if shape.watched else None
         self.tables: list[Values] = []
@@ -257,30 +260,11 @@ class Segment:
             self.matched[start:stop] = False if matched is None else matched
         self._link(start)
 
-    def append_row(
-        self, time: int, arrival: int, columns: Sequence[Values], kept: Sequence[int], key: int
-    ) -> None:
-        """Add a row, the first of those columns that are kept. None is null, and there is room, and one index."""
-        slot = self.count
-        self.count = slot + 1
-        if time < self.least:
-            self.least = time
-        if time > self.greatest:
-            self.greatest = time
-        self.arrival[slot] = arrival
-        for own, at in zip(self.columns, kept):  # noqa: B905 (both are the shape's)
-            own[slot] = columns[at][0]
-        self.finders[0].put(slot, key, time)
-
-    @property
-    def plain(self) -> bool:
-        """Whether its rows are nothing but columns: no nulls, none that can never match, none to be watched."""
-        return self.unlinked is None and self.matched is None and self.valid.count(None) == len(self.valid)
-
     def _append_mask(self, at: int, mask: Bools | None, start: int, stop: int) -> None:
         own = self.valid[at]
         if own is None:
             own = self.valid[at] = np.ones(self.room, np.bool_)
+            self.masked = True
         own[start:stop] = True if mask is None else mask
 
     def strip(self, slots: Int64s) -> Strip:
@@ -425,14 +409,24 @@ class Store:
         return [self._append(last, rows, least, greatest, keys, unlinked, matched)]
 
     def put_row(self, time: int, arrival: int, columns: Sequence[Values], kept: Sequence[int], key: int) -> bool:
-        """Add a row, as `append_row` does, if its segment is there and has room."""
+        """Add a row, the first of those columns that are kept, if the last segment is its own and has room. None of its
+        columns is null, and there is one index."""
         segments = self.segments
         if not segments:
             return False
         last = segments[-1]
-        if not (last.start <= time < last.end and last.count < last.room and last.plain):
+        slot = last.count
+        if not (last.start <= time < last.end and slot < last.room) or last.masked:
             return False
-        last.append_row(time, arrival, columns, kept, key)
+        last.count = slot + 1
+        if time < last.least:
+            last.least = time
+        if time > last.greatest:
+            last.greatest = time
+        last.arrival[slot] = arrival
+        for column, at in zip(last.columns, kept):  # noqa: B905 (both are the shape's)
+            column[slot] = columns[at][0]
+        last.finders[0].put(slot, key, time)
         self.tuples += 1
         self.rows += 1
         return True

@@ -147,7 +147,9 @@ class Source(Operator):
                 if feed.held_since is not None:
                     feed.held_since = heard_us
             if self.clocking.by_tuples:
-                self.promise(feed, max(newest - self.clocking.disorder_us, BEGINNING), "tuple")
+                bound = max(newest - self.clocking.disorder_us, BEGINNING)
+                if bound > feed.mark:
+                    self.promise(feed, bound, "tuple")
         return late, far
 
     def _late(self, feed: Feed, batch: Batch) -> tuple[Refused | None, Batch]:
