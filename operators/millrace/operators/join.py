@@ -72,7 +72,7 @@ class Join(Lines):
         self._outer = spec.outer
         self._short = self.matcher.takes_rows
         self._turn = 0
-        self._left = False
+        self.paced = False
         self._stamps = [BEGINNING] * len(inputs)
         self._newest_outer = BEGINNING
 
@@ -179,7 +179,7 @@ class Join(Lines):
         """The clock has gone on: what waits for rows that are stamped here may be taken or given now."""
         lows = self._lows()
         if self.more() or self._may_leave(lows) or self._may_give_up(lows):
-            self._left = True
+            self.paced = True
             return True
         return self.announce(gave=False)
 
@@ -214,7 +214,7 @@ class Join(Lines):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
-        if self._left:
+        if self.paced:
             return True
         if self.mode == "arrival":
             for reader in self.inputs:
@@ -278,7 +278,7 @@ class Join(Lines):
             self._give_up(lows, given)
         self._expire(lows)
         gave = self._release(lows, given) if given or self.hold.count else False
-        self._left = bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
+        self.paced = not works or bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
         self._close(lows, gave)
         return taken
 
@@ -333,7 +333,7 @@ class Join(Lines):
         if floor != theirs.floor:
             theirs.expire(floor)
         gave = self._release(lows, given) if given else False
-        self._left = False
+        self.paced = False
         if over or matcher.failed or self.output.wanted:
             self._close(lows, gave)
 
@@ -353,9 +353,7 @@ class Join(Lines):
 
     def _take(self, limit: int) -> int:
         """Take rows, at most `limit` in all, into `rest`."""
-        taken = self._take_arcs(limit) if self.mode == "arrival" else self._take_lines(limit)
-        self.counts.input_tuples += taken
-        return taken
+        return self._take_arcs(limit) if self.mode == "arrival" else self._take_lines(limit)
 
     def _take_arcs(self, limit: int) -> int:
         taken = self._take_lines(limit)  # what stood in line before the order was changed
@@ -370,6 +368,7 @@ class Join(Lines):
                 batch = reader.take(limit - taken)
                 taken += reader.taken - before
                 if batch is not None and len(batch.ts):
+                    self.counts.input_tuples += len(batch.ts)
                     self._prepare(turn, self.stamped(turn, batch))
             self._turn = turn + 1 if turn + 1 < len(inputs) else 0
         return taken
@@ -386,6 +385,7 @@ class Join(Lines):
                 buffer = self.inputs[position].buffer
                 buffer.gauge.add(-len(batch), buffer.width)
                 self._prepare(position, batch)
+        self.counts.input_tuples += taken
         if self._by_rows and len(self.rest) > 1:
             self.rest = deque(in_turns(list(self.rest)))
         return taken
@@ -560,13 +560,13 @@ class Join(Lines):
         if alpha is not None:
             self.tempo.alpha = alpha
         self._turn_to(self.tempo.choose() if self.order == "adaptive" else self.order)
-        self._left = True
+        self.paced = True
 
     def _turn_to(self, mode: Mode) -> None:
         if mode != self.mode:
             self.mode = mode
             self.tempo.switched(mode)
-            self._left = True
+            self.paced = True
 
     def measured(self, tuples: int, us: float) -> None:
         self.tempo.measured(tuples, us)
@@ -614,14 +614,14 @@ class Join(Lines):
         self.rest.clear()
 
     def save(self) -> Any:
-        own = [self.order, self.mode, self._turn, self._left, self._stamps, self._newest_outer]
+        own = [self.order, self.mode, self._turn, self.paced, self._stamps, self._newest_outer]
         waiting = [self.hold.save(), self.pending.save(), [rows.save() for rows in self.rest]]
         return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.tempo.save()]
 
     def restore(self, data: Any) -> None:
         lines, own, (hold, pending, rest), stores, tempo = data
         super().restore(lines)
-        self.order, self.mode, self._turn, self._left, self._stamps, self._newest_outer = own
+        self.order, self.mode, self._turn, self.paced, self._stamps, self._newest_outer = own
         self.hold.restore(hold)
         self.pending.restore(pending)
         self.rest = deque(Incoming.restore(rows) for rows in rest)
