@@ -17,7 +17,7 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators import join
+from millrace.operators import join, segments
 from millrace.operators.batch import END_OF_TIME, NO_TIME
 from millrace.operators.spec import Band, JoinSpec, SequenceSpec
 from tests.engine.graphs import (
@@ -221,7 +221,8 @@ def test_absences_are_gone_on_with_although_the_cycle_ended_behind_them():
 
 
 def test_a_join_that_leaves_rows_to_its_next_execution_has_one(monkeypatch):
-    monkeypatch.setattr(join, "MOST_LOOKED", 3)
+    for module, name in ((join, "MOST_LOOKED"), (segments, "FEW_PAIRS"), (segments, "MOST_PAIRS")):
+        monkeypatch.setattr(module, name, 2)
     bench = Bench(external("a"), external("b"))
     pairs = JoinSpec((("x", 0, 0), ("y", 1, 0)), (Band(0, 1, 0, 0),))
     bench.query(plan("q", ("J", pairs, ["a.source", "b.source"]), ("S", select(), ["J"])), "dfs")
