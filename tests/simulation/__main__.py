@@ -11,6 +11,7 @@ import time
 import traceback
 
 from tests.simulation.clocks import simulate_clocks
+from tests.simulation.joined import joined_world_of
 from tests.simulation.simulator import simulate
 from tests.simulation.world import world_of
 
@@ -37,7 +38,9 @@ def main() -> int:
 
 
 def play(seed: int, styles: int, *, clocks: bool) -> int:
-    return simulate_clocks(seed, styles) if clocks else simulate(world_of(seed), styles)
+    if clocks:
+        return simulate_clocks(seed, styles)
+    return simulate(world_of(seed), styles) + simulate(joined_world_of(seed), styles)
 
 
 def again(seed: int, styles: int = 3, clocks: bool = False) -> str:

@@ -56,6 +56,7 @@ from millrace.operators.fork import Fork
 from millrace.operators.sink import Sink
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
+from tests.simulation import joined
 from tests.simulation.auditors import Books, Broken, grammar, quiet
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
@@ -105,7 +106,7 @@ class Play:
         self._now = BEGIN_US
 
     def run(self) -> Outcome:
-        with grammar():
+        with grammar(), joined.small():
             self._begin()
             for said in _recut(self.world.log, self.rng) if self.wild else self.world.log:
                 self._said(said)
@@ -131,6 +132,7 @@ class Play:
             case "check" if self.rough and said is not self.world.log[-1]:
                 pass
             case "check":
+                joined.settle(self)
                 if self._wake is not None and self._wake <= self._now:
                     self._step([])
                 self._drain()
@@ -200,6 +202,12 @@ class Play:
     def _command(self, body: CommandBody, work: int | None = None) -> None:
         self._commands += 1
         self._step([Command(self._commands, body)], work=work)
+
+    def command(self, body: CommandBody) -> None:
+        self._command(body)
+
+    def step(self, events: Sequence[Event]) -> None:
+        self._step(events)
 
     def _drain(self) -> None:
         for _ in range(ENDLESS):
@@ -292,6 +300,7 @@ class Play:
             self._replace_by_another()
         if rng.random() < 0.05:
             self._change_and_refuse()
+        joined.meddle(self)
         if rng.random() < 0.1:
             self._save_and_restore()
 
@@ -496,7 +505,8 @@ class Expected:
         if query.name in self._paused:
             return None
         timeless = query.output.name in self.world.stamped
-        if timeless and not all(stream.mark == END for stream in self._below(query)):
+        vague = timeless or query.output.name in self.world.vague
+        if vague and not all(stream.mark == END for stream in self._below(query)):
             return None
         rows = self._compute(query).rows
         return Counter((None if timeless else ts, number, v) for ts, number, v in rows)

@@ -168,7 +168,10 @@ class Engine:
         wake_us = self.time.timers.first()
         if wake_us is not None:
             effects.orders.append(WakeAt(wake_us))
-        effects.more = any(component.busy() for component in self.graph.components)
+        for component in self.graph.components:
+            if component.busy():
+                effects.more = True
+                break
         return effects
 
     def _take(self, event: Event, effects: Effects) -> None:
@@ -213,9 +216,9 @@ class Engine:
                 self.time.keep_beating()
 
     def _arrive(self, event: Arrived, effects: Effects) -> None:
-        stream = self._stream(event.stream)
+        stream = self.streams_by_name.get(event.stream) or self._stream(event.stream)
         batch = event.batch
-        if not len(batch):
+        if not len(batch.ts):
             return
         now_us = self.moment.now_us
         source = stream.source
@@ -284,8 +287,8 @@ class Engine:
         """Give the components their turns, by weighted deficit, until the budget is used or nothing is left to do."""
         components = self.graph.components
         worked = [component for component in components if component.busy()]
-        while budget > 0 and executions > 0:
-            component = self._next_component(components)
+        while worked and budget > 0 and executions > 0:
+            component = worked[0] if len(worked) == 1 else self._next_component(components)
             if component is None:
                 break
             if component.deficit <= 0:
@@ -301,9 +304,12 @@ class Engine:
             )
             if component.failed is not None:
                 failures.broken(self, component, effects)
-            component.deficit = component.deficit - used if component.busy() else 0
+            left = component.busy()
+            component.deficit = component.deficit - used if left else 0
             if component.deficit <= 0:
                 self._turn += 1
+            if not left and len(worked) == 1:
+                break  # no other has had anything to do, and none gets it from this one
             budget -= used
             executions -= done
             if budget <= 0:
@@ -317,10 +323,10 @@ class Engine:
 
     def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
         for component in worked:
-            for waiter in component.waiters:
-                if isinstance(waiter, Join) and waiter.tempo.untold:
-                    for switch in waiter.tempo.tell():
-                        effects.orders.append(JoinTurned(waiter.name, switch.mode, switch._asdict()))
+            for join in component.joins:
+                if join.tempo.untold:
+                    for switch in join.tempo.tell():
+                        effects.orders.append(JoinTurned(join.name, switch.mode, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""

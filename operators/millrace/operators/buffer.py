@@ -437,6 +437,9 @@ class Buffer:
         self.floor = BEGINNING
         if not self.wanted or value_us < self._due:
             return False
+        if self.grain.every:
+            self._tell(value_us)
+            return True
         self._due = self.grain.above(before)
         if value_us < self._due:
             return False

@@ -115,7 +115,7 @@ class Source(Operator):
 
         Returns those that were late, and those too far in the future to be believed.
         """
-        feed = self.feeds.get(feed_name) or self.open(feed_name)
+        feed = self.feeds.by_name.get(feed_name) or self.open(feed_name)
         count = len(batch.ts)
         self.last_us = now_us
         feed.tuples += count
@@ -149,7 +149,7 @@ class Source(Operator):
 
     def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
         far = None
-        newest = int(batch.ts[-1])
+        newest: int = batch.ts.item(-1)
         rising = len(batch.ts) == 1 or not (batch.ts[1:] < batch.ts[:-1]).any()
         if not rising:
             newest = int(batch.ts.max())
@@ -162,7 +162,7 @@ class Source(Operator):
             marks = self._marks_met(feed, batch.ts)
             self.judged = Judged(batch, batch.ts < marks, marks)
         late = None
-        if not (rising and batch.ts[0] >= self.mark):
+        if not (rising and batch.ts.item(0) >= self.mark):
             late, batch = self._late(feed, batch)
         if len(batch.ts):
             self._queue(batch, newest)
@@ -172,7 +172,9 @@ class Source(Operator):
                 if feed.held_since is not None:
                     feed.held_since = heard_us
             if self.clocking.by_tuples:
-                self.promise(feed, max(newest - self.clocking.disorder_us, BEGINNING), "tuple")
+                bound = max(newest - self.clocking.disorder_us, BEGINNING)
+                if bound > feed.mark:
+                    self.promise(feed, bound, "tuple")
         return late, far
 
     def _late(self, feed: Feed, batch: Batch) -> tuple[Refused | None, Batch]:

@@ -437,7 +437,7 @@ class FinalTop(Prone):
     """
 
     kind: ClassVar[str] = "top"
-    paced: ClassVar[bool] = True
+    paced = True
 
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
