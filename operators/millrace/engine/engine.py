@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, replacing, saving, shadow, views
+from millrace.engine import edges, failures, renaming, replacing, saving, shadow, views
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -40,6 +40,7 @@ from millrace.engine.events import (
     PauseQuery,
     Punctuated,
     Rejected,
+    RenameQuery,
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
@@ -359,6 +360,8 @@ class Engine:
                 return self._add_query(plan, strategy)
             case ReplaceQuery(plan):
                 return replacing.replace_query(self, plan)
+            case RenameQuery(name, to, texts):
+                return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
             case PauseQuery(name, reason):
@@ -403,7 +406,7 @@ class Engine:
         return shadow.plan(self, commands)
 
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
-        self._refuse_taken(definition.name)
+        self.refuse_taken(definition.name)
         self.make_stream(definition)
         return {"stream": definition.name}
 
@@ -449,7 +452,7 @@ class Engine:
         return {"stream": name}
 
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
-        self._refuse_taken(plan.name)
+        self.refuse_taken(plan.name)
         chosen = None if strategy is None else Strategy.parse(strategy)
         added = self.add_late_streams(plan)
         try:
@@ -616,7 +619,7 @@ class Engine:
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
-    def _refuse_taken(self, name: str) -> None:
+    def refuse_taken(self, name: str) -> None:
         if name in self.streams_by_name:
             raise Refuse(f"there is a stream {name} already", code="exists")
         if name in self.queries_by_name:

@@ -145,6 +145,18 @@ class ReplaceQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class RenameQuery:
+    """Another name for a running query, and for its operators.
+
+    `texts` are the statements as they read now: its own, and those of the queries that read it.
+    """
+
+    name: str
+    to: str
+    texts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DropQuery:
     name: str
 
@@ -233,6 +245,7 @@ CommandBody = (
     | DropStream
     | AddQuery
     | ReplaceQuery
+    | RenameQuery
     | DropQuery
     | PauseQuery
     | ResumeQuery

@@ -194,6 +194,28 @@ class QueryPlan:
         )
         return replace(self, nodes=nodes)
 
+    def renamed(self, before: str, after: str) -> QueryPlan:
+        """The same plan where a query, this one or one that it reads, has another name."""
+
+        def moved(operator: str) -> str:
+            return moved_name(operator, before, after)
+
+        nodes = tuple(
+            replace(node, name=moved(node.name), inputs=tuple(map(moved, node.inputs))) for node in self.nodes
+        )
+        return replace(
+            self,
+            name=after if self.name == before else self.name,
+            nodes=nodes,
+            output=moved(self.output),
+            reads_queries=tuple(after if name == before else name for name in self.reads_queries),
+        )
+
+
+def moved_name(operator: str, before: str, after: str) -> str:
+    """An operator's name when its query has another; those of others stay."""
+    return after + operator[len(before) :] if operator.startswith(f"{before}.") else operator
+
 
 class Namer:
     """Gives the operators of one query their names: `talkers.select1`, `talkers.select2`, `talkers.union1`."""

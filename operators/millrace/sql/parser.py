@@ -136,6 +136,10 @@ class Reader:
     def read_alter_stream(self, tree: Branch) -> s.AlterStreamStatement:
         return s.AlterStreamStatement(_span(tree), self.read(_need(tree, "name")), self._options(tree))
 
+    def read_alter_query(self, tree: Branch) -> s.AlterQueryStatement:
+        name, to = (self.read(child) for child in tree.children if _is(child, "name"))
+        return s.AlterQueryStatement(_span(tree), name, to)
+
     def read_drop(self, tree: Branch) -> s.DropStatementNode:
         kind: Any = str(tree.children[1]).lower()
         return s.DropStatementNode(_span(tree), kind, self.read(_need(tree, "name")))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
 
+from millrace.engine.events import RenameQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition
 
 SinkType = Literal["file", "stdout"]
@@ -62,6 +63,20 @@ class CreateQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class RenameStatement:
+    """Another name for a query: how it, those that read it, and its sinks read then."""
+
+    name: str
+    to: str
+    queries: Mapping[str, QueryPlan]
+    sinks: Mapping[str, SinkDefinition]
+
+    @property
+    def command(self) -> RenameQuery:
+        return RenameQuery(self.name, self.to, tuple((name, plan.sql) for name, plan in self.queries.items()))
+
+
+@dataclass(frozen=True, slots=True)
 class CreateSink:
     sink: SinkDefinition
 
@@ -78,7 +93,9 @@ class Explain:
     text: str
 
 
-Planned = CreateStream | AlterStatement | CreateQuery | CreateSink | DropStatement | Explain | QueryPlan
+Planned = (
+    CreateStream | AlterStatement | CreateQuery | RenameStatement | CreateSink | DropStatement | Explain | QueryPlan
+)
 
 _Value = TypeVar("_Value")
 
@@ -98,6 +115,8 @@ class Catalog:
                 return replace(self, streams=_set(self.streams, stream.name, stream))
             case CreateQuery(plan):
                 return replace(self, queries=_set(self._reading(plan), plan.name, plan))
+            case RenameStatement():
+                return self._renamed(planned)
             case QueryPlan():
                 return replace(self, queries=_set(self.queries, planned.name, planned))
             case CreateSink(sink):
@@ -120,6 +139,11 @@ class Catalog:
             name: query.reading(before.output, plan.output) if plan.name in query.reads_queries else query
             for name, query in self.queries.items()
         }
+
+    def _renamed(self, step: RenameStatement) -> Catalog:
+        names = {name: step.to if name == step.name else name for name in self.queries}
+        queries = {names[name]: step.queries.get(names[name], plan) for name, plan in self.queries.items()}
+        return replace(self, queries=queries, sinks={**self.sinks, **step.sinks})
 
     def stream(self, name: str) -> StreamDefinition:
         """The stream that a plan names, which may be the side stream of another's late tuples."""

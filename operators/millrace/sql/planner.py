@@ -36,9 +36,11 @@ from millrace.sql.planned import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
 )
 from millrace.sql.queries import QueryPlanner, is_ordered, query_lags
+from millrace.sql.rewriting import changed, renamed_input, renaming
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
@@ -61,6 +63,8 @@ def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Lib
             return _create_sink(statement, body, catalog)
         case s.AlterStreamStatement():
             return _alter_stream(statement, body, catalog)
+        case s.AlterQueryStatement():
+            return _rename(statement, body, catalog, library)
         case s.DropStatementNode():
             return _drop(statement, body, catalog)
         case s.ExplainStatement():
@@ -205,9 +209,7 @@ def _rewritten(created: str, statement: s.Statement, body: s.AlterStreamStatemen
             changes.append((old.value_span, statement.text[slice(*option.value_span)]))
     if added:
         changes.append(_addition(before, ", ".join(added)))
-    for span, text in sorted(changes, reverse=True):
-        created = created[: span.start] + text + created[span.end :]
-    return created
+    return changed(created, changes)
 
 
 def _addition(before: s.CreateStreamStatement, options: str) -> tuple[s.Span, str]:
@@ -314,6 +316,28 @@ def _create_query(
     if replaces:
         _check_readers(statement, body.name, catalog, made)
     return CreateQuery(made, replaces)
+
+
+def _rename(statement: s.Statement, body: s.AlterQueryStatement, catalog: Catalog, library: Library) -> RenameStatement:
+    before, after = body.name.text, _new_name(statement, body.to, catalog)
+    if before not in catalog.queries:
+        why = "is a stream, not a query" if before in catalog.streams else "does not exist"
+        hint = did_you_mean(before, catalog.queries)
+        raise SqlError(statement.text, body.name.span.start, f"the query {before} {why}{hint}")
+    queries, stuck = renaming(before, after, catalog, library)
+    if stuck:
+        raise SqlError(
+            statement.text,
+            body.name.span.start,
+            f"{before} is read by {', '.join(stuck)}, whose text could not be written with {after} so that it means "
+            "the same: drop that first, or replace it by a text that gives the table an alias",
+        )
+    sinks = {
+        name: replace(sink, query=after, sql=renamed_input(sink.sql, after))
+        for name, sink in catalog.sinks.items()
+        if sink.query == before
+    }
+    return RenameStatement(before, after, queries, sinks)
 
 
 def _streams_of(made: QueryPlan, catalog: Catalog) -> set[str]:

@@ -20,6 +20,7 @@ from millrace.sql import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
     Statement,
     parse,
@@ -87,6 +88,8 @@ def plan_script(text: str, order: str | None = None) -> Script:
         planned = plan(statement if order is None else _ordered(statement, name, order), catalog, name)
         catalog = catalog.with_(planned)
         commands += _commands(planned)
+        if isinstance(planned, RenameStatement):
+            bare = [planned.to if known == planned.name else known for known in bare]
         if isinstance(planned, Explain):
             shown.append(planned.text)
     if not catalog.streams:
@@ -120,6 +123,8 @@ def _commands(planned: Planned) -> list[CommandBody]:
             return [AddQuery(planned)]
         case CreateQuery(made, replaces=replaces):
             return [ReplaceQuery(made) if replaces else AddQuery(made)]
+        case RenameStatement():
+            return [planned.command]
         case DropStatement("stream", name):
             return [DropStream(name)]
         case DropStatement("query", name):

@@ -58,6 +58,7 @@ from millrace.sql import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
     explain,
     parse,
@@ -162,6 +163,7 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, after = self._plan(sql)
+            self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
             self.known = after
             self.keep()
@@ -210,6 +212,9 @@ class Catalog:
                         if query.name in queries:
                             _check_sinks_fit(queries[query.name], query, sinks)
                         queries[query.name] = query
+                    case RenameStatement(name, _, renamed, moved):
+                        queries = {known: plan for known, plan in queries.items() if known != name} | dict(renamed)
+                        sinks |= moved
                     case CreateSink(sink):
                         _check_file_is_free(sink, sinks)
                         writers[sink.name] = _writer(sink, queries[sink.query].schema)
@@ -231,6 +236,8 @@ class Catalog:
                 return [AlterStream(name, changes, stream.sql)]
             case CreateQuery(query, replaces):
                 return [ReplaceQuery(query)] if replaces else [AddQuery(query)]
+            case RenameStatement():
+                return [step.command]
             case DropStatement("stream", name):
                 return [DropStream(name)]
             case DropStatement("query", name):
@@ -250,6 +257,9 @@ class Catalog:
                     self._runner.replace_outlet(query)
                 case CreateQuery(query):
                     self._runner.add_outlet(query)
+                case RenameStatement(name, to):
+                    self._runner.rename_outlet(name, to)
+                    self._metrics.rename_query(name, to)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
@@ -264,6 +274,9 @@ class Catalog:
         match step:
             case CreateSink(sink):
                 self._add_sink(sink, writers[sink.name])
+            case RenameStatement(sinks=sinks):
+                for name, sink in sinks.items():
+                    self._sinks[name].definition = sink
             case DropStatement("sink", name):
                 await self._end_sink(name)
             case _:
@@ -336,8 +349,15 @@ class Catalog:
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
             raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
-        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"', check=check)
+        await self.execute(f"DROP {kind.upper()} {_quoted(name)}", check=check)
         return {kind: name, "dropped": True}
+
+    async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
+        """What ALTER QUERY ... RENAME TO says, by the API."""
+        if name not in self.known.queries:
+            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
+        await self.execute(f"ALTER QUERY {_quoted(name)} RENAME TO {_quoted(to)}", check=check)
+        return {"query": to, "was": name}
 
     def explain(self, name: str) -> dict[str, Any]:
         query = self.known.queries.get(name)
@@ -427,6 +447,13 @@ class Catalog:
             return {}
 
         await self._change(kind, ask, _nothing)
+
+    def _refuse_renaming_in_trial(self, steps: Sequence[Planned]) -> None:
+        """A trial remembers operators by their names."""
+        components = {query["name"]: query["component"] for query in self._engine.queries()}
+        for step in steps:
+            if isinstance(step, RenameStatement) and step.name in components:
+                self._refuse_in_trial(components[step.name])
 
     def _refuse_in_trial(self, name: str) -> ComponentDecisions:
         """What is decided of the component, if no trial of it runs."""
@@ -560,6 +587,10 @@ class Catalog:
             self._store.close()
 
 
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _writer(definition: SinkDefinition, schema: Any) -> Writer:
     if definition.type == "stdout":
         return StdoutWriter()
@@ -590,6 +621,8 @@ def _kind(step: Planned) -> str:
             return "alter_stream"
         case CreateQuery():
             return "create_query"
+        case RenameStatement():
+            return "rename_query"
         case CreateSink():
             return "create_sink"
         case DropStatement(kind, _):
@@ -609,6 +642,9 @@ def _describe(step: Planned) -> dict[str, Any]:
         case CreateQuery(query, replaces):
             fields, warnings = query.schema.to_data(), list(query.warnings)
             return {"kind": kind, "name": query.name, "fields": fields, "replaces": replaces, "warnings": warnings}
+        case RenameStatement(name, to, queries, sinks):
+            rewritten = [query for query in queries if query != to] + list(sinks)
+            return {"kind": kind, "name": to, "was": name, "rewritten": rewritten}
         case CreateSink(sink):
             return {"kind": kind, "name": sink.name, "query": sink.query}
         case DropStatement(_, name):

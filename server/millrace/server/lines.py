@@ -277,7 +277,10 @@ def _about_the_tuple(error: RowError) -> MillraceError:
 
 
 class _LineReaderOf:
-    """A subscription by lines, as a Sender of its rows: the socket alone limits it."""
+    """A subscription by lines, as a Sender of its rows: the socket alone limits it.
+
+    It goes by the name that the peer asked for, also when the query has got another one since.
+    """
 
     def __init__(self, dialect: LineDialect, wish: SubscribeLine, outlet: Outlet) -> None:
         self._dialect = dialect
@@ -300,15 +303,15 @@ class _LineReaderOf:
         return self._dialect.connection.writable
 
     def send_rows(self, sequence: int, batch: Batch) -> None:
-        self._dialect.connection.write(row_lines(self._outlet.query, sequence, batch))
+        self._dialect.connection.write(row_lines(self._wish.query, sequence, batch))
 
     def send_progress(self, value_us: int) -> None:
         if self._wish.progress:
-            self._dialect.connection.write(progress_line(self._outlet.query, value_us))
+            self._dialect.connection.write(progress_line(self._wish.query, value_us))
 
     def end(self, code: str, reason: str) -> None:
         self.leave()
-        self._dialect.forget_reader(self._outlet.query)
+        self._dialect.forget_reader(self._wish.query)
         self._dialect.refuse(MillraceError(reason, code=code), None)
 
     def leave(self) -> None:
