@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, renaming, replacing, saving, shadow, views
+from millrace.engine import edges, failures, renaming, replacing, saving, shadow, views, widening
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -209,6 +209,8 @@ class Engine:
         batch = event.batch
         if not len(batch):
             return
+        if len(batch.columns) < len(stream.definition.schema):
+            batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
         now_us = self.moment.now_us
         source = stream.source
         late, far = source.arrive(event.feed, batch, now_us, self.time.heard_us)
@@ -352,8 +354,8 @@ class Engine:
                 return self._change(commands)
             case AddStream(definition):
                 return self._add_stream(definition)
-            case AlterStream(name, changes, sql):
-                return self._alter_stream(name, dict(changes), sql)
+            case AlterStream():
+                return self._alter_stream(body)
             case DropStream(name):
                 return self.drop_stream(name)
             case AddQuery(plan, strategy):
@@ -419,12 +421,16 @@ class Engine:
             self.graph.punctuating[source] = None
         self.graph.add([source])
 
-    def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
+    def _alter_stream(self, body: AlterStream) -> dict[str, Any]:
+        name, changes = body.name, dict(body.changes)
         stream = self._stream(name)
         unknown = [option for option in changes if option not in POLICIES]
         if unknown:
             raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
-        kept = stream.definition.sql if sql is None else sql
+        widening.check(stream.definition, body.fields)
+        kept = stream.definition.sql if body.sql is None else body.sql
+        if body.fields:
+            widening.widen(self, stream, body.fields, dict(body.texts))
         stream.definition = definition = replace(stream.definition, **changes, sql=kept)
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
@@ -432,7 +438,7 @@ class Engine:
             self.graph.punctuating[stream.source] = None
         self.time.timers.unset("beat", name)
         self.graph.rewire()
-        return {"stream": name, "changed": sorted(changes)}
+        return {"stream": name, "changed": sorted(changes), "added": [field.name for field in body.fields]}
 
     def drop_stream(self, name: str) -> dict[str, Any]:
         self._stream(name)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
 from millrace.operators.queues.edge import QueueKind
-from millrace.protocol import Refuse, Schema
+from millrace.protocol import Field, Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -115,14 +115,17 @@ class AddStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStream:
-    """Change policies of a stream (POLICIES of plan.py) while feeds are connected.
+    """Change policies of a stream (POLICIES of plan.py), or give it more fields, while feeds are connected.
 
-    `sql` is the statement that would have created it so; without it the stream keeps the one that it has.
+    `sql` is the statement that would have created it so; without it the stream keeps the one that it has. `fields` are
+    nullable. `texts` are the statements of queries that read the stream, which go on reading what they read before.
     """
 
     name: str
     changes: tuple[tuple[str, Any], ...]
     sql: str | None = None
+    fields: tuple[Field, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,10 @@ class StreamDefinition:
         ]
         return StreamDefinition(f"{self.name}.late", Schema((*self.schema, *own)))
 
+    def with_fields(self, fields: Iterable[Field]) -> StreamDefinition:
+        """The stream with more fields behind its own."""
+        return replace(self, schema=Schema((*self.schema, *fields)))
+
     @property
     def source(self) -> str:
         return f"{self.name}.source"
@@ -193,6 +197,16 @@ class QueryPlan:
             for node in self.nodes
         )
         return replace(self, nodes=nodes)
+
+    def reading_of(self, operator: str, before: Schema, after: Schema) -> QueryPlan:
+        """The same plan, reading the same fields of an operator outside of it that gives more now."""
+        nodes = list(self.nodes)
+        for number, node in enumerate(nodes):
+            for position, name in enumerate(node.inputs):
+                if name == operator:
+                    edge = nodes[number].edge(position).within(before, after)
+                    nodes[number] = nodes[number].with_edge(position, edge)
+        return replace(self, nodes=tuple(nodes))
 
     def renamed(self, before: str, after: str) -> QueryPlan:
         """The same plan where a query, this one or one that it reads, has another name."""

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
 
-from millrace.engine.events import RenameQuery
+from millrace.engine.events import AlterStream, RenameQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.protocol import Field
 
 SinkType = Literal["file", "stdout"]
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
@@ -47,11 +48,19 @@ class CreateStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStatement:
-    """Other policies for a stream that goes on: the attributes that change, and the definition that comes of it."""
+    """Other policies, or more fields, for a stream that goes on: the attributes that change, the definition that comes
+    of it, the fields, and how the queries that read the stream read then."""
 
     name: str
     changes: tuple[tuple[str, Any], ...]
     stream: StreamDefinition
+    fields: tuple[Field, ...] = ()
+    queries: Mapping[str, QueryPlan] = field(default_factory=dict)
+
+    @property
+    def command(self) -> AlterStream:
+        texts = tuple((name, plan.sql) for name, plan in self.queries.items())
+        return AlterStream(self.name, self.changes, self.stream.sql, self.fields, texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +120,12 @@ class Catalog:
     def with_(self, planned: Planned) -> Catalog:
         """The catalog after this."""
         match planned:
-            case CreateStream(stream) | AlterStatement(stream=stream):
+            case CreateStream(stream):
                 return replace(self, streams=_set(self.streams, stream.name, stream))
+            case AlterStatement(stream=stream, queries=queries):
+                return replace(
+                    self, streams=_set(self.streams, stream.name, stream), queries={**self.queries, **queries}
+                )
             case CreateQuery(plan):
                 return replace(self, queries=_set(self._reading(plan), plan.name, plan))
             case RenameStatement():

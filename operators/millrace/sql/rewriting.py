@@ -6,15 +6,14 @@ not been found equal.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from millrace.engine.plan import QueryPlan
+from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.functions import Library
 from millrace.protocol import MillraceError
 from millrace.sql import syntax as s
-from millrace.sql.parser import grammar, parse
+from millrace.sql.parser import parse, written
 from millrace.sql.planned import Catalog
 from millrace.sql.queries import QueryPlanner
 
@@ -27,13 +26,6 @@ def changed(text: str, changes: Sequence[Change]) -> str:
     for span, words in sorted(changes, reverse=True):
         text = text[: span.start] + words + text[span.end :]
     return text
-
-
-def written(name: str) -> str:
-    """A name as any statement may have it: in quotes if it could be taken for a word of the language."""
-    words = {terminal.name.strip("_").lower() for terminal in grammar().terminals}
-    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in words
-    return name if plain else '"' + name.replace('"', '""') + '"'
 
 
 def renamed_query(sql: str, to: str) -> str:
@@ -55,29 +47,40 @@ def reading(query: QueryPlan, before: str, after: str, catalog: Catalog, library
     The catalog has the other query under its new name. A column may be written `before.x`, so the new name may have to
     be given the old one as an alias.
     """
-    wanted = query.renamed(before, after)
-    others = {name: plan for name, plan in catalog.queries.items() if name != query.name}
     for alias in (False, True):
-        sql = _reading(query.sql, before, after, alias)
-        found = planned_again(replace(wanted, sql=sql), replace(catalog, queries=others), library)
-        if found is not None and unannotated(found) == unannotated(replace(wanted, sql=sql)):
-            return found
+        wanted = replace(query.renamed(before, after), sql=_reading(query.sql, before, after, alias))
+        found = _planned_again(wanted, catalog, library)
+        if found is not None and _same(found[0], wanted):
+            return wanted if _narrowed(wanted) else found[0]
     return None
 
 
-def planned_again(query: QueryPlan, catalog: Catalog, library: Library) -> QueryPlan | None:
+def _planned_again(query: QueryPlan, catalog: Catalog, library: Library) -> tuple[QueryPlan, QueryPlanner] | None:
     """What a query's text would come to now, with the options that it has; None if it would be refused."""
     try:
         statement = parse(query.sql)[0]
         assert isinstance(statement.body, s.CreateQueryStatement | s.SelectStatement)
-        return QueryPlanner(statement, catalog, query.name, query.options, library).run(statement.body.query)
+        others = {name: plan for name, plan in catalog.queries.items() if name != query.name}
+        planner = QueryPlanner(statement, replace(catalog, queries=others), query.name, query.options, library)
+        return planner.run(statement.body.query), planner
     except MillraceError:
         return None
 
 
-def unannotated(query: QueryPlan) -> QueryPlan:
-    """A plan without what it has to say of itself, to compare what it does."""
-    return replace(query, warnings=(), notes=())
+def _same(found: QueryPlan, wanted: QueryPlan) -> bool:
+    """Whether two plans do the same. One that reads less of a stream than there is now has no equal: its rows look the
+    same at least, and every name in it has been found to mean what it did when the stream got more."""
+    if _narrowed(wanted):
+        return _looks(found) == _looks(wanted)
+    return replace(found, warnings=(), notes=()) == replace(wanted, warnings=(), notes=())
+
+
+def _looks(query: QueryPlan) -> tuple[object, ...]:
+    return query.schema, query.update_key, query.reads_streams, query.reads_queries
+
+
+def _narrowed(query: QueryPlan) -> bool:
+    return any(edge.columns is not None for node in query.nodes for edge in node.edges)
 
 
 # -- where a text names a query ----------------------------------------------------------------------------------------
@@ -145,3 +148,66 @@ def renaming(before: str, after: str, catalog: Catalog, library: Library) -> tup
             else:
                 queries[name] = found[name] = rewritten
     return found, stuck
+
+
+# -- more columns ------------------------------------------------------------------------------------------------------
+
+
+def with_column(created: str, column: str) -> str:
+    """CREATE STREAM with one column more."""
+    if not created:
+        return created
+    body = parse(created)[0].body
+    assert isinstance(body, s.CreateStreamStatement)
+    end = body.fields[-1].span.end
+    return changed(created, [(s.Span(end, end), f", {column}")])
+
+
+def widening(
+    before: StreamDefinition, after: StreamDefinition, column: str, catalog: Catalog, library: Library
+) -> tuple[Mapping[str, QueryPlan], list[str]]:
+    """The queries that read a stream as they read when it has one column more, and those whose text would not mean the
+    same any more."""
+    wider = replace(catalog, streams={**catalog.streams, after.name: after})
+    found: dict[str, QueryPlan] = {}
+    stuck: list[str] = []
+    for name, query in catalog.queries.items():
+        if not {before.name, before.late.name} & set(query.reads_streams):
+            continue
+        sql = _without_stars(query, catalog, library)
+        rewritten = None if sql is None else _widened(replace(query, sql=sql), before, after, column, wider, library)
+        if rewritten is None:
+            stuck.append(name)
+        else:
+            found[name] = rewritten
+    return found, stuck
+
+
+def _without_stars(query: QueryPlan, catalog: Catalog, library: Library) -> str | None:
+    """The query's text with every * written out, as it stands now."""
+    found = _planned_again(query, catalog, library)
+    return None if found is None else changed(query.sql, list(found[1].stars.items()))
+
+
+def _widened(
+    query: QueryPlan, before: StreamDefinition, after: StreamDefinition, column: str, catalog: Catalog, library: Library
+) -> QueryPlan | None:
+    """The plan as it is, which reads what it has read, if its text still means it."""
+    found = _planned_again(query, catalog, library)
+    if found is None or _looks(found[0]) != _looks(query):
+        return None
+    if found[0].nodes != query.nodes and _names(query.sql, column):
+        return None  # its columns stand elsewhere now, so nothing shows which of them the name means
+    plan = query.reading_of(before.source, before.schema, after.schema)
+    return plan.reading_of(before.late.source, before.late.schema, after.late.schema)
+
+
+def _names(sql: str, column: str) -> bool:
+    """Whether a column is called so anywhere in a text."""
+    return any(isinstance(node, s.ColumnRef) and node.name.text == column for node in _all(parse(sql)[0].body))
+
+
+def _all(node: s.Node) -> Iterator[s.Node]:
+    yield node
+    for child in s.children(node):
+        yield from _all(child)

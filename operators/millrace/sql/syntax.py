@@ -352,6 +352,15 @@ class AlterStreamStatement(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class AddColumnStatement(Node):
+    """ALTER STREAM ... ADD COLUMN ... DEFAULT."""
+
+    name: Name
+    field: FieldDef
+    default: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
 class AlterQueryStatement(Node):
     """RENAME TO."""
 
@@ -380,6 +389,7 @@ Body = (
     | CreateQueryStatement
     | CreateSinkStatement
     | AlterStreamStatement
+    | AddColumnStatement
     | AlterQueryStatement
     | DropStatementNode
     | ExplainStatement

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from millrace.engine.events import AddQuery, AddStream, AlterStream, CommandBody, DropQuery, DropStream, ReplaceQuery
+from millrace.engine.events import AddQuery, AddStream, CommandBody, DropQuery, DropStream, ReplaceQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.offline.files import STANDARD, refuse_file
 from millrace.protocol import Refuse
@@ -117,8 +117,8 @@ def _commands(planned: Planned) -> list[CommandBody]:
     match planned:
         case CreateStream(stream):
             return [AddStream(stream)]
-        case AlterStatement(name, changes, stream):
-            return [AlterStream(name, changes, stream.sql)]
+        case AlterStatement():
+            return [planned.command]
         case QueryPlan():
             return [AddQuery(planned)]
         case CreateQuery(made, replaces=replaces):

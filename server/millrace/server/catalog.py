@@ -23,7 +23,6 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
-    AlterStream,
     Change,
     CommandBody,
     DropQuery,
@@ -100,9 +99,10 @@ class Defaults:
         match step:
             case CreateStream(stream):
                 return CreateStream(self.settle(stream))
-            case AlterStatement(name, changes, stream):
+            case AlterStatement(_, changes, stream):
                 settled = self.settle(stream)
-                return AlterStatement(name, tuple((policy, getattr(settled, policy)) for policy, _ in changes), settled)
+                changes = tuple((policy, getattr(settled, policy)) for policy, _ in changes)
+                return replace(step, changes=changes, stream=settled)
             case _:
                 return step
 
@@ -232,8 +232,8 @@ class Catalog:
             case CreateStream(stream):
                 # A stream begins a component, and what joins a component takes its strategy.
                 return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
-            case AlterStatement(name, changes, stream):
-                return [AlterStream(name, changes, stream.sql)]
+            case AlterStatement():
+                return [step.command]
             case CreateQuery(query, replaces):
                 return [ReplaceQuery(query)] if replaces else [AddQuery(query)]
             case RenameStatement():
@@ -637,6 +637,9 @@ def _describe(step: Planned) -> dict[str, Any]:
     match step:
         case CreateStream(stream):
             return {"kind": kind, "name": stream.name, "fields": stream.schema.to_data()}
+        case AlterStatement(name, _, _, new, queries) if new:
+            added = [field.name for field in new]
+            return {"kind": kind, "name": name, "added": added, "rewritten": list(queries)}
         case AlterStatement(name, changes):
             return {"kind": kind, "name": name, "changes": dict(changes)}
         case CreateQuery(query, replaces):

@@ -201,7 +201,6 @@ class _LineFeed:
         self._name = name
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
-        self._source = self._feeds.source(stream)
         self.held = False
         self._credit = 0
         self._gathered: list[Mapping[str, Any]] = []
@@ -222,7 +221,7 @@ class _LineFeed:
     def _take(self, gathered: list[Mapping[str, Any]], numbers: list[int]) -> None:
         while gathered:
             try:
-                batch = self._source.from_objects(gathered)
+                batch = self._feeds.source(self.stream).from_objects(gathered)
                 self._feeds.check_ahead(self.stream, batch)
                 self._arrived(batch)
                 return

@@ -220,6 +220,15 @@ class Runner:
         """Where a stream's late tuples can be read as they come. Nothing waits for a slow reader of them."""
         self.outlets[late.name] = Outlet(late.name, late.schema, self._retain, None)
 
+    def replace_side_outlet(self, late: StreamDefinition) -> None:
+        """Late tuples may have more columns now: who was promised fewer is told to come again."""
+        before = self.outlets[late.name]
+        if before.schema == late.schema:
+            return
+        self.add_side_outlet(late)
+        self.outlets[late.name].next_sequence = before.next_sequence
+        before.end("dropped", f"{late.name} has other columns now: subscribe again")
+
     def remove_outlet(self, query: str) -> None:
         """The query was dropped."""
         outlet = self.outlets.pop(query, None)
