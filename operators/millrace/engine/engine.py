@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, replacing, saving, shadow, views
+from millrace.engine import edges, failures, renaming, replacing, saving, shadow, views, widening
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -42,6 +42,7 @@ from millrace.engine.events import (
     PauseQuery,
     Punctuated,
     Rejected,
+    RenameQuery,
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
@@ -220,6 +221,8 @@ class Engine:
         batch = event.batch
         if not len(batch.ts):
             return
+        if len(batch.columns) < len(stream.definition.schema):
+            batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
         now_us = self.moment.now_us
         source = stream.source
         late, far = source.arrive(event.feed, batch, now_us, self.time.heard_us)
@@ -376,14 +379,16 @@ class Engine:
                 return self._change(commands)
             case AddStream(definition):
                 return self._add_stream(definition)
-            case AlterStream(name, changes, sql):
-                return self._alter_stream(name, dict(changes), sql)
+            case AlterStream():
+                return self._alter_stream(body)
             case DropStream(name):
                 return self.drop_stream(name)
             case AddQuery(plan, strategy):
                 return self._add_query(plan, strategy)
             case ReplaceQuery(plan):
                 return replacing.replace_query(self, plan)
+            case RenameQuery(name, to, texts):
+                return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
             case PauseQuery(name, reason):
@@ -428,7 +433,7 @@ class Engine:
         return shadow.plan(self, commands)
 
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
-        self._refuse_taken(definition.name)
+        self.refuse_taken(definition.name)
         self.make_stream(definition)
         return {"stream": definition.name}
 
@@ -441,12 +446,16 @@ class Engine:
             self.graph.punctuating[source] = None
         self.graph.add([source])
 
-    def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
+    def _alter_stream(self, body: AlterStream) -> dict[str, Any]:
+        name, changes = body.name, dict(body.changes)
         stream = self._stream(name)
         unknown = [option for option in changes if option not in POLICIES]
         if unknown:
             raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
-        kept = stream.definition.sql if sql is None else sql
+        widening.check(stream.definition, body.fields)
+        kept = stream.definition.sql if body.sql is None else body.sql
+        if body.fields:
+            widening.widen(self, stream, body.fields, dict(body.texts))
         stream.definition = definition = replace(stream.definition, **changes, sql=kept)
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
@@ -454,7 +463,7 @@ class Engine:
             self.graph.punctuating[stream.source] = None
         self.time.timers.unset("beat", name)
         self.graph.rewire()
-        return {"stream": name, "changed": sorted(changes)}
+        return {"stream": name, "changed": sorted(changes), "added": [field.name for field in body.fields]}
 
     def drop_stream(self, name: str) -> dict[str, Any]:
         self._stream(name)
@@ -475,7 +484,7 @@ class Engine:
         return {"stream": name}
 
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
-        self._refuse_taken(plan.name)
+        self.refuse_taken(plan.name)
         chosen = None if strategy is None else Strategy.parse(strategy)
         added = self.add_late_streams(plan)
         try:
@@ -642,7 +651,7 @@ class Engine:
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
-    def _refuse_taken(self, name: str) -> None:
+    def refuse_taken(self, name: str) -> None:
         if name in self.streams_by_name:
             raise Refuse(f"there is a stream {name} already", code="exists")
         if name in self.queries_by_name:

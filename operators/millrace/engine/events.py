@@ -13,7 +13,7 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.source import Judged
-from millrace.protocol import Refuse, Schema
+from millrace.protocol import Field, Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -124,14 +124,17 @@ class AddStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStream:
-    """Change policies of a stream (POLICIES of plan.py) while feeds are connected.
+    """Change policies of a stream (POLICIES of plan.py), or give it more fields, while feeds are connected.
 
-    `sql` is the statement that would have created it so; without it the stream keeps the one that it has.
+    `sql` is the statement that would have created it so; without it the stream keeps the one that it has. `fields` are
+    nullable. `texts` are the statements of queries that read the stream, which go on reading what they read before.
     """
 
     name: str
     changes: tuple[tuple[str, Any], ...]
     sql: str | None = None
+    fields: tuple[Field, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,18 @@ class ReplaceQuery:
     its rows."""
 
     plan: QueryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RenameQuery:
+    """Another name for a running query, and for its operators.
+
+    `texts` are the statements as they read now: its own, and those of the queries that read it.
+    """
+
+    name: str
+    to: str
+    texts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +257,7 @@ CommandBody = (
     | DropStream
     | AddQuery
     | ReplaceQuery
+    | RenameQuery
     | DropQuery
     | PauseQuery
     | ResumeQuery

@@ -47,6 +47,7 @@ def groups() -> dict[str, typer.Typer]:
     made["query"].command("drop")(linked(_drop("query")))
     made["query"].command("pause")(linked(query_pause))
     made["query"].command("resume")(linked(query_resume))
+    made["query"].command("rename")(linked(query_rename))
     made["query"].command("order")(linked(query_order))
     made["stream"].command("drop")(linked(_drop("stream")))
     made["stream"].command("archive")(linked(stream_archive))
@@ -246,6 +247,12 @@ def query_resume(link: Link, name: Name) -> None:
     """Resume a paused query at the then current end."""
     answer = link.post(f"queries/{segment(name)}/resume")
     _done(link, answer, f"resumed query {name}; it skipped {answer.get('skipped', 0)} tuples")
+
+
+def query_rename(link: Link, name: Name, to: Annotated[str, typer.Argument(help="Its new name.")]) -> None:
+    """Give a query another name. Its rows go on with their numbers, and whoever reads it reads on."""
+    answer = link.post(f"queries/{segment(name)}/rename", {"to": to})
+    _done(link, answer, f"query {name} is called {to} now")
 
 
 class JoinMode(StrEnum):

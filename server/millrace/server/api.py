@@ -109,6 +109,13 @@ class PauseRequest(BaseModel):
     reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
 
 
+class RenameRequest(BaseModel):
+    """A query's name from now on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    to: str = Field(description="Letters, digits, '_' and '-'; no stream or query may have it.", max_length=1_000)
+
+
 class QueueRequest(BaseModel):
     """The queue of an operator's input from now on."""
 
@@ -408,6 +415,18 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
         look.tagged(response, "query", name)
+        return answer
+
+    @app.post(
+        "/api/v1/queries/{name}/rename",
+        responses=tagged(400, 404, 409, 412),
+        summary="Give a query another name; its rows go on with their numbers",
+    )
+    async def rename(
+        name: Name, request: RenameRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        answer = await daemon.catalog.rename(name, request.to, look.unless_changed("query", name, if_match))
+        look.tagged(response, "query", request.to)
         return answer
 
     @app.put(

@@ -23,7 +23,6 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
-    AlterStream,
     Change,
     CommandBody,
     DropQuery,
@@ -60,6 +59,7 @@ from millrace.sql import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
     explain,
     parse,
@@ -101,9 +101,10 @@ class Defaults:
         match step:
             case CreateStream(stream):
                 return CreateStream(self.settle(stream))
-            case AlterStatement(name, changes, stream):
+            case AlterStatement(_, changes, stream):
                 settled = self.settle(stream)
-                return AlterStatement(name, tuple((policy, getattr(settled, policy)) for policy, _ in changes), settled)
+                changes = tuple((policy, getattr(settled, policy)) for policy, _ in changes)
+                return replace(step, changes=changes, stream=settled)
             case _:
                 return step
 
@@ -168,6 +169,7 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, after = self._plan(sql)
+            self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
             self.known = after
             self.keep()
@@ -217,6 +219,9 @@ class Catalog:
                         if query.name in queries:
                             _check_sinks_fit(queries[query.name], query, sinks)
                         queries[query.name] = query
+                    case RenameStatement(name, _, renamed, moved):
+                        queries = {known: plan for known, plan in queries.items() if known != name} | dict(renamed)
+                        sinks |= moved
                     case CreateSink(sink):
                         _check_file_is_free(sink, sinks)
                         writers[sink.name] = _writer(sink, queries[sink.query].schema)
@@ -234,10 +239,12 @@ class Catalog:
             case CreateStream(stream):
                 # A stream begins a component, and what joins a component takes its strategy.
                 return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
-            case AlterStatement(name, changes, stream):
-                return [AlterStream(name, changes, stream.sql)]
+            case AlterStatement():
+                return [step.command]
             case CreateQuery(query, replaces):
                 return [ReplaceQuery(query)] if replaces else [AddQuery(query)]
+            case RenameStatement():
+                return [step.command]
             case DropStatement("stream", name):
                 return [DropStream(name)]
             case DropStatement("query", name):
@@ -259,6 +266,9 @@ class Catalog:
                     self._runner.replace_outlet(query)
                 case CreateQuery(query):
                     self._runner.add_outlet(query)
+                case RenameStatement(name, to):
+                    self._runner.rename_outlet(name, to)
+                    self._metrics.rename_query(name, to)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
@@ -274,6 +284,9 @@ class Catalog:
         match step:
             case CreateSink(sink):
                 self._add_sink(sink, writers[sink.name])
+            case RenameStatement(sinks=sinks):
+                for name, sink in sinks.items():
+                    self._sinks[name].definition = sink
             case DropStatement("sink", name):
                 await self._end_sink(name)
             case _:
@@ -346,8 +359,15 @@ class Catalog:
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
             raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
-        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"', check=check)
+        await self.execute(f"DROP {kind.upper()} {_quoted(name)}", check=check)
         return {kind: name, "dropped": True}
+
+    async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
+        """What ALTER QUERY ... RENAME TO says, by the API."""
+        if name not in self.known.queries:
+            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
+        await self.execute(f"ALTER QUERY {_quoted(name)} RENAME TO {_quoted(to)}", check=check)
+        return {"query": to, "was": name}
 
     def explain(self, name: str) -> dict[str, Any]:
         query = self.known.queries.get(name)
@@ -437,6 +457,13 @@ class Catalog:
             return {}
 
         await self._change(kind, ask, _nothing)
+
+    def _refuse_renaming_in_trial(self, steps: Sequence[Planned]) -> None:
+        """A trial remembers operators by their names."""
+        components = {query["name"]: query["component"] for query in self._engine.queries()}
+        for step in steps:
+            if isinstance(step, RenameStatement) and step.name in components:
+                self._refuse_in_trial(components[step.name])
 
     def _refuse_in_trial(self, name: str) -> ComponentDecisions:
         """What is decided of the component, if no trial of it runs."""
@@ -598,6 +625,10 @@ def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
     return list(found.values())
 
 
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _writer(definition: SinkDefinition, schema: Any) -> Writer:
     if definition.type == "stdout":
         return StdoutWriter()
@@ -628,6 +659,8 @@ def _kind(step: Planned) -> str:
             return "alter_stream"
         case CreateQuery():
             return "create_query"
+        case RenameStatement():
+            return "rename_query"
         case CreateSink():
             return "create_sink"
         case DropStatement(kind, _):
@@ -642,11 +675,17 @@ def _describe(step: Planned) -> dict[str, Any]:
     match step:
         case CreateStream(stream):
             return {"kind": kind, "name": stream.name, "fields": stream.schema.to_data()}
+        case AlterStatement(name, _, _, new, queries) if new:
+            added = [field.name for field in new]
+            return {"kind": kind, "name": name, "added": added, "rewritten": list(queries)}
         case AlterStatement(name, changes):
             return {"kind": kind, "name": name, "changes": dict(changes)}
         case CreateQuery(query, replaces):
             fields, warnings = query.schema.to_data(), list(query.warnings)
             return {"kind": kind, "name": query.name, "fields": fields, "replaces": replaces, "warnings": warnings}
+        case RenameStatement(name, to, queries, sinks):
+            rewritten = [query for query in queries if query != to] + list(sinks)
+            return {"kind": kind, "name": to, "was": name, "rewritten": rewritten}
         case CreateSink(sink):
             return {"kind": kind, "name": sink.name, "query": sink.query}
         case DropStatement(_, name):
