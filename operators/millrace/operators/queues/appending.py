@@ -15,7 +15,7 @@ import numpy as np
 from millrace.operators.batch import Batch
 from millrace.operators.kernels import updating
 from millrace.operators.queues.pages import SLOTS, Pages, resized
-from millrace.operators.queues.queue import Floor, Paging, Queue
+from millrace.operators.queues.queue import Floor, Paging, TupleQueue
 from millrace.protocol import Schema
 
 # Numbers of a waiting tuple and of the line, as the kernel has them.
@@ -24,7 +24,7 @@ FIRST, END, COUNT, SHED, CHANCE = range(5)
 SMALLEST: Final = 64
 
 
-class AppendQueue(Queue):
+class AppendQueue(TupleQueue):
     """Everything, in order of arrival; the batches are those of the arc, shared."""
 
     bounded: ClassVar[bool] = False
@@ -75,7 +75,7 @@ class AppendQueue(Queue):
         self._waiting = sum(map(len, self._batches))
 
 
-class SheddingQueue(Queue):
+class SheddingQueue(TupleQueue):
     """At most `limit` tuples: above that, one of those waiting or the one just come is shed, each as likely.
 
     Which ones is drawn from the queue's own seed, so the same tuples meet the same fate again.

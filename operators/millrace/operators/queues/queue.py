@@ -114,10 +114,6 @@ class Queue(ABC):
     def costs(self, us_per_tuple: float) -> None:
         """What serving a tuple costs, by measurement so far."""
 
-    @abstractmethod
-    def drain(self) -> Batch | None:
-        """Everything that waits, in order of service; afterwards nothing does. It counts as neither served nor lost."""
-
     @property
     def paging(self) -> Paging:
         return Paging()
@@ -132,3 +128,11 @@ class Queue(ABC):
     @abstractmethod
     def restore(self, data: Any) -> None:
         """Take back what `save` gave."""
+
+
+class TupleQueue(Queue):
+    """A queue of single tuples, from which another kind of queue can take over."""
+
+    @abstractmethod
+    def drain(self) -> Batch | None:
+        """Everything that waits, in order of service; afterwards nothing does. It counts as neither served nor lost."""

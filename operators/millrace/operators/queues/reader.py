@@ -17,7 +17,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Moment
 from millrace.operators.queues.edge import EdgeSpec, build_queue
-from millrace.operators.queues.queue import Queue
+from millrace.operators.queues.queue import Queue, TupleQueue
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 
@@ -165,12 +165,12 @@ class QueueReader(Reader):
         Between two schedulers everybody keeps the place in line.
         """
         queue = self.queue
-        assert edge.updates or not isinstance(queue, WindowQueue)
         self.edge = edge
         if isinstance(queue, UpdateQueue | WindowQueue) and edge.updates:
             assert edge.kind != "append"
             queue.reschedule(edge.kind)
             return
+        assert isinstance(queue, TupleQueue)
         waiting = queue.drain()
         self._gone_superseded += queue.superseded
         self._gone_shed += queue.shed

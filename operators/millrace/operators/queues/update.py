@@ -16,7 +16,7 @@ from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
 from millrace.operators.kernels import updating
 from millrace.operators.queues.keys import UpdateKeys
 from millrace.operators.queues.pages import SLOTS, Pages, resized
-from millrace.operators.queues.queue import Floor, Paging, Queue, Staleness
+from millrace.operators.queues.queue import Floor, Paging, Staleness, TupleQueue
 from millrace.protocol import Schema
 
 Scheduler = Literal["fifo", "inplace", "linecutting"]
@@ -33,7 +33,7 @@ REMEMBERED: Final = 65_536
 SMALLEST: Final = 16
 
 
-class UpdateQueue(Queue):
+class UpdateQueue(TupleQueue):
     """The newest tuple of each key, by event time; of two at one time the later arrival.
 
     An older tuple that comes later is superseded at once, even if the newer one has been served long ago: so a key is
