@@ -17,6 +17,7 @@ from millrace.operators.batch import BEGINNING, Batch
 from millrace.operators.queues.windows import Done, Served, WindowQueue
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
+from tests.operators.queues.auditing import audit_windows
 from tests.oracles.update_queues import Processed, WindowsSimulated, simulate_windows
 
 SCHEMA = Schema.of(k="text", v="bigint")
@@ -115,23 +116,8 @@ def run(
 
 
 def audit(made: WindowQueue) -> None:
-    """Blocks are held once, by one buffer; those of nobody are in the pool; a key's state fits its window."""
-    cells = made._cells.values()
-    blocks = [at for cell in cells for buffer in (cell.arriving, cell.processing) for at in buffer.locations]
-    assert len(set(blocks)) == len(blocks) == made.paging.in_use
-    assert len({at // made._pages.slots for at in blocks}) == made.paging.taken
-    assert made._arriving == sum(cell.arriving.count for cell in cells)
-    assert made._processing == sum(cell.processing.count for cell in cells)
-    assert made._committed == sum(cell.committed is not None for cell in cells)
-    assert made._servable == sum(made._cells[key].committed is None for key in made._line)
-    for key, cell in made._cells.items():
-        if made.commit == "lazy":
-            times = made._pages.ts[cell.arriving.rows()].tolist()
-            inside = [at for at in times if cell.waits is not None and cell.waits <= at < made._end(cell.waits)]
-            assert cell.inside == len(inside)
-        assert (key in made._line) == (cell.waits is not None)
-        assert (key in made._ready) == (cell.committed is not None and not cell.idle)
-        assert not (cell.idle and (cell.processing.count or made._arrived(cell)))
+    audit_windows(made)
+    for cell in made._cells.values():
         if made.by_tuples:  # and then one of a key at a time, in these tests
             assert cell.arriving.count <= made.window.size_us + made.window.slide_us
             assert cell.processing.count <= made.window.size_us

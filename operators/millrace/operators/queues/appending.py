@@ -62,6 +62,10 @@ class AppendQueue(TupleQueue):
     def drain(self) -> Batch | None:
         return self.dequeue(self._waiting, 0)
 
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        age = now_us - int(self._batches[0].arrival[0]) if self._batches else 0
+        return [((), age)] if age > than_us else []
+
     def floor_us(self) -> int:
         return self._floor.value(self._waiting, lambda: min(int(batch.ts.min()) for batch in self._batches))
 
@@ -129,6 +133,14 @@ class SheddingQueue(TupleQueue):
 
     def floor_us(self) -> int:
         return self._floor.value(self.waiting, self._least)
+
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        if not self.waiting:
+            return []
+        locations = np.empty(self.waiting, np.int64)
+        updating.waiting(self._entries, self._line, locations)
+        age = now_us - int(self._pages.arrival[locations[0]])
+        return [((), age)] if age > than_us else []
 
     def _least(self) -> int:
         locations = np.empty(self.waiting, np.int64)

@@ -122,6 +122,10 @@ class Queue(ABC):
         return Staleness()
 
     @abstractmethod
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        """The keys with an update that has waited for longer, and for how long; tuples without one have the key ()."""
+
+    @abstractmethod
     def save(self) -> Any:
         """Its state as plain data."""
 

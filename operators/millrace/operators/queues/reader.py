@@ -125,6 +125,9 @@ class QueueReader(Reader):
             self.home.gauge.add(queue.waiting - before, self.home.width)
             self.taken = self.home.end - queue.waiting
 
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        return self.queue.older(now_us, than_us)
+
     def pass_punctuations(self) -> None:
         """Take all punctuation: where it stood between the tuples says nothing when those are served in any order."""
         if self.punctuations:
@@ -146,9 +149,13 @@ class QueueReader(Reader):
         super().leave()
 
     def let_go(self) -> None:
-        """Empty the queue."""
-        self._retire()
-        self.queue = self._made(self.edge, self.home, self.since_us)
+        """Empty the queue. What it knows of keys stays: what is older than they had is still superseded at once."""
+        if isinstance(self.queue, TupleQueue):
+            self.home.gauge.add(-self.queue.waiting, self.home.width)
+            self.queue.drain()
+        else:
+            self._retire()
+            self.queue = self._made(self.edge, self.home, self.since_us)
         self.taken = self.home.end
 
     def _retire(self) -> None:

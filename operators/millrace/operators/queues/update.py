@@ -304,6 +304,12 @@ class UpdateQueue(TupleQueue):
             list(zip(self._keys.rows(slots[order]), ages[order].tolist(), strict=True)),
         )
 
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        slots = self._in_line()
+        ages = now_us - self._cells.reshape(-1, CELL)[slots, SINCE]
+        late = np.flatnonzero(ages > than_us)
+        return list(zip(self._keys.rows(slots[late]), ages[late].tolist(), strict=True)) if len(late) else []
+
     def _hidden_area(self, slots: Int64s, now_us: int) -> float:
         """The area under the application's staleness of what has not been shown yet."""
         cells = self._cells.reshape(-1, CELL)

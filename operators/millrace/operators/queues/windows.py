@@ -696,6 +696,11 @@ class WindowQueue(Queue):
             [(key, age) for age, key in ages[:worst]],
         )
 
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        """By what is not in the results: windows that have arrived and were not processed."""
+        ages = [(key, now_us - cell.oldest) for key, cell in self._cells.items() if cell.oldest is not None]
+        return [(key, age) for key, age in ages if age > than_us]
+
     @property
     def paging(self) -> Paging:
         pages, blocks = self._pages, self._pages.in_use()
