@@ -289,6 +289,8 @@ class Engine:
                 self._turn += 1
             budget -= used
             executions -= done
+            if budget <= 0:
+                component.rotate()
         if self._remembering:
             failures.check_states(self, worked, effects)
             self._tell_turns(worked, effects)
