@@ -110,6 +110,12 @@ def test_update_queues_beside_a_dict() -> None:
     assert all(figure.holds for figure in updates.many_keys(65_536))
 
 
+def test_update_queues_of_windows() -> None:
+    figures = updates.windows(200, (10, 40), repeats=1)
+    assert [figure.unit for figure in figures] == ["us/tuple", "us/tuple", "times"] * 4
+    assert all(figure.value > 0 for figure in figures)
+
+
 def test_idle_connections_are_held_and_measured() -> None:
     (figure,) = wire.idle_connections(30)
     assert figure.unit == "KiB"

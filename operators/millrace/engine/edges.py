@@ -253,6 +253,18 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
     }
 
 
+def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
+    """What has waited in a query for longer, by update key where an edge knows it: the age of the oldest."""
+    found = []
+    for operator in engine.queries_by_name[query].operators:
+        for reader in operator.inputs:
+            edge = reader.edge if isinstance(reader, QueueReader) else None
+            names = [reader.home.schema.fields[at].name for at in edge.key] if edge is not None else []
+            for key, age in reader.older(now_us, than_us):
+                found.append((tuple(zip(names, key, strict=False)), age))
+    return found
+
+
 def _buckets(counts: Any) -> list[dict[str, int]]:
     """A histogram by its upper bounds: so many updates waited less than that, and not less than the bound before."""
     return [{"below_us": 1 << digits, "updates": count} for digits, count in enumerate(counts) if count]

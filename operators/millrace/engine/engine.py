@@ -705,6 +705,10 @@ class Engine:
         """The same of every update queue that a stream's tuples go through."""
         return edges.stale(self, stream, worst)
 
+    def older(self, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
+        """What has waited in a query for longer: update keys, where an edge knows them, and the age of the oldest."""
+        return edges.older(self, query, now_us, than_us)
+
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -44,7 +44,7 @@ from millrace.protocol import MillraceError, Refuse
 from millrace.server.archive import Archive
 from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
 from millrace.server.feeds import Feeds
-from millrace.server.freshness import Freshness
+from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.runner import Runner
@@ -317,7 +317,8 @@ class Catalog:
         await made.consumer.close()
 
     def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, and which of its sinks got rows that were older than they promise."""
+        """What keeps a query from giving rows, and which of its sinks have rows that are older than they promise."""
+        self.look_for_breaches()
         found = self._engine.why(query, self._runner.now_us())
         told = [
             sentence
@@ -328,7 +329,23 @@ class Catalog:
         ]
         return {**found, "text": " ".join([found["text"], *told])}
 
+    def look_for_breaches(self) -> None:
+        """Hold what waits against what sinks promise of its age."""
+        now_us = self._runner.now_us()
+        for made in self._sinks.values():
+            bound_us = made.definition.freshness_us
+            if bound_us is not None:
+                above = self._engine.older(made.definition.query, now_us, bound_us)
+                made.consumer.look(now_us, [(_as_json(key), age) for key, age in above])
+
+    @property
+    def strictest_us(self) -> int | None:
+        """The least age that a sink promises."""
+        bounds = [made.definition.freshness_us for made in self._sinks.values()]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
     def sinks(self) -> list[dict[str, Any]]:
+        self.look_for_breaches()
         now_us = self._runner.now_us()
         return [
             {
@@ -722,3 +739,7 @@ def _check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, Si
             "sink first",
             code="in_use",
         )
+
+
+def _as_json(key: Iterable[tuple[str, Any]]) -> Key:
+    return tuple((name, in_json(value)) for name, value in key)

@@ -77,6 +77,9 @@ SINK_SECONDS: Final = 5.0
 HISTORY_SECONDS: Final = 30.0
 # How long the end waits for trials to be taken back: a step or two of the engine.
 TRIAL_SECONDS: Final = 2.0
+# How often it is looked for rows that are older than sinks promise: at the least, and at the most.
+MOST_SECONDS: Final = 1.0
+LEAST_SECONDS: Final = 0.05
 
 
 class StartError(MillraceError):
@@ -316,6 +319,7 @@ class Daemon:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
         self._watch(asyncio.create_task(self._measure(), name="rates"))
         self._watch(asyncio.create_task(self.archive.run(), name="history"))
+        self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
         self._write_addresses()
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
@@ -420,6 +424,18 @@ class Daemon:
         while True:
             self.rates.look()
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _watch_ages(self) -> None:
+        """Look at what waits for sinks that promise freshness, twice in the time that they promise; as it takes time
+        where much waits, never for more than a twentieth of it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            self.catalog.look_for_breaches()
+            took = loop.time() - began
+            bound_us = self.catalog.strictest_us
+            pause = MOST_SECONDS if bound_us is None else min(bound_us / 2e6, MOST_SECONDS)
+            await asyncio.sleep(max(pause, LEAST_SECONDS, 20 * took))
 
     def _write_addresses(self) -> None:
         """Tell programs on this machine where the server listens, for as long as it does."""

@@ -32,6 +32,8 @@ RECONFIGURATIONS: Final = (
     "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
     "drop_stream", "drop_query", "drop_sink", "pause", "resume", "strategy", "break", "weight", "order", "queue",
 )  # fmt: skip
+# Operators that never leave out a row because it is older than its key's.
+PASSING: Final = ("source", "fork", "sink")
 JOIN_MODES: Final = ("arrival", "sync", "filter")
 RESULTS: Final = ("done", "refused")
 OUTCOMES: Final = ("answered", "below", "timeout", "closed")
@@ -224,7 +226,7 @@ class Metrics:
         )
 
     def _queues(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
-        """Of the inputs that have an update queue or shed."""
+        """Of the inputs that have an update queue or shed; and without an input what operators leave out themselves."""
         labels = ("component", "operator", "input")
         queues = [
             ((*_labels(at), name), given["queue"])
@@ -232,11 +234,13 @@ class Metrics:
             for name, given in _named_inputs(at["inputs"])
             if given["queue"] is not None
         ]
+        older = [((*_labels(at), ""), at["superseded"]) for at in operators if at["kind"] not in PASSING]
         yield _counter(
             "update_superseded",
-            "Updates that a newer one of their key replaced before they were processed.",
+            "Updates that a newer one of their key replaced before they were processed; without an input: that were "
+            "older than their key's when they came to an operator of update streams.",
             labels,
-            [(at, queue["superseded"]) for at, queue in queues],
+            [*((at, queue["superseded"]) for at, queue in queues), *older],
         )
         yield _counter(
             "update_shed", "Tuples left out by random load shedding.", labels,
@@ -293,6 +297,14 @@ class Metrics:
         yield _counter(
             "sink_dropped_tuples", "Rows dropped for slow or failed sinks.", labels,
             [(name, at.dropped) for name, at in counts],
+        )  # fmt: skip
+        yield _counter(
+            "sink_superseded_tuples", "Rows that a newer one of their key replaced while they waited for a slow sink.",
+            labels, [(name, at.superseded) for name, at in counts],
+        )  # fmt: skip
+        yield _counter(
+            "sink_freshness_breaches", "Keys whose rows got older than the sink promises, each time.", labels,
+            [(name, at.breaches) for name, at in counts],
         )  # fmt: skip
         yield _gauge(
             "sink_unacked_tuples", "Rows held, not passed on yet.", labels, [(name, at.held) for name, at in counts]
