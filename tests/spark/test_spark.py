@@ -157,6 +157,23 @@ def test_what_is_done_is_not_done_again(spark, files, tmp_path):
     check(made, rows_of(out), expected(files, "tumbling", tmp_path))
 
 
+def test_what_has_come_since_it_began_is_left_out(spark, files, tmp_path):
+    """An archive grows while a backfill of it is interrupted."""
+    out, history = tmp_path / "out", tmp_path / "in"
+    history.mkdir()
+    (history / "a.parquet").write_bytes((files / "packets.parquet").read_bytes())
+    flow = flow_of_text(STREAMS + QUERIES["tumbling"])
+    first = run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+    (out / MANIFEST).unlink()
+    (out / "_tasks" / "00001.json").unlink()
+    (history / "b.parquet").write_bytes((files / "packets.parquet").read_bytes())
+    again = run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+    assert again["files"] == first["files"]
+    (history / "a.parquet").unlink()
+    with pytest.raises(Refuse, match="a backfill with other input files is there already"):
+        run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+
+
 def test_an_archive_says_itself_who_was_late(spark, tmp_path):
     """In order of arrival, with flags: late rows are left out, and are what the side stream has; ties stay in order."""
     history = tmp_path / "history"
@@ -208,7 +225,11 @@ def text(folder: Path, sql: str) -> str:
 
 
 def cli(*arguments: str):
-    return CliRunner().invoke(app, ["backfill", *arguments], env={"MILLRACE_ADMIN": "127.0.0.1:1"})
+    return cli_at("127.0.0.1:1", *arguments)
+
+
+def cli_at(admin: str, *arguments: str):
+    return CliRunner().invoke(app, ["backfill", *arguments], env={"MILLRACE_ADMIN": admin})
 
 
 def test_verify_shows_what_differs(spark, files, tmp_path):
