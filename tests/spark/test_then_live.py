@@ -48,8 +48,9 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
     history = [{name: value for name, value in row.items() if name != OWN_TIME} for row in read_backfill(str(out))]
     live = [json.loads(line) for line in sink.read_text().splitlines()]
     (tmp_path / "all.jsonl").write_text("\n".join([*before, *after]) + "\n")
-    flags = {"inputs": [("packets", str(tmp_path / "all.jsonl"))], "close": False, "iso": True}
-    right = run_script(STREAM.replace(", history = 'true'", "") + QUERY, tmp_path, **flags).rows["talkers"]
+    inputs = [("packets", str(tmp_path / "all.jsonl"))]
+    plain_sql = STREAM.replace(", history = 'true'", "") + QUERY
+    right = run_script(plain_sql, tmp_path, inputs=inputs, close=False, iso=True).rows["talkers"]
     assert history
     assert live
     assert same_rows([*map(plain, history), *live], right) is None

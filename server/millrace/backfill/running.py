@@ -101,9 +101,8 @@ def as_it_began(wanted: Wanted, plan: Mapping[str, Any] | None, say: Said) -> Wa
         files = {tuple(file) for file in kept.get(name, ())}
         parts = tuple(part for part in one.parts if (part.path, part.size, part.changed_ns) in files)
         if len(parts) == len(files) < len(one.parts):
-            say(
-                f"note: {name}: {len(one.parts) - len(parts)} newer files are left out: this backfill began without them"
-            )
+            newer = len(one.parts) - len(parts)
+            say(f"note: {name}: {newer} newer files are left out: this backfill began without them")
             one = replace(one, parts=parts)
         inputs[name] = one
     return replace(wanted, inputs=inputs)
