@@ -476,7 +476,7 @@ class UpdatePlay:
         return [(o.name, o, reader) for o in operators for reader in o.inputs if isinstance(reader, QueueReader)]
 
     def _audit(self) -> None:
-        for name, operator, reader in self._readers():
+        for _, _, reader in self._readers():
             queue = reader.queue
             match queue:
                 case UpdateQueue():
@@ -485,21 +485,25 @@ class UpdatePlay:
                     audit_windows(queue)
                 case SheddingQueue():
                     assert queue.waiting == queue.paging.in_use
-            if len(operator.inputs) == 1 and not isinstance(queue, WindowQueue):
-                self._conserves(name, operator, reader)
+        for operator in dict.fromkeys(operator for _, operator, _ in self._readers()):
+            self._conserves(operator)
         self._gauge()
 
-    def _conserves(self, name: str, operator: Any, reader: QueueReader) -> None:
-        """Given = processed + superseded + shed + skipped + waiting."""
-        if reader.buffer is not reader.home:
-            return  # it is paused: what passes is counted when it comes back
-        given = reader.home.end
-        found = operator.counts.input_tuples + reader.superseded + reader.shed + reader.skipped + reader.queue.waiting
-        if given != found:
+    @staticmethod
+    def _conserves(operator: Any) -> None:
+        """Given = processed + superseded + shed + skipped + waiting, over all its inputs."""
+        readers = [reader for reader in operator.inputs if isinstance(reader, QueueReader)]
+        if any(isinstance(reader.queue, WindowQueue) or reader.buffer is not reader.home for reader in readers):
+            return  # windows are counted otherwise; in a pause, what passes is counted when it ends
+        given = sum(reader.home.end for reader in operator.inputs)
+        lost = [(reader.superseded, reader.shed, reader.queue.waiting) for reader in readers]
+        waiting = sum(reader.waiting for reader in operator.inputs if reader not in readers)
+        skipped = sum(reader.skipped for reader in operator.inputs)
+        taken = operator.counts.input_tuples
+        if given != taken + skipped + waiting + sum(map(sum, lost)):
             raise Broken(
-                f"{name}: {given} tuples given, {found} accounted for: {operator.counts.input_tuples} processed, "
-                f"{reader.superseded} superseded, {reader.shed} shed, {reader.skipped} skipped, "
-                f"{reader.queue.waiting} waiting"
+                f"{operator.name}: {given} tuples given, {taken} processed, {skipped} skipped, {waiting} waiting on "
+                f"plain edges; superseded, shed and waiting on others: {lost}"
             )
 
     def _gauge(self) -> None:
