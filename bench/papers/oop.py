@@ -461,9 +461,9 @@ EXPERIMENTS: Final = (
         says="with few groups both support about the same rate; at 260,000 groups OOP supports 760,000 (lazy) and "
         "800,000 (slow) packets a second, IOP 400,000.",
         remark="The factor does not agree, and it does not grow with the groups. In the paper IOP loses because "
-        "packets are dropped while a window is flushed. Here closing a window is a loop over arrays: 260,000 groups take "
-        "some 10 ms, which a feed's credit covers. What remains is about what it costs to bring packets in order, at any "
-        "number of groups. Slow flush buys short steps (`make bench`, aggregate-closing), not rate.",
+        "packets are dropped while a window is flushed. Here closing a window is a loop over arrays: 260,000 groups "
+        "take some 10 ms, which a feed's credit covers. What remains is about what it costs to bring packets in order, "
+        "at any number of groups. Slow flush buys short steps (`make bench`, aggregate-closing), not rate.",
         run=throughput,
     ),
     Experiment(
