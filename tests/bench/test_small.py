@@ -34,6 +34,12 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     assert share.value > 0
 
 
+def test_from_a_socket_to_history() -> None:
+    """`history` itself compares the rows that were archived with those that were sent."""
+    speed, _ = wire.history("arrow", 1_000, 20_000, 1.0)
+    assert speed.value > 0
+
+
 def test_from_a_socket_to_windows() -> None:
     """`aggregate` itself compares the rows of windows with the groups that were sent; six are over."""
     (speed,) = wire.aggregate(1_000, 31_000, 1.0, window_us=50_000)

@@ -12,6 +12,7 @@ import time
 import traceback
 
 from tests.simulation.clocks import simulate_clocks
+from tests.simulation.joined import joined_world_of
 from tests.simulation.simulator import simulate
 from tests.simulation.updates import simulate_updates
 from tests.simulation.world import world_of
@@ -46,7 +47,7 @@ def play(seed: int, styles: int, *, kind: str = "") -> int:
             return simulate_clocks(seed, styles)
         case "updates":
             return simulate_updates(seed, styles)
-    return simulate(world_of(seed), styles)
+    return simulate(world_of(seed), styles) + simulate(joined_world_of(seed), styles)
 
 
 def again(seed: int, styles: int = 3, kind: str = "") -> str:

@@ -44,7 +44,7 @@ class NewestWindowAggregate(Prone):
     """
 
     kind: ClassVar[str] = "aggregate"
-    paced: ClassVar[bool] = True
+    paced = True
     bends: ClassVar[bool] = True
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -29,8 +29,8 @@ BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_0
 
 # What an admin can change; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
-    "create_stream", "create_query", "create_sink", "alter_stream", "drop_stream", "drop_query", "drop_sink",
-    "pause", "resume", "strategy", "break", "weight", "order", "queue",
+    "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
+    "drop_stream", "drop_query", "drop_sink", "pause", "resume", "strategy", "break", "weight", "order", "queue",
 )  # fmt: skip
 # Operators that never leave out a row because it is older than its key's.
 PASSING: Final = ("source", "fork", "sink")
@@ -87,6 +87,7 @@ class Metrics:
         self._punctuations: Counter[str] = Counter()
         self._punctuated: dict[str, dict[str, int]] = {}
         self._pauses = Histogram()
+        self.archives: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -124,6 +125,10 @@ class Metrics:
     def forget_query(self, query: str) -> None:
         self._latency.pop(query, None)
 
+    def rename_query(self, before: str, after: str) -> None:
+        if before in self._latency:
+            self._latency[after] = self._latency.pop(before)
+
     # -- asked -------------------------------------------------------------------------------------
 
     def text(self) -> bytes:
@@ -135,6 +140,7 @@ class Metrics:
         yield from self._operators()
         yield from self._components()
         yield from self._sinks()
+        yield from self._archived()
         yield self._latencies()
         self.count_punctuations()
         yield _counter(
@@ -306,6 +312,29 @@ class Metrics:
         yield _gauge(
             "sink_lag_seconds", "Age of the oldest row held.", labels, [(name, at.lag_us / 1e6) for name, at in counts]
         )
+
+    def _archived(self) -> Iterator[Metric]:
+        """Of the streams with history."""
+        archives, label = self.archives(), ("stream",)
+        for metric, text, key in (
+            ("archive_rows", "Rows written to whole files of history, late ones too.", "rows"),
+            ("archive_late_rows", "Late rows among them.", "late_rows"),
+            ("archive_files", "Files written.", "files"),
+            ("archive_bytes", "Bytes of these files.", "bytes"),
+        ):
+            yield _counter(metric, text, label, [((name,), at[key]) for name, at in archives.items()])
+        yield _counter(
+            "archive_errors", "Attempts to write that failed; what they were to write waits.", label,
+            [((name,), at["errors"]) for name, at in archives.items()],
+        )  # fmt: skip
+        for metric, text, key, unit in (
+            ("archive_waiting_rows", "Rows taken in that are in no whole file yet.", "waiting_rows", 1),
+            ("archive_waiting_bytes", "Bytes that these rows hold.", "waiting_bytes", 1),
+            ("archive_waiting_seconds", "How long the oldest of them has waited.", "waiting_us", 1e6),
+            ("archive_reach_lag_seconds", "How far the reach lies behind the stream's mark.", "lag_us", 1e6),
+            ("archive_held", "Whether the stream's feeds wait for its history to be written.", "held", 1),
+        ):
+            yield _gauge(metric, text, label, [((name,), at[key] / unit) for name, at in archives.items()])
 
     def _requests(self) -> Metric:
         family = HistogramMetricFamily(

@@ -11,6 +11,7 @@ that is queued, as for any reader; `low_water` is the lower of that and of what 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from millrace.operators.batch import Batch
@@ -49,10 +50,10 @@ class QueueReader(Reader):
         self.seed = seed
         self._gone_superseded = self._gone_shed = 0
         self.queue = self._made(edge, buffer, since_us)
-        super().__init__(buffer, since_us)
+        super().__init__(buffer, since_us, edge.columns)
 
     def _made(self, edge: EdgeSpec, buffer: Buffer, since_us: int | None) -> Queue:
-        queue = build_queue(edge, buffer.schema, ordered=buffer.ordered, begin_us=since_us, seed=self.seed)
+        queue = build_queue(edge, edge.reads(buffer.schema), ordered=buffer.ordered, begin_us=since_us, seed=self.seed)
         if isinstance(queue, UpdateQueue | WindowQueue):
             queue.timed = self.timed
         return queue
@@ -103,6 +104,10 @@ class QueueReader(Reader):
         self.home.gauge.add(waiting - before, self.home.width)
         if waiting > self.peak:
             self.peak = waiting
+
+    def narrow(self, columns: tuple[int, ...]) -> None:
+        super().narrow(columns)
+        self.edge = replace(self.edge, columns=columns)
 
     def take(self, limit: int) -> Batch | None:
         if self.buffer is not self.home:
