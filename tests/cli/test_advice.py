@@ -178,9 +178,23 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "history_behind",
             "s",
-            "is 60.0 s behind it",
+            "is behind: 900 rows wait for the disk, and the stream's feeds wait",
             "millrace stream show s",
-            {"stream": {"history": {"lag_us": 60 * SECOND}}},
+            {"stream": {"archive": {"held": True, "waiting_rows": 900, "error": None, "gaps": []}}},
+        ),
+        (
+            "history_behind",
+            "s",
+            "cannot be written: no space left on device.",
+            "millrace stream show s",
+            {"stream": {"archive": {"held": False, "error": "no space left on device", "gaps": []}}},
+        ),
+        (
+            "history_behind",
+            "s",
+            "has 1 gaps",
+            "millrace stream show s",
+            {"stream": {"archive": {"held": False, "error": None, "gaps": [{"reason": "killed"}]}}},
         ),
         (
             "late",
@@ -285,8 +299,8 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
         {"why": {**WAITING, "reason": "skew"}},  # as was agreed
         {"stream": {"late": 10}},  # one of a thousand
         {"stream": {"timestamps": "internal", "late": 500, "newest_us": None}},
-        {"stream": {"history": {"lag_us": SECOND}}},
-        {"stream": {"history": True}},
+        {"stream": {"history": True, "archive": None}},
+        {"stream": {"archive": {"held": False, "waiting_rows": 9, "error": None, "gaps": []}}},
         {"stream": {"update_key": ["k"]}, "operator": {"inputs": [{**INPUT, "queue_tuples": 9}]}},
         {"operator": {"inputs": [{**INPUT, "queue_tuples": 50_000}]}},  # no update stream
         {
