@@ -8,8 +8,8 @@
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios
 #   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
-#   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks
 #   make docs                renew the parts of the documents that are made from the code
+#   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks, update queues
 #   make lock                renew the lock files          make setup       .venv alone
 #   make clean               remove what was built         make distclean   and .venv too
 
@@ -93,6 +93,7 @@ figures: setup
 simulate: setup
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --clocks
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --updates
 
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \

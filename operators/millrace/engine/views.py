@@ -44,6 +44,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "ahead_us": definition.ahead_us,
         "propagation": definition.propagation,
         "lull_us": definition.lull_us,
+        "history": definition.history,
         "component": engine.graph.component_of(source).name,
         "tuples": source.counts.input_tuples,
         "late": source.late,
