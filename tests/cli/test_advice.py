@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -326,3 +328,11 @@ def test_queries_that_wait_for_one_stream_are_one_advice() -> None:
 
 def test_no_rule_stands_twice() -> None:
     assert len(RULES) == len(set(RULES))
+
+
+def test_every_code_is_documented() -> None:
+    here = Path(__file__).parents[2]
+    codes = re.findall(r'Advice\(\s*"(\w+)"', (here / "server/millrace/cli/advice.py").read_text())
+    page = (here / "docs" / "cli.md").read_text()
+    assert len(set(codes)) >= len(RULES)
+    assert [code for code in codes if f"`{code}`" not in page] == []
