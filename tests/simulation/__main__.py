@@ -37,10 +37,10 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def play(seed: int, styles: int, *, clocks: bool) -> int:
+def play(seed: int, styles: int, *, clocks: bool, joins: bool = True) -> int:
     if clocks:
         return simulate_clocks(seed, styles)
-    return simulate(world_of(seed), styles) + simulate(joined_world_of(seed), styles)
+    return simulate(world_of(seed), styles) + (simulate(joined_world_of(seed), styles) if joins else 0)
 
 
 def again(seed: int, styles: int = 3, clocks: bool = False) -> str:

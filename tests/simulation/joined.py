@@ -185,7 +185,7 @@ class _JoinMaker(_Maker):
 def meddle(play: Play) -> None:
     """Change how a join takes its rows, or tell it what executions have cost."""
     rng = play.rng
-    joins = _running(play)
+    joins = running(play)
     if not joins:
         return
     if rng.random() < 0.3:
@@ -199,12 +199,12 @@ def meddle(play: Play) -> None:
 
 def settle(play: Play) -> None:
     """Joins that were made to give rows at once do so again: what they have withheld was a matter of the command."""
-    for query, operator in _running(play):
+    for query, operator in running(play):
         if operator.spec.order == "arrival" and operator.order != "arrival":
             play.command(SetOrder(query, "arrival"))
 
 
-def _running(play: Play) -> list[tuple[str, Join]]:
+def running(play: Play) -> list[tuple[str, Join]]:
     return [
         (name, operator)
         for name, query in play.engine.queries_by_name.items()
