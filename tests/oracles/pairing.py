@@ -139,9 +139,7 @@ def _absent(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tu
     over = END if bound == END else bound - pairing.within
     firsts = [row for row in rows[0] if row[0] <= bounds[0]]
     keys = [] if pairing.key is None else [COLUMNS[pairing.key]]
-    alone, _ = sequences.absent(
-        firsts, seconds, keys, pairing.within, _rising if pairing.rising else lambda a, b: True
-    )
+    alone, _ = sequences.absent(firsts, seconds, keys, pairing.within, _rising if pairing.rising else lambda a, b: True)
     made: list[Row] = [(row[0] + pairing.within, row[1][0], row[1][1]) for row in alone if row[0] < over]
     begun = [row[0] for row in alone if row[0] >= over] + [row[0] for row in rows[0] if row[0] > bounds[0]]
     least = min([bounds[0], *begun])

@@ -10,7 +10,7 @@ from millrace.engine.events import Measured, SetOrder
 from millrace.engine.plan import Node, StreamDefinition
 from millrace.operators import join, segments, tempo
 from millrace.operators.expression import Call, Column, Constant, Expression
-from millrace.operators.join import Join
+from millrace.operators.join import Join, Order
 from millrace.operators.spec import Band, Equal, JoinSpec, MapSpec, SequenceSpec, Spec
 from millrace.protocol import Type
 from tests.oracles.graph import NodeModel
@@ -209,8 +209,10 @@ def meddle(play: Play) -> None:
         return
     if rng.random() < 0.3:
         query, operator = rng.choice(joins)
-        orders = ["arrival", "sync", "filter", "adaptive"][operator.output.ordered :]
-        play.command(SetOrder(query, rng.choice([None, *orders]), rng.choice([None, 0.0, 0.2, 1.0])))
+        orders: list[Order] = ["arrival", "sync", "filter", "adaptive"]
+        play.command(
+            SetOrder(query, rng.choice([None, *orders[operator.output.ordered :]]), rng.choice([None, 0.0, 0.2, 1.0]))
+        )
     if rng.random() < 0.3:
         _, operator = rng.choice(joins)
         play.step([Measured(operator.name, rng.randint(1, 9), rng.choice([0.1, 5.0, 90.0]))])

@@ -40,6 +40,7 @@ from millrace.engine.events import (
     Punctuated,
     QueryFailed,
     Rejected,
+    RenameQuery,
     ReplaceQuery,
     ResumeQuery,
     RowsFailed,
@@ -91,6 +92,7 @@ class Play:
         self.world = world
         self.rough = rough
         self.rng = random.Random(f"style {world.seed} {style}")
+        self._naming = random.Random(f"names {world.seed} {style}")  # of its own, so that older seeds play as they did
         self.wild = style is not None
         self.strategy = strategy
         self.engine = Engine(trace=True, thin=thin)
@@ -301,8 +303,20 @@ class Play:
         if rng.random() < 0.05:
             self._change_and_refuse()
         joined.meddle(self)
+        if self._naming.random() < 0.05:
+            self._rename_and_back()
         if rng.random() < 0.1:
             self._save_and_restore()
+
+    def _rename_and_back(self) -> None:
+        """Another name for a moment, perhaps over a restart, changes nothing."""
+        name = self._naming.choice([*self.engine.queries_by_name, None])
+        if name is None:
+            return
+        self._command(RenameQuery(name, f"{name}2"), work=0)
+        if self._naming.random() < 0.3:
+            self._save_and_restore()
+        self._command(RenameQuery(f"{name}2", name), work=0)
 
     def _replace_by_the_same(self) -> None:
         """A plan that differs in names, or in a map at its end, changes nothing of what comes out."""

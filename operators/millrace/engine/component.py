@@ -141,6 +141,17 @@ class Component:
         self.steps += done
         return used, done
 
+    def rotate(self) -> None:
+        """Let other cycles go before the one that a step's budget has ended.
+
+        More may arrive before the next step. Where tuples come faster than a branch takes them, its cycle would never
+        come to an end, and no other branch to its turn.
+        """
+        if self.current is not None and self.ready:
+            self.ready.pop(self.current, None)
+            self.ready[self.current] = None
+            self.current = None
+
     def _begin(self, effects: Effects) -> Operator | None:
         """The first operator of a new cycle."""
         while self.ready:

@@ -177,6 +177,26 @@ class Batch:
         arrival = constant_int64(arrival_us, len(self.ts))
         return Batch(self.schema, self.ts if ts is None else ts, self.columns, self.valid, arrival)
 
+    def narrowed(self, schema: Schema, columns: Sequence[int]) -> Batch:
+        """These columns alone."""
+        found = [self.columns[at] for at in columns]
+        return Batch(schema, self.ts, found, [self.valid[at] for at in columns], self.arrival)
+
+    def widened(self, schema: Schema) -> Batch:
+        """The same rows with more fields, which are null."""
+        count, at = len(self.ts), {name: position for position, name in enumerate(self.schema.names)}
+        columns: list[Values] = []
+        valid: list[Bools | None] = []
+        for field in schema:
+            position = at.get(field.name)
+            if position is None:
+                columns.append(np.full(count, FILLERS[field.type], DTYPES[field.type]))
+                valid.append(np.zeros(count, np.bool_))
+            else:
+                columns.append(self.columns[position])
+                valid.append(self.valid[position])
+        return Batch(schema, self.ts, columns, valid, self.arrival)
+
     def renamed(self, schema: Schema) -> Batch:
         """The same rows under a schema of equal types."""
         return Batch(schema, self.ts, self.columns, self.valid, self.arrival)

@@ -60,7 +60,7 @@ class Join(Lines):
     def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
         self.spec = spec
-        self.matcher = Matcher(spec, [reader.buffer.schema for reader in inputs], output.schema)
+        self.matcher = Matcher(spec, [reader.schema for reader in inputs], output.schema)
         self.hold = Reorder()
         self.rest: deque[Incoming] = deque()
         self.pending = Reorder()

@@ -337,8 +337,8 @@ class Matcher:
         return None not in self._ways
 
     def match_row(self, position: int, batch: Batch, time: int, floor: int, given: list[Batch]) -> int | None:
-        """What `prepare`, `match` and `remember` do together, for the one row of a batch, which has this time, in fewer steps; at how many
-        others it looked, or None, with nothing done, if it takes more than that."""
+        """What `prepare`, `match` and `remember` do together, for the one row of a batch, which has this time, in fewer
+        steps; at how many others it looked, or None, with nothing done, if it takes more than that."""
         way = self._ways[position]
         if way is None or batch.valid.count(None) != len(batch.valid):
             return None

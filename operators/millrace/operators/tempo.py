@@ -22,8 +22,8 @@ Mode = Literal["sync", "filter"]
 # A period is as long as the window, within these bounds: long enough to count, short enough to follow.
 SHORTEST_US: Final = 1_000_000
 LONGEST_US: Final = 60_000_000
-# The part of alpha below which a join goes back to Sync-Filter. At a tuple a second and a window of a minute, the rate of
-# two periods scatters by a tenth; twice that lies outside.
+# The part of alpha below which a join goes back to Sync-Filter. At a tuple a second and a window of a minute, the rate
+# of two periods scatters by a tenth; twice that lies outside.
 BACK: Final = 0.8
 # The last switches that are remembered with their numbers.
 REMEMBERED: Final = 16

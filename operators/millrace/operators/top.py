@@ -115,7 +115,7 @@ class Places(State):
     """
 
     def __init__(self, spec: TopSpec, operator: Operator) -> None:
-        schema = operator.inputs[0].buffer.schema
+        schema = operator.inputs[0].schema
         self._spec = spec
         self._operator = operator
         self._width = len(schema.told)
