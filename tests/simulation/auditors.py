@@ -20,6 +20,7 @@ from millrace.engine.events import (
     TooFar,
 )
 from millrace.engine.plan import StreamDefinition
+from millrace.engine.shadow import shadow_of
 from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.batch import BEGINNING, NO_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
@@ -293,3 +294,24 @@ def quiet(engine: Engine) -> None:
     effects = engine.step(engine.moment.now_us, ())
     if effects.more or effects.executions or any(isinstance(order, Deliver) for order in effects.orders):
         raise Broken(f"an idle engine had something left: {effects.orders} {effects.executions}")
+
+
+def faithful(engine: Engine) -> None:
+    """A shadow has all that a refusal may depend on: it obeys exactly what the engine obeys."""
+    shadow = shadow_of(engine)
+    if (mine := _refusable(engine)) != (theirs := _refusable(shadow)):
+        raise Broken(f"the shadow is not the engine:\n{mine}\n{theirs}")
+
+
+def _refusable(engine: Engine) -> list[Any]:
+    components = [
+        [found[key] for key in ("name", "strategy", "strategies", "weight", "operators", "breaks")]
+        for found in engine.components()
+    ]
+    arcs = [
+        [one.name, one.output.ordered, one.output.promise]
+        for one in engine.graph.operators.values()
+        if not isinstance(one, Sink)
+    ]
+    queries = [[query[key] for key in ("name", "state", "reason", "joins")] for query in engine.queries()]
+    return [components, [engine.table(name) for name, *_ in components], arcs, queries]

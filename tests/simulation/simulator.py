@@ -56,7 +56,7 @@ from millrace.operators.fork import Fork
 from millrace.operators.sink import Sink
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
-from tests.simulation.auditors import Books, Broken, grammar, quiet
+from tests.simulation.auditors import Books, Broken, faithful, grammar, quiet
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
 STRATEGIES = ("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)")
@@ -327,6 +327,7 @@ class Play:
 
     def _change_and_refuse(self) -> None:
         """Several commands of which one is refused leave the engine as a step without any does."""
+        faithful(self.engine)
         before = self.engine.save()
         component = self.rng.choice(self.engine.graph.components).name
         commands: list[CommandBody] = [SetWeight(component, 7), SetStrategy(component, "bfs(5)"), DropQuery("nobody")]

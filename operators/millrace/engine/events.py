@@ -151,7 +151,7 @@ class DropQuery:
 
 @dataclass(frozen=True, slots=True)
 class PauseQuery:
-    """Detach the query's sink: it takes nothing until it is resumed at the then current end, and counts what it
+    """Detach the query's readers: it takes nothing until it is resumed at the then current end, and counts what it
     skips."""
 
     name: str
@@ -364,10 +364,9 @@ class RowsFailed:
 
 @dataclass(frozen=True, slots=True)
 class JoinTurned:
-    """A join takes its rows in another way from now on, and the numbers that caused it (see Tempo)."""
+    """A join takes its rows in another way from now on: which, and the numbers that caused it (see Switch)."""
 
     operator: str
-    mode: str
     numbers: dict[str, Any]
 
 

@@ -78,10 +78,8 @@ def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
         if plan.name in other.plan.reads_queries:
             other.plan = other.plan.reading(query.plan.output, plan.output)
     _exchange(engine, query, plan, old, kept, made, entries, list(readers))
-    engine.graph.rewire()
     return {
         "query": plan.name,
-        "component": engine.graph.component_of(query.sink).name,
         "kept": list(kept),
         "new": [name for name in made if name not in kept],
         "gone": [name for name in old if name not in same.values()],
@@ -178,12 +176,10 @@ def _arranged(engine: Engine, query: Query, block: list[Operator]) -> list[Opera
 
     The replaced query stays where it is, but comes after what it reads now, and those who read it after it.
     """
-    owners: dict[Operator, str] = {}
-    for other in engine.queries_by_name.values():
-        owners.update(dict.fromkeys([*other.operators, other.sink], other.plan.name))
     blocks: dict[str, list[Operator]] = {}
     for operator in engine.graph.operators.values():
-        blocks.setdefault(owners.get(operator, operator.name), []).append(operator)
+        owner = next((owner.plan.name for owner in engine.owners(operator)), operator.name)
+        blocks.setdefault(owner, []).append(operator)
     blocks[query.plan.name] = block
     makers = {id(one.output): name for name, made in blocks.items() for one in made if not isinstance(one, Sink)}
     arranged: list[Operator] = []

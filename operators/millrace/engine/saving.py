@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millrace.engine.component import Stopwatch
     from millrace.engine.engine import Engine
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
 
@@ -170,9 +170,9 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
     engine.moment.now_us = saved["now_us"]
     for definition in saved["definitions"]:
         if isinstance(definition, StreamDefinition):
-            engine._add_stream(definition)
+            engine.make_stream(definition)
         else:
-            engine._add_query(definition, None)
+            engine.make_query(definition)
     _restore_graph(engine, saved)
     engine._turn = saved["turn"]
     engine.time.restore(saved["time"])
@@ -203,9 +203,8 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
         for reader, reader_state in zip(operator.inputs, readers, strict=True):
             reader.restore(reader_state)
         operator.restore(state)
-    for component, state in zip(graph.components, saved["components"], strict=True):
+    for component, state in zip(graph.divided(), saved["components"], strict=True):
         component.strategy = Strategy.parse(state[1])  # rows without one of their own have it
-    graph.rewire()
     for component, state in zip(graph.components, saved["components"], strict=True):
         _restore_component(component, graph.operator, state)
 

@@ -152,8 +152,11 @@ def forks(engine: Engine) -> dict[str, str]:
 
 def operators(engine: Engine) -> list[dict[str, Any]]:
     """All operators. Whom each works for is looked up once for all of them."""
-    queries = _queries_by_operator(engine)
-    return [operator(engine, found, queries.get(found, [])) for found in engine.graph.all_operators()]
+    readers = _readers_by_source(engine)
+    return [
+        operator(engine, found, readers.get(found) or [query.plan.name for query in engine.owners(found)])
+        for found in engine.graph.all_operators()
+    ]
 
 
 def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
@@ -172,6 +175,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,
         "superseded": found.superseded,
+        "left_out": 0 if isinstance(found, Sink) else found.output.left_out,
         "errors": found.counts.errors,
         "last_error": found.counts.last_error,
         "busy_us": busy[1],
@@ -214,14 +218,13 @@ def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, floa
     }
 
 
-def _queries_by_operator(engine: Engine) -> dict[Operator, list[str]]:
-    """The queries that each operator works for, in the order of their making."""
+def _readers_by_source(engine: Engine) -> dict[Operator, list[str]]:
+    """The queries that read each stream, in the order of their making."""
     found: dict[Operator, list[str]] = {}
     for query in engine.queries_by_name.values():
-        members: list[Operator] = [*query.operators, query.sink]
-        members += [engine.source(stream) for stream in query.plan.reads_streams if stream in engine.streams_by_name]
-        for member in members:
-            found.setdefault(member, []).append(query.plan.name)
+        for stream in query.plan.reads_streams:
+            if stream in engine.streams_by_name:
+                found.setdefault(engine.source(stream), []).append(query.plan.name)
     return found
 
 
