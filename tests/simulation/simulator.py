@@ -36,6 +36,7 @@ from millrace.engine.events import (
     FeedClosed,
     FeedOpened,
     Late,
+    Measured,
     PauseQuery,
     Punctuated,
     QueryFailed,
@@ -59,7 +60,10 @@ from tests.oracles.stream import END, StreamOracle, Taken
 from tests.simulation.auditors import Books, Broken, faithful, grammar, quiet
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
-STRATEGIES = ("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)")
+STRATEGIES = (
+    *("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)"),
+    *("chain", "chain(1)", "chain(3)"),
+)
 
 # Steps after which an engine that still has something to do is said to run in circles.
 ENDLESS = 20_000
@@ -286,6 +290,8 @@ class Play:
             self._command(AlterStream(stream, (("propagation", rng.choice(["arcs", "punctuation"])),)))
         if rng.random() < 0.05:
             self._command(SetWeight(rng.choice(self.engine.graph.components).name, rng.randint(1, 4)))
+        if rng.random() < 0.2:
+            self._step([Measured(name, 20, rng.choice([100.0, 3_000.0, 6_000.0])) for name in self._row_operators()])
         if rng.random() < 0.1:
             self._replace_by_the_same()
         if self.rough and rng.random() < 0.15:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from millrace.engine import edges, failures, replacing, saving, shadow, views
+from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -140,6 +141,7 @@ class Engine:
         self._turn = 0
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
+        self.chains = Chains()
         self.remembering: dict[str, Query] = {}
         self._owners: dict[Operator, list[Query]] | None = None
 
@@ -160,6 +162,8 @@ class Engine:
                 else:
                     effects.orders.append(Rejected(event, refused))
         self.time.ring(effects)
+        if self.graph.chained:
+            self.chains.decide(self, effects)
         self._work(effects, budget, executions)
         if self._owing:
             self._grant(effects)
@@ -184,6 +188,7 @@ class Engine:
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
                     measured.measured(event.tuples, event.us)
+                    self.graph.component_of(measured).worked_us += event.us
             case FeedOpened():
                 self._open_feed(event, effects)
             case FeedClosed():
@@ -556,6 +561,8 @@ class Engine:
 
     def costs_move(self, names_after: Mapping[str, str | None]) -> None:
         """What operators have cost goes with their names; None are gone."""
+        for name in names_after:
+            self.chains.forget(name)
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
@@ -593,6 +600,7 @@ class Engine:
             for reader in list(operator.output.readers):
                 operator.output.detach(reader)
             self.costs.pop(operator.name, None)
+            self.chains.forget(operator.name)
             if isinstance(operator, Prone):
                 operator.clear()
         self.graph.remove([*query.operators, query.sink])

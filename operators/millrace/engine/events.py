@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.table import Link
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import Refuse, Schema
@@ -371,6 +372,16 @@ class JoinTurned:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainDecided:
+    """A component under `chain` has other segments or slopes from now on: by operator, with the numbers; `decisions`
+    counts how often that has happened."""
+
+    component: str
+    decisions: int
+    links: dict[str, Link]
+
+
+@dataclass(frozen=True, slots=True)
 class QueryFailed:
     """A query could not go on and has stopped, alone: why, and how many tuples it held then, which are lost to it.
 
@@ -396,6 +407,7 @@ Effect = (
     | Rejected
     | RowsFailed
     | JoinTurned
+    | ChainDecided
     | QueryFailed
 )
 

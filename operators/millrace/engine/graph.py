@@ -13,7 +13,7 @@ from typing import Final
 
 from millrace.engine.component import Component
 from millrace.engine.rules import RULES
-from millrace.engine.table import Discipline, Next, Row, Strategy, role_of
+from millrace.engine.table import Discipline, Link, Next, Row, Strategy, role_of
 from millrace.operators.arcs import Arc
 from millrace.operators.buffer import Reader
 from millrace.operators.fork import Fork
@@ -33,6 +33,7 @@ class Graph:
     components   in order of the age of their oldest stream, whose name each one has
     strategies   per operator; one without an entry has its component's
     breaks       the operators at whose output an admin has set a break point
+    links        by operator, what `chain` has decided of those that it schedules
     punctuating  the sources whose promises on demand go through the operators, not by arcs
     thin         whether arcs carry only the punctuation that their readers declare, or all there is (to compare)
     """
@@ -42,6 +43,7 @@ class Graph:
         self.operators: dict[str, Operator] = {}
         self.strategies: dict[str, Strategy] = {}
         self.breaks: dict[str, None] = {}
+        self.links: dict[str, Link] = {}
         self.punctuating: dict[Source, None] = {}
         self._components: list[Component] = []
         self._forks: dict[Operator, Fork] = {}
@@ -71,6 +73,7 @@ class Graph:
                 self.punctuating.pop(operator, None)
             self.strategies.pop(operator.name, None)
             self.breaks.pop(operator.name, None)
+            self.links.pop(operator.name, None)
         self.rewire()
 
     def exchange(
@@ -85,6 +88,7 @@ class Graph:
         for operator in before:
             strategy, broken = self.strategies.pop(operator.name, None), operator.name in self.breaks
             self.breaks.pop(operator.name, None)
+            self.links.pop(operator.name, None)  # the paths are others now: they are measured anew
             if operator in renamed:
                 if strategy is not None:
                     strategies[renamed[operator]] = strategy
@@ -139,6 +143,11 @@ class Graph:
             del self.breaks[operator.name]
         self.rewire()
 
+    def decide_chain(self, links: Mapping[str, Link]) -> None:
+        """Take what `chain` has decided of a component."""
+        self.links.update(links)
+        self.rewire()
+
     def set_weight(self, component_name: str, weight: int) -> None:
         self._named(component_name).weight = weight
 
@@ -152,7 +161,7 @@ class Graph:
         for component in other.components:
             twin = self.component_of(self.operators[next(iter(component.table)).name])
             twin.name, twin.strategy, twin.weight = component.name, component.strategy, component.weight
-        self.strategies, self.breaks = dict(other.strategies), dict(other.breaks)
+        self.strategies, self.breaks, self.links = dict(other.strategies), dict(other.breaks), dict(other.links)
         self.rewire()
 
     # -- looking up ----------------------------------------------------------------------------------------------------
@@ -172,6 +181,11 @@ class Graph:
         """The same, of which it is enough to know what is in them: their tables may not have been derived yet."""
         self._connect()
         return self._components
+
+    @property
+    def chained(self) -> bool:
+        """Whether any operator is under `chain`."""
+        return any(component.slopes for component in self.components)
 
     def component(self, name: str) -> Component:
         self.derive()
@@ -216,6 +230,10 @@ class Graph:
         self._connect()
         return [self._consumers[reader] for reader in operator.output.readers]
 
+    def scheduled(self, operator: Operator) -> list[Operator]:
+        """The same, without sinks: they have no turns."""
+        return [one for one in self.readers(operator) if not isinstance(one, Sink)]
+
     def all_operators(self) -> list[Operator]:
         """Every operator, each fork behind the operator whose output it shares."""
         listed: list[Operator] = []
@@ -226,18 +244,22 @@ class Graph:
         return listed
 
     def broken(self, operator: Operator) -> str | None:
-        """Why there is a break point at an operator's output: `user`, `rr`, or None if there is none.
+        """Why there is a break point at an operator's output: `user`, `rr`, `chain`, or None if there is none.
 
-        Round robin runs paths only, so an operator under it ends its fragment before a fork or a join of several
-        inputs.
+        Round robin and chain run paths only, so an operator under one of them ends its fragment before a fork or a join
+        of several inputs; under chain also where its segment ends.
         """
         if operator.name in self.breaks:
             return "user"
         self._connect()
-        if self._strategy(operator).discipline is Discipline.RR:
+        discipline = self._strategy(operator).discipline
+        if discipline is Discipline.RR or discipline is Discipline.CHAIN:
+            why = "rr" if discipline is Discipline.RR else "chain"
             scheduled = self._scheduled(operator)
             if len(scheduled) > 1 or any(len(self._consumers[reader].inputs) > 1 for reader in scheduled):
-                return "rr"
+                return why
+            if why == "chain" and operator.name in self.links and self.links[operator.name].cut:
+                return why
         return None
 
     def _row_operator(self, name: str) -> Operator:
@@ -412,7 +434,8 @@ class Graph:
                 readers = ()
         role = role_of(operator, preds, succs)
         rule = RULES[role, strategy.discipline]
-        return Row(operator, preds, succs, readers, sinks, role, strategy, rule, self._leaps(operator))
+        link = self.links.get(operator.name) if strategy.discipline is Discipline.CHAIN else None
+        return Row(operator, preds, succs, readers, sinks, role, strategy, rule, self._leaps(operator), link)
 
     def _leaps(self, operator: Operator) -> tuple[tuple[Reader, Next], ...]:
         """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
@@ -435,6 +458,10 @@ class Graph:
 
     def _entries(self, operator: Operator, readers: Sequence[Reader]) -> tuple[Operator, ...]:
         """Where a cycle may begin when something is put into the operator's output."""
-        if self.broken(operator):
+        broken = self.broken(operator)
+        if broken == "chain":
+            # Each branch has a slope of its own: they take no turns.
+            return tuple(self._consumers[reader] for reader in readers)
+        if broken:
             return (self._forks[operator],) if operator in self._forks else tuple(self._consumers[r] for r in readers)
         return (operator,) if isinstance(operator, Source) else ()

@@ -8,7 +8,7 @@ changes with the form.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import fields, is_dataclass
+from dataclasses import astuple, fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ import numpy as np
 from millrace.engine import plan as plans
 from millrace.engine.component import Component
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.engine.table import Strategy
+from millrace.engine.table import Link, Strategy
 from millrace.operators import expression, spec
 from millrace.operators.operator import Operator
 from millrace.operators.queues.edge import EdgeSpec
@@ -133,6 +133,8 @@ def save(engine: Engine) -> bytes:
             "lost": [[name, query.lost] for name, query in engine.queries_by_name.items() if query.lost],
             "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
             "breaks": list(graph.breaks),
+            "links": [[name, *astuple(link)] for name, link in graph.links.items()],
+            "chains": engine.chains.save(),
             "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.forks.items()],
             "operators": [[operator.name, _save_operator(operator)] for operator in graph.operators.values()],
             "components": [component.save() for component in graph.components],
@@ -191,6 +193,8 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
         engine.query(name).lost = lost
     graph.strategies = {name: Strategy.parse(text) for name, text in saved["strategies"]}
     graph.breaks = dict.fromkeys(saved["breaks"])
+    graph.links = {name: Link(*link) for name, *link in saved["links"]}
+    engine.chains.restore(saved["chains"])
     by_name = {operator.name: fork for operator, fork in graph.forks.items()}
     for name, fork_name, turn in saved["forks"]:
         by_name[name].name = fork_name
@@ -219,6 +223,8 @@ def _restore_component(component: Component, find: Any, state: list[Any]) -> Non
         ready,
         current,
         component.stirred,
+        component.worked_us,
+        component.decisions,
     ) = state
     component.strategy = Strategy.parse(strategy)
     component.ready.clear()

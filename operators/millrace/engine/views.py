@@ -108,6 +108,7 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
         "steps": found.steps,
         "queued": found.queued(),
         "ready": found.busy(),
+        "chain": _chain(found),
         "operators": [operator.name for operator in found.table] + [sink.name for sink in found.sinks],
         "breaks": {
             operator.name: why
@@ -115,6 +116,16 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
             if not isinstance(operator, Fork) and (why := engine.graph.broken(operator))
         },
     }
+
+
+def _chain(found: Component) -> dict[str, Any] | None:
+    """What `chain` has decided of a component's operators, the steepest first, and from which numbers."""
+    if not found.slopes:
+        return None
+    links = [(row.operator.name, row.link) for row in found.table.values() if row.link is not None]
+    links.sort(key=lambda item: -item[1].slope)
+    operators = [{"operator": name, **link.describe()} for name, link in links]
+    return {"decisions": found.decisions, "operators": operators}
 
 
 def decisions(engine: Engine) -> list[dict[str, Any]]:
@@ -170,6 +181,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "component": engine.graph.component_of(found).name,
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
         "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
+        "chain": _link(engine, found),
         "queues": [reader.edge.kind if isinstance(reader, QueueReader) else "append" for reader in found.inputs],
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
@@ -198,6 +210,11 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "join": found.numbers() if isinstance(found, Join) else None,
         "low_water_us": time_or_none(found.output.promise),
     }
+
+
+def _link(engine: Engine, found: Operator) -> dict[str, Any] | None:
+    row = engine.graph.component_of(found).table.get(found)
+    return None if row is None or row.link is None else row.link.describe()
 
 
 def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, float, tuple[int, ...]]]:
