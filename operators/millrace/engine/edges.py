@@ -13,6 +13,8 @@ from millrace.operators.build import gives_order
 from millrace.operators.operator import Operator
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.reader import QueueReader
+from millrace.operators.sample import Sample
+from millrace.operators.select import Select
 from millrace.operators.source import Source
 from millrace.protocol import Refuse, Schema
 
@@ -137,6 +139,8 @@ def _query_of(engine: Engine, operator: Operator) -> Query:
 def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
     """The update key of what an input reads."""
     producer = engine.graph.producer(operator.inputs[position])
+    while isinstance(producer, Select | Sample) and not _is_output(engine, producer):
+        producer = engine.graph.producer(producer.inputs[0])
     key: tuple[str, ...] | None = None
     if isinstance(producer, Source):
         key = engine.streams_by_name[producer.stream].definition.update_key or None
@@ -154,6 +158,10 @@ def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int,
     if None in at:
         raise Refuse(f"operator {operator.name}, input {position}: {producer.name} lacks {names(key)}")
     return tuple(one for one in at if one is not None)
+
+
+def _is_output(engine: Engine, operator: Operator) -> bool:
+    return any(query.plan.output == operator.name for query in engine.owners(operator))
 
 
 def _disordered(engine: Engine, changed: Operator) -> list[Operator]:

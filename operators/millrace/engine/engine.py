@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, replacing, saving, shadow, views
+from millrace.engine import edges, editing, failures, replacing, saving, shadow, views
 from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
@@ -35,12 +35,15 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Heard,
+    InsertOperator,
     JoinTurned,
     Late,
     Measured,
     PauseQuery,
     Punctuated,
     Rejected,
+    RemoveOperator,
+    ReplaceOperator,
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
@@ -404,6 +407,12 @@ class Engine:
                 return self._set_weight(name, weight)
             case SetOrder(query, order, alpha):
                 return self._set_order(query, order, alpha)
+            case InsertOperator():
+                return editing.insert(self, body)
+            case RemoveOperator():
+                return editing.remove(self, body)
+            case ReplaceOperator():
+                return editing.exchange(self, body)
 
     def _change(self, commands: Sequence[CommandBody]) -> list[Any]:
         """Several commands as one: all of them are obeyed, or none is.

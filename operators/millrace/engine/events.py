@@ -13,6 +13,7 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.table import Link
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
 from millrace.operators.queues.edge import QueueKind
+from millrace.operators.spec import Spec
 from millrace.protocol import Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -222,6 +223,36 @@ class SetOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class InsertOperator:
+    """Put an operator that leaves rows out in front of an operator's input, until the query is replaced.
+
+    `where` is the predicate as it was written, to be shown. Without a name it gets the next one.
+    """
+
+    before: str
+    spec: Spec
+    input: int = 0
+    where: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveOperator:
+    """Take out an operator that passes rows as they are, or not at all."""
+
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceOperator:
+    """Let an operator that leaves rows out leave out others."""
+
+    operator: str
+    spec: Spec
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """Several commands as one, between two executions: all are obeyed in this order, or none is."""
 
@@ -243,6 +274,9 @@ CommandBody = (
     | SetQueue
     | SetWeight
     | SetOrder
+    | InsertOperator
+    | RemoveOperator
+    | ReplaceOperator
     | Change
 )
 Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command

@@ -317,11 +317,12 @@ class Graph:
             component.rows(rows[component], sinks[component])
 
     def _sort_readers(self, operators: Sequence[Operator]) -> None:
-        """Readers of an output stand in the order of their operators, after a pause too: forks take turns by it."""
-        age = {operator: position for position, operator in enumerate(operators)}
+        """Readers of an output stand in the order of their operators and inputs, after a pause too: forks take turns by
+        it."""
+        place = {reader: position for position, reader in enumerate(self._consumers)}
         for operator in operators:
             if len(operator.output.readers) > 1:
-                operator.output.readers.sort(key=lambda reader: age[self._consumers[reader]])
+                operator.output.readers.sort(key=place.__getitem__)
 
     def _fork(self, operators: Sequence[Operator]) -> None:
         """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn."""

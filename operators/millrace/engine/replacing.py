@@ -50,7 +50,15 @@ def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, s
 
 
 def _definition(node: Node, inputs: tuple[str, ...]) -> Node:
-    return replace(node, name="", inputs=inputs)
+    edges = tuple(node.edge(at) for at in range(len(inputs)))
+    return replace(node, name="", inputs=inputs, edges=edges)
+
+
+def _with_queues(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
+    """The new plan, in which operators that go on keep the queues that they have."""
+    edges = {node.name: node.edges for node in before.nodes}
+    nodes = tuple(replace(node, edges=edges[same[node.name]]) if node.name in same else node for node in plan.nodes)
+    return replace(plan, nodes=nodes)
 
 
 def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
@@ -61,6 +69,7 @@ def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
     readers = _readers(engine, query)
     # One that has failed holds nothing: it begins again as a whole.
     same = {} if query.failed else unchanged(query.plan, plan, read=bool(readers))
+    plan = _with_queues(plan, query.plan, same)
     old = dict(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
     kept = {name: old[before] for name, before in same.items()}
     entries = [reader for operator in kept.values() for reader in operator.inputs if reader in query.entries]

@@ -42,6 +42,7 @@ CLASSES: Final[dict[str, type]] = {
         Schema,
         Type,
         EdgeSpec,
+        plans.Edit,
         plans.Node,
         plans.QueryOptions,
         plans.QueryPlan,

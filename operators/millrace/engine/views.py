@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine import editing
 from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
@@ -14,6 +15,7 @@ from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
+from millrace.operators.spec import SampleSpec
 
 if TYPE_CHECKING:
     from millrace.engine.component import Component
@@ -174,6 +176,8 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
     waiting = isinstance(found, Prone)
     now_us = engine.moment.now_us
     busy = engine.costs.get(found.name, (0, 0.0))
+    plans = [query.plan for query in engine.owners(found)]
+    edit = next((edit for plan in plans if (edit := editing.edited(plan, found.name)) is not None), None)
     return {
         "name": found.name,
         "kind": found.kind,
@@ -187,6 +191,10 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,
         "superseded": found.superseded,
+        "shed": found.shed,
+        "inserted": edit is not None and edit.change == "insert",
+        "where": None if edit is None else edit.where,
+        "sample": edit.spec.share if edit is not None and isinstance(edit.spec, SampleSpec) else None,
         "left_out": 0 if isinstance(found, Sink) else found.output.left_out,
         "errors": found.counts.errors,
         "last_error": found.counts.last_error,

@@ -122,6 +122,11 @@ class Operator(ABC):
         """Rows of an update stream that were older than what their key had when they came."""
         return 0
 
+    @property
+    def shed(self) -> int:
+        """Rows that it has left out at random, to have less to do."""
+        return 0
+
     def declares(self) -> Grain | None:
         """Which promises of its inputs are of use here, or to those that read it; None if none is."""
         return self.output.grain if self.output.wanted else None

@@ -184,6 +184,14 @@ class QueueReader(Reader):
             self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
         self.taken = self.home.end - self.queue.waiting
 
+    def move(self, buffer: Buffer, since_us: int | None) -> None:
+        """Go on at another arc, with what waits here."""
+        self.home = self.buffer = buffer
+        self.since_us = since_us
+        self.punctuations.clear()
+        buffer.admit(self)
+        self.taken = buffer.end - self.queue.waiting
+
     @classmethod
     def instead_of(cls, reader: Reader, edge: EdgeSpec, moment: Moment, *, timed: bool) -> QueueReader:
         """A reader that goes on where a plain one stands, with what that one has not taken yet."""
