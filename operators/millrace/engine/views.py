@@ -186,6 +186,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
         "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
         "chain": _link(engine, found),
+        "reads": [engine.graph.producer(reader).name for reader in found.inputs],
         "queues": [reader.edge.kind if isinstance(reader, QueueReader) else "append" for reader in found.inputs],
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
