@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, join, memory, punctuation, sequence, updates, wire
+from bench import aggregate, engine, ets, join, memory, punctuation, reconfigure, sequence, updates, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -30,11 +30,14 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "join-size": lambda: join.size((4_000, 65_536, 1_000_000)),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
+    "wire-history-rows": lambda: wire.history("rows", 100, 5_000_000, 25),
+    "wire-history-arrow": lambda: wire.history("arrow", 10_000, 30_000_000, 25),
     "wire-aggregate": lambda: wire.aggregate(10_000, 20_000_000, 3e6),
     "wire-join": lambda: wire.join(10_000, 10_000_000, 2e6),
     "wire-idle": lambda: wire.idle_connections(1_000),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
+    "reconfigure": lambda: reconfigure.under_load(60, 1_000, 500),
     **updates.BENCHMARKS,
 }
 

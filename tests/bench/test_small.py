@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from bench import aggregate, engine, ets, memory, punctuation, sequence, updates, wire
+from bench import aggregate, engine, ets, memory, punctuation, reconfigure, sequence, updates, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -32,6 +32,12 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     speed, share = wire.throughput(kind, rows, 20_000, 1.0)
     assert speed.value > 0
     assert share.value > 0
+
+
+def test_from_a_socket_to_history() -> None:
+    """`history` itself compares the rows that were archived with those that were sent."""
+    speed, _ = wire.history("arrow", 1_000, 20_000, 1.0)
+    assert speed.value > 0
 
 
 def test_from_a_socket_to_windows() -> None:
@@ -104,6 +110,12 @@ def test_update_queues_beside_a_dict() -> None:
     assert all(figure.holds for figure in updates.many_keys(65_536))
 
 
+def test_update_queues_of_windows() -> None:
+    figures = updates.windows(200, (10, 40), repeats=1)
+    assert [figure.unit for figure in figures] == ["us/tuple", "us/tuple", "times"] * 4
+    assert all(figure.value > 0 for figure in figures)
+
+
 def test_idle_connections_are_held_and_measured() -> None:
     (figure,) = wire.idle_connections(30)
     assert figure.unit == "KiB"
@@ -131,3 +143,9 @@ def test_a_figure_says_whether_it_holds() -> None:
 def test_a_name_that_is_no_benchmark_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing"]) == 2
     assert "there are: engine" in capsys.readouterr().err
+
+
+def test_changes_leave_the_rest_as_it_is() -> None:
+    """`under_load` itself compares the rows of untouched queries, and the whole catalog around what is refused."""
+    figures = reconfigure.under_load(2, 60, 40)
+    assert figures[0].value > 10_000

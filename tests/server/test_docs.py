@@ -1,10 +1,13 @@
 """What the pages promise is what the server says."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from millrace.engine.events import SetQueue
 from millrace.server.api import build
+from millrace.server.archive import Limits
 from tests.server.harness import SCHEMA_SQL, lines, served, until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -15,7 +18,9 @@ LATEST = "CREATE STREAM u (k BIGINT) WITH (update_key = 'k'); CREATE QUERY lates
 
 
 @served(f"{SCHEMA_SQL}; {JOIN}; {LATEST}; CREATE SINK f FROM q WITH (type = 'stdout')")
-async def test_every_metric_and_its_labels_are_documented(daemon):
+async def test_every_metric_and_its_labels_are_documented(daemon, tmp_path):
+    daemon.archive.limits = Limits(tmp_path)
+    await daemon.catalog.execute("CREATE STREAM h (k BIGINT) WITH (history = 'true')")
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 1}}')  # a low watermark is shown once it is known
         await until(lambda: daemon.queries()[0]["rows"] == 1)
@@ -54,3 +59,10 @@ async def test_every_route_is_documented(daemon):
     paths = build(daemon).openapi()["paths"]
     served_here = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert told == served_here | {("GET", "/"), ("GET", "/api/v1/openapi.json")}
+
+
+def test_generated_parts_are_current():
+    done = subprocess.run(
+        [sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

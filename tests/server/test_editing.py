@@ -103,7 +103,7 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(daemon):
         status, _, said = await ask(daemon, method, f"/api/v1/operators/{path}", body)
         assert (status, word in said["detail"] or word in str(said)) == (expected, True), said
     assert [one["name"] for one in daemon.operators()] == [one["name"] for one in before]
-    code, text = await cli(daemon, "operator", "insert", "pairs.join1")
+    code, _ = await cli(daemon, "operator", "insert", "pairs.join1")
     assert code == 2
     assert (await cli(daemon, "operator", "insert", "pairs.join1", "--where", "k >"))[0] == 1
 

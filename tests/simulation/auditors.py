@@ -265,8 +265,8 @@ class Books:
         self._equal(operator, taken, _had(operator), "taken from its arcs", "consumed or held")
         if isinstance(operator, Map):
             self._equal(operator, counts.input_tuples, counts.output_tuples + counts.errors, "in", "out or failed")
-        elif operator.kind == "aggregate":
-            pass  # so many rows per window as there are groups
+        elif operator.kind in ("aggregate", "join", "sequence"):
+            pass  # so many rows per window as there are groups, or per row as there are partners
         elif len(operator.inputs) > 1 or isinstance(operator, Waiting | Sink):
             self._equal(operator, counts.input_tuples, counts.output_tuples, "in", "out")
         elif counts.input_tuples < counts.output_tuples + counts.errors:

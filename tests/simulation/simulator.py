@@ -43,6 +43,7 @@ from millrace.engine.events import (
     QueryFailed,
     Rejected,
     RemoveOperator,
+    RenameQuery,
     ReplaceQuery,
     ResumeQuery,
     RowsFailed,
@@ -62,6 +63,7 @@ from millrace.operators.spec import SelectSpec
 from millrace.protocol import Type
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
+from tests.simulation import joined
 from tests.simulation.auditors import Books, Broken, faithful, grammar, quiet
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
@@ -99,6 +101,7 @@ class Play:
         self.world = world
         self.rough = rough
         self.rng = random.Random(f"style {world.seed} {style}")
+        self._naming = random.Random(f"names {world.seed} {style}")  # of its own, so that older seeds play as they did
         self.wild = style is not None
         self.strategy = strategy
         self.engine = Engine(trace=True, thin=thin)
@@ -114,7 +117,7 @@ class Play:
         self._now = BEGIN_US
 
     def run(self) -> Outcome:
-        with grammar():
+        with grammar(), joined.small():
             self._begin()
             for said in _recut(self.world.log, self.rng) if self.wild else self.world.log:
                 self._said(said)
@@ -140,6 +143,7 @@ class Play:
             case "check" if self.rough and said is not self.world.log[-1]:
                 pass
             case "check":
+                joined.settle(self)
                 if self._wake is not None and self._wake <= self._now:
                     self._step([])
                 self._drain()
@@ -209,6 +213,12 @@ class Play:
     def _command(self, body: CommandBody, work: int | None = None) -> None:
         self._commands += 1
         self._step([Command(self._commands, body)], work=work)
+
+    def command(self, body: CommandBody) -> None:
+        self._command(body)
+
+    def step(self, events: Sequence[Event]) -> None:
+        self._step(events)
 
     def _drain(self) -> None:
         for _ in range(ENDLESS):
@@ -307,6 +317,9 @@ class Play:
             self._replace_by_another()
         if rng.random() < 0.05:
             self._change_and_refuse()
+        joined.meddle(self)
+        if self._naming.random() < 0.05:
+            self._rename_and_back()
         if rng.random() < 0.1:
             self._save_and_restore()
 
@@ -329,6 +342,16 @@ class Play:
     def _edit(self, body: CommandBody) -> None:
         with self.books.editing(self.engine):
             self._command(body, work=0)
+
+    def _rename_and_back(self) -> None:
+        """Another name for a moment, perhaps over a restart, changes nothing."""
+        name = self._naming.choice([*self.engine.queries_by_name, None])
+        if name is None:
+            return
+        self._command(RenameQuery(name, f"{name}2"), work=0)
+        if self._naming.random() < 0.3:
+            self._save_and_restore()
+        self._command(RenameQuery(f"{name}2", name), work=0)
 
     def _replace_by_the_same(self) -> None:
         """A plan that differs in names, or in a map at its end, changes nothing of what comes out."""
@@ -532,7 +555,8 @@ class Expected:
         if query.name in self._paused:
             return None
         timeless = query.output.name in self.world.stamped
-        if timeless and not all(stream.mark == END for stream in self._below(query)):
+        vague = timeless or query.output.name in self.world.vague
+        if vague and not all(stream.mark == END for stream in self._below(query)):
             return None
         rows = self._compute(query).rows
         return Counter((None if timeless else ts, number, v) for ts, number, v in rows)

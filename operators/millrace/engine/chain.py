@@ -12,7 +12,7 @@ two segments are divided, or made one, when their slopes differ by more than a b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,8 +86,10 @@ class Chains:
     def __init__(self) -> None:
         self.estimates: dict[str, Estimate] = {}
 
-    def forget(self, operator: str) -> None:
-        self.estimates.pop(operator, None)
+    def move(self, names_after: Mapping[str, str | None]) -> None:
+        """What is known of operators goes with their names; None are gone."""
+        known = {name: self.estimates.pop(name) for name in names_after if name in self.estimates}
+        self.estimates |= {after: known[name] for name, after in names_after.items() if after and name in known}
 
     def decide(self, engine: Engine, effects: Effects) -> None:
         """Let every component that has worked long enough decide anew; tell those whose decision has changed."""

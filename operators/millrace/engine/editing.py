@@ -32,10 +32,16 @@ if TYPE_CHECKING:
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-def arc_of(engine: Engine, name: str, position: int | None = None) -> Schema:
-    """The columns of what an operator's input is given; without a position, of its first."""
+def arc_of(engine: Engine, name: str, position: int) -> Schema:
+    """The columns of what lies before an operator's input: an operator put in there reads them."""
     operator, _, node = _find(engine, name)
-    return operator.inputs[_checked(node, position or 0)].home.schema
+    return operator.inputs[_checked(node, position)].home.schema
+
+
+def rows_of(engine: Engine, name: str) -> Schema:
+    """The columns that an operator reads."""
+    operator, _, _ = _find(engine, name)
+    return operator.inputs[0].schema
 
 
 def _find(engine: Engine, name: str) -> tuple[Operator, Query, Node]:
@@ -167,7 +173,7 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
             code="not_removable",
         )
     own = operator.inputs[0]
-    if node.edge(0) != APPEND:
+    if replace(node.edge(0), columns=None) != APPEND:
         raise Refuse(
             f"the input of {name} keeps less than everything ({_edge(node)}), which would go with it; exchange that "
             f"first: millrace operator queue {name} append",
@@ -200,13 +206,13 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
 
 
 def _reading(node: Node, gone: str, instead: str, operator: Operator) -> Node:
-    """A node that may have read the one that is gone; a reader that has kept what waited has a queue of its own."""
+    """A node that may have read the one that is gone; it reads what the other has read."""
     for position, name in enumerate(node.inputs):
         if name == gone:
             node = replace(node, inputs=_with(node.inputs, position, instead))
             reader = operator.inputs[position]
-            if isinstance(reader, QueueReader):
-                node = node.with_edge(position, reader.edge)
+            edge = reader.edge if isinstance(reader, QueueReader) else EdgeSpec(columns=reader.columns)
+            node = node.with_edge(position, edge)
     return node
 
 
@@ -218,26 +224,33 @@ def _edge(node: Node) -> str:
 def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) -> Reader:
     """A reader of an operator's output goes on where the operator has read, after what waits for both of them."""
     before, after, promise = reader.home, own.home, reader.promise
+    columns = _through(own.columns, reader.columns)
     if not reader.waiting and waiting is None and not isinstance(reader, QueueReader):
         before.detach(reader)
-        moved = after.attach(own.since_us)
+        moved = after.attach(own.since_us, columns)
         moved.consumer, moved.peak, moved.skipped = reader.consumer, reader.peak, reader.skipped + own.skipped
     else:
         if isinstance(reader, QueueReader):
             moved = reader
         else:
-            moved = QueueReader.instead_of(
-                reader, EdgeSpec(queued=True), engine.moment, timed=engine.stopwatch is not None
-            )
-        before.part_from(moved)
-        moved.move(after, own.since_us)
+            edge = EdgeSpec(queued=True, columns=reader.columns)
+            moved = QueueReader.instead_of(reader, edge, engine.moment, timed=engine.stopwatch is not None)
         if waiting is not None:
             moved.absorb(waiting)
+        before.part_from(moved)
+        moved.move(after, own.since_us, columns)
         moved.skipped += own.skipped
     if promise != ANY_TIME:
         moved.told = max(moved.told, promise)
     moved.unseen = True
     return moved
+
+
+def _through(first: tuple[int, ...] | None, then: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The fields that are read of what is read; None are all."""
+    if first is None or then is None:
+        return first if then is None else then
+    return tuple(first[at] for at in then)
 
 
 # -- replacing ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ graph changes between two steps only, so that never meets a cycle in progress.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from millrace.engine.component import Component
@@ -101,6 +102,22 @@ class Graph:
         self.operators = {operator.name: operator for operator in arranged}
         self._producers = {id(operator.output): operator for operator in arranged if not isinstance(operator, Sink)}
         self.rewire()
+
+    def rename(self, names: Mapping[Operator, str]) -> None:
+        """Other names for operators and forks, which keep their places and what was decided of them."""
+        moved = {operator.name: name for operator, name in names.items()}
+        for operator, name in names.items():
+            operator.name = name
+        self.operators = {operator.name: operator for operator in self.operators.values()}
+        self.strategies = {moved.get(name, name): strategy for name, strategy in self.strategies.items()}
+        self.breaks = {moved.get(name, name): None for name in self.breaks}
+        self.links = {
+            moved.get(name, name): replace(link, segment=moved.get(link.segment, link.segment))
+            for name, link in self.links.items()
+        }
+        for row in (row for component in self.components for row in component.table.values()):
+            if row.link is not None:
+                row.link = self.links[row.operator.name]
 
     def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
         """Put operators in the places of others of the same names, on the same arcs."""

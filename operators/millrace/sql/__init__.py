@@ -13,6 +13,7 @@ from millrace.sql.planned import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
 )
 from millrace.sql.planner import plan, plan_all
@@ -27,6 +28,7 @@ __all__ = [
     "DropStatement",
     "Explain",
     "Planned",
+    "RenameStatement",
     "SinkDefinition",
     "SqlError",
     "Statement",

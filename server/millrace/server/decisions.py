@@ -124,7 +124,8 @@ class OperatorEdit(Part):
         return ReplaceOperator(at, spec, self.where)
 
     def _spec(self, engine: Engine, at: str) -> Spec:
-        schema = editing.arc_of(engine, at, self.input)
+        inserts = self.change == "insert"
+        schema = editing.arc_of(engine, at, self.input) if inserts else editing.rows_of(engine, at)
         if (self.where is None) == (self.sample is None):
             raise Refuse("say which rows go on: a condition (where) or a share (sample), one of them", code="bad_edit")
         if self.where is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -29,10 +29,12 @@ BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_0
 
 # What an admin can change; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
-    "create_stream", "create_query", "create_sink", "alter_stream", "drop_stream", "drop_query", "drop_sink",
-    "pause", "resume", "strategy", "break", "weight", "order", "queue",
+    "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
+    "drop_stream", "drop_query", "drop_sink", "pause", "resume", "strategy", "break", "weight", "order", "queue",
     "insert_operator", "remove_operator", "replace_operator",
 )  # fmt: skip
+# Operators that never leave out a row because it is older than its key's.
+PASSING: Final = ("source", "fork", "sink")
 JOIN_MODES: Final = ("arrival", "sync", "filter")
 RESULTS: Final = ("done", "refused")
 OUTCOMES: Final = ("answered", "below", "timeout", "closed")
@@ -86,6 +88,7 @@ class Metrics:
         self._punctuations: Counter[str] = Counter()
         self._punctuated: dict[str, dict[str, int]] = {}
         self._pauses = Histogram()
+        self.archives: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -123,6 +126,10 @@ class Metrics:
     def forget_query(self, query: str) -> None:
         self._latency.pop(query, None)
 
+    def rename_query(self, before: str, after: str) -> None:
+        if before in self._latency:
+            self._latency[after] = self._latency.pop(before)
+
     # -- asked -------------------------------------------------------------------------------------
 
     def text(self) -> bytes:
@@ -134,6 +141,7 @@ class Metrics:
         yield from self._operators()
         yield from self._components()
         yield from self._sinks()
+        yield from self._archived()
         yield self._latencies()
         self.count_punctuations()
         yield _counter(
@@ -219,7 +227,7 @@ class Metrics:
         )
 
     def _queues(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
-        """Of the inputs that have an update queue or shed."""
+        """Of the inputs that have an update queue or shed; and without an input what operators leave out themselves."""
         labels = ("component", "operator", "input")
         queues = [
             ((*_labels(at), name), given["queue"])
@@ -227,11 +235,13 @@ class Metrics:
             for name, given in _named_inputs(at["inputs"])
             if given["queue"] is not None
         ]
+        older = [((*_labels(at), ""), at["superseded"]) for at in operators if at["kind"] not in PASSING]
         yield _counter(
             "update_superseded",
-            "Updates that a newer one of their key replaced before they were processed.",
+            "Updates that a newer one of their key replaced before they were processed; without an input: that were "
+            "older than their key's when they came to an operator of update streams.",
             labels,
-            [(at, queue["superseded"]) for at, queue in queues],
+            [*((at, queue["superseded"]) for at, queue in queues), *older],
         )
         yield _counter(
             "update_shed", "Tuples left out by random load shedding.", labels,
@@ -289,12 +299,43 @@ class Metrics:
             "sink_dropped_tuples", "Rows dropped for slow or failed sinks.", labels,
             [(name, at.dropped) for name, at in counts],
         )  # fmt: skip
+        yield _counter(
+            "sink_superseded_tuples", "Rows that a newer one of their key replaced while they waited for a slow sink.",
+            labels, [(name, at.superseded) for name, at in counts],
+        )  # fmt: skip
+        yield _counter(
+            "sink_freshness_breaches", "Keys whose rows got older than the sink promises, each time.", labels,
+            [(name, at.breaches) for name, at in counts],
+        )  # fmt: skip
         yield _gauge(
             "sink_unacked_tuples", "Rows held, not passed on yet.", labels, [(name, at.held) for name, at in counts]
         )
         yield _gauge(
             "sink_lag_seconds", "Age of the oldest row held.", labels, [(name, at.lag_us / 1e6) for name, at in counts]
         )
+
+    def _archived(self) -> Iterator[Metric]:
+        """Of the streams with history."""
+        archives, label = self.archives(), ("stream",)
+        for metric, text, key in (
+            ("archive_rows", "Rows written to whole files of history, late ones too.", "rows"),
+            ("archive_late_rows", "Late rows among them.", "late_rows"),
+            ("archive_files", "Files written.", "files"),
+            ("archive_bytes", "Bytes of these files.", "bytes"),
+        ):
+            yield _counter(metric, text, label, [((name,), at[key]) for name, at in archives.items()])
+        yield _counter(
+            "archive_errors", "Attempts to write that failed; what they were to write waits.", label,
+            [((name,), at["errors"]) for name, at in archives.items()],
+        )  # fmt: skip
+        for metric, text, key, unit in (
+            ("archive_waiting_rows", "Rows taken in that are in no whole file yet.", "waiting_rows", 1),
+            ("archive_waiting_bytes", "Bytes that these rows hold.", "waiting_bytes", 1),
+            ("archive_waiting_seconds", "How long the oldest of them has waited.", "waiting_us", 1e6),
+            ("archive_reach_lag_seconds", "How far the reach lies behind the stream's mark.", "lag_us", 1e6),
+            ("archive_held", "Whether the stream's feeds wait for its history to be written.", "held", 1),
+        ):
+            yield _gauge(metric, text, label, [((name,), at[key] / unit) for name, at in archives.items()])
 
     def _requests(self) -> Metric:
         family = HistogramMetricFamily(
