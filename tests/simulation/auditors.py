@@ -296,7 +296,10 @@ def _block(engine: Engine, query: str) -> list[Operator]:
 
 def _had(operator: Operator) -> int:
     """Tuples that an operator has consumed or holds."""
-    return operator.counts.input_tuples + (operator.held_tuples() if isinstance(operator, Prone) else 0)
+    had = operator.counts.input_tuples + (operator.held_tuples() if isinstance(operator, Prone) else 0)
+    if isinstance(operator, Join):
+        had -= sum(rows.count for rows in operator.rest)  # taken, and not done with
+    return had
 
 
 def _taken(reader: Reader, start: int) -> int:
