@@ -25,6 +25,7 @@ from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.batch import BEGINNING, NO_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.feeds import Feed
+from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone

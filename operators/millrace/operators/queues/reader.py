@@ -230,7 +230,7 @@ class QueueReader(Reader):
     def restore(self, data: Sequence[Any]) -> None:
         own, self.seed, self._gone_superseded, self._gone_shed, queue = data
         super().restore(own)
-        # Made anew: the operator may have had another name when it drew its seed, and the arc may be in order no more.
-        self.queue = self._made(self.edge, self.home, self.since_us)
+        if not self.home.ordered:
+            self.disorder()
         self.queue.restore(queue)
         self.home.gauge.add(self.queue.waiting, self.home.width)
