@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from bench import aggregate, engine, ets, memory, punctuation, sequence, updates, wire
+from bench import aggregate, engine, ets, memory, punctuation, reconfigure, sequence, updates, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -131,3 +131,9 @@ def test_a_figure_says_whether_it_holds() -> None:
 def test_a_name_that_is_no_benchmark_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing"]) == 2
     assert "there are: engine" in capsys.readouterr().err
+
+
+def test_changes_leave_the_rest_as_it_is() -> None:
+    """`under_load` itself compares the rows of untouched queries, and the whole catalog around what is refused."""
+    figures = reconfigure.under_load(2, 60, 40)
+    assert figures[0].value > 10_000

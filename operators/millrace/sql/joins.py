@@ -48,7 +48,8 @@ class FromPlanner:
     def __init__(self, planner: QueryPlanner, select: s.Select, scope: Mapping[str, Any]) -> None:
         self.planner = planner
         self._scope = scope
-        self._root = select.tables[0]
+        assert select.table is not None
+        self._root = select.table
         self._where = select.where
         self._ranged = any(
             isinstance(leaf.window, s.RangeWindow) and leaf.window.slide is None for leaf in _leaves(self._root)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -209,7 +210,7 @@ class Reader:
         return s.Select(
             _span(tree),
             tuple(self.read(child) for child in tree.children if _is(child, "item", "all_columns", "table_columns")),
-            () if tables is None else self._all(tables.children),
+            None if tables is None else self._from(self._all(tables.children)),
             self._clause(tree, "where"),
             () if group_by is None else self._all(group_by.children),
             self._clause(tree, "having"),
@@ -236,6 +237,23 @@ class Reader:
         return s.OrderItem(_span(tree), self.read(tree.children[0]), "DESC" in words, nulls)
 
     # -- tables ----------------------------------------------------------------------------------------------------
+
+    def _from(self, tables: Sequence[s.Table]) -> s.Table:
+        """Tables with commas between them are joined by what WHERE says."""
+        first, *others = tables
+        for other in others:
+            first = self._behind(first, other)
+        return first
+
+    def _behind(self, left: s.Table, right: s.Table) -> s.Table:
+        """A table before the first one of another tree of joins, which gives the same rows as the product of both."""
+        match right:
+            case s.TablePrimary():
+                return s.Join(right.span, left, right, "cross", None, False)
+            case s.Join() if right.kind in ("inner", "cross", "left"):
+                return replace(right, left=self._behind(left, right.left))
+        told = "a comma before this kind of join could be read in two ways: write JOIN ... ON"
+        raise SqlError(self._text, right.span.start, told)
 
     def read_table_primary(self, tree: Branch) -> s.TablePrimary:
         source, *modifiers = tree.children

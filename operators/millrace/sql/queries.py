@@ -286,7 +286,7 @@ class QueryPlanner:
     # -- select ----------------------------------------------------------------------------------------------------
 
     def _select(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
-        if select.tables and isinstance(select.tables[0], s.Join | s.Followed):
+        if isinstance(select.table, s.Join | s.Followed):
             select, relation = self._joined(select, scope)
         else:
             relation = self._from(select, scope)
@@ -460,25 +460,17 @@ class QueryPlanner:
     # -- from ------------------------------------------------------------------------------------------------------
 
     def _from(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
-        if not select.tables:
+        if select.table is None:
             raise self.error(select, "a query reads a stream or another query: add FROM")
-        if len(select.tables) > 1:
-            raise self._comma(select)
-        table = select.tables[0]
-        assert isinstance(table, s.TablePrimary)
-        return self.table(table, scope)[0]
+        assert isinstance(select.table, s.TablePrimary)
+        return self.table(select.table, scope)[0]
 
     def _joined(self, select: s.Select, scope: Mapping[str, _Cte]) -> tuple[s.Select, Relation]:
         """The rows of several tables; WHERE has been tested then."""
-        if len(select.tables) > 1:
-            raise self._comma(select)
         relation = FromPlanner(self, select, scope).plan()
         if aggregates(select):
             relation = replace(relation, window=joint_window(self, select, relation))
         return replace(select, where=None), relation
-
-    def _comma(self, select: s.Select) -> SqlError:
-        return self.error(select.tables[1], "tables with a comma between them are a join: write a JOIN b ON ...")
 
     def table(
         self, table: s.TablePrimary, scope: Mapping[str, _Cte], *, ranges: bool = False

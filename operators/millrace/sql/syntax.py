@@ -258,7 +258,7 @@ class Star(Node):
 @dataclass(frozen=True, slots=True)
 class Select(Node):
     items: tuple[Item | Star, ...]
-    tables: tuple[Table, ...]
+    table: Table | None
     where: Expr | None
     group_by: tuple[Expr, ...]
     having: Expr | None

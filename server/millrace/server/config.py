@@ -179,7 +179,8 @@ class EngineSection(Section):
         default=65_536,
         ge=1,
         le=2**31,
-        description="Tuples that operators may take in one step, before sockets are served again.",
+        description="Tuples that operators may take in one step, before sockets are served again; fewer where a step "
+        "would take longer than 10 ms.",
     )
     credit: int = Field(
         default=262_144, ge=1, le=2**31, description="Tuples that a feed may send ahead of their being taken."

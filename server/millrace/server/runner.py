@@ -62,6 +62,10 @@ log = structlog.get_logger()
 COMPLAIN_EVERY_US: Final = 10_000_000
 # Culprits that are remembered; beyond that all are forgotten, and may be told once more.
 CULPRITS: Final = 10_000
+# How long a step should take at most, so that sockets and admins are served, and the fewest tuples that one may take
+# for it: below that the loop itself would cost more than the work.
+STEP_SECONDS: Final = 0.01
+LEAST_BUDGET: Final = 256
 # How often the system's clock is looked at while nothing happens.
 LOOK_SECONDS: Final = 1.0
 # How often the end of the server looks whether sinks and subscribers are done.
@@ -132,6 +136,7 @@ class Runner:
         self._held_back = False
         # Everything from before this time has been handed over to the engine.
         self._heard_us = 0
+        self._most = budget
         self._budget = budget
         self._retain = retain
         self._events: list[Event] = []
@@ -313,13 +318,24 @@ class Runner:
         self._something.clear()
         began = time.perf_counter()
         effects = self.engine.step(now_us, events, budget=self._budget)
+        took = time.perf_counter() - began
+        self._adapt(took, effects.more)
         if any(isinstance(event, Command) for event in events):
-            self.on_reconfiguration(time.perf_counter() - began)
+            self.on_reconfiguration(took)
         self.steps += 1
         self._more = effects.more
         for order in effects.orders:
             self._carry_out(order)
         self._tell_progress()
+
+    def _adapt(self, took: float, more: bool) -> None:
+        """Fewer tuples a step where they are dear, up to `engine.budget` where they are cheap."""
+        if took > STEP_SECONDS:
+            # One slow step may have had another cause: never to less than a quarter at once.
+            fewer = max(int(self._budget * STEP_SECONDS / took), self._budget // 4)
+            self._budget = max(fewer, min(LEAST_BUDGET, self._most))
+        elif more and took < STEP_SECONDS / 2:
+            self._budget = min(self._budget * 2, self._most)
 
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
