@@ -50,6 +50,7 @@ from millrace.server.names import nearest
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
+from millrace.server.supervision import Supervisor
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 
@@ -278,10 +279,14 @@ class Daemon:
 
     async def wait_ended(self) -> None:
         """Until `stop` is called or something fails; then drain, and end."""
-        await self._stopping.wait()
+        await self.wait_stopping()
         await self._end()
         if self._failure is not None:
             raise self._failure
+
+    async def wait_stopping(self) -> None:
+        """Until the orderly end is about to begin."""
+        await self._stopping.wait()
 
     def stop(self) -> None:
         """Begin the orderly end."""
@@ -491,9 +496,14 @@ async def serve(settings: Settings) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
-    await daemon.start()
-    spare_the_collector()
-    await daemon.wait_ended()
+    supervisor = Supervisor()
+    async with supervisor.reassured():
+        await daemon.start()
+        spare_the_collector()
+        supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")
+        await daemon.wait_stopping()
+        supervisor.stopping()
+        await daemon.wait_ended()
     return not daemon.stuck
 
 
