@@ -23,8 +23,11 @@ COPY pyproject.toml build_hook.py README.md LICENSE CHANGELOG.md ./
 COPY protocol protocol
 COPY operators operators
 COPY server server
+# Cython is needed where kernels run uncompiled, and here they do not; nor does anybody test numpy or compile against it.
 RUN /build/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /build/bin/python -m pip --python /opt/millrace/bin/python install --no-cache-dir --no-deps /wheels/*.whl \
+ && /build/bin/python -m pip --python /opt/millrace/bin/python uninstall --yes cython \
+ && find /opt/millrace/lib -type d \( -name tests -o -name include \) -prune -exec rm -rf {} + \
  && /opt/millrace/bin/python -c 'from millrace.operators import kernels; assert kernels.compiled()'
 
 FROM ${BASE}
