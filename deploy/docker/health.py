@@ -33,7 +33,7 @@ def ask(connection: http.client.HTTPConnection) -> int:
 
 
 def status() -> int:
-    """What the server says, by TLS or without: the configuration may come from a file that this program does not read."""
+    """What the server says, by TLS or without: this program does not read the server's configuration."""
     host, port = admin()
     try:
         return ask(http.client.HTTPConnection(host, port, timeout=SECONDS / 2))

@@ -27,7 +27,9 @@ def test_the_table_of_metrics_is_printed_from_the_registry():
 
 def test_every_metric_is_explained_in_a_sentence():
     texts = [row.rsplit("|", 2)[1].strip() for row in table_of_metrics().splitlines()[2:]]
-    assert [text for text in texts if not re.fullmatch(r"[A-Z0-9](?:[^.]|\.\d)*\w\)?\.", text) or len(text.split()) < 5] == []
+    assert [
+        text for text in texts if not re.fullmatch(r"[A-Z0-9](?:[^.]|\.\d)*\w\)?\.", text) or len(text.split()) < 5
+    ] == []
 
 
 @served(f"{SCHEMA_SQL}; {JOIN}; {LATEST}; CREATE SINK f FROM q WITH (type = 'stdout')")
@@ -36,9 +38,7 @@ async def test_the_labels_of_every_metric_are_those_of_its_samples(daemon):
         nc.say('{"stream": "s", "tuple": {"k": 1}}')  # a low watermark is shown once it is known
         await until(lambda: daemon.queries()[0]["rows"] == 1)
     await daemon.runner.command(SetQueue("latest.select1", "inplace"))
-    told = {
-        name: labels for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", table_of_metrics(), re.MULTILINE)
-    }
+    told = dict(re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", table_of_metrics(), re.MULTILINE))
     for family in daemon.metrics.collect():
         labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -45,6 +45,7 @@ from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
+from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
 from millrace.server.names import nearest
 from millrace.server.rates import LOOK_SECONDS, Rates
@@ -84,6 +85,7 @@ class Daemon:
     def __init__(self, settings: Settings, clock: Timepiece | None = None) -> None:
         self.settings = settings
         self.state = "starting"
+        sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
@@ -480,6 +482,7 @@ def configure_logging(settings: Settings) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            add_context,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             renderer,

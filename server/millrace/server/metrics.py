@@ -159,7 +159,8 @@ class Metrics:
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )
         pauses = HistogramMetricFamily(
-            "millrace_reconfiguration_pause_seconds", "How long the steps took that carried a change: so long tuples waited for it at most."
+            "millrace_reconfiguration_pause_seconds",
+            "How long the steps took that carried a change: so long tuples waited for it at most.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses
@@ -171,17 +172,32 @@ class Metrics:
         label = ("stream",)
 
         yield _gauge(
-            "source_connections", "Feeds that are open now.", label, [((name,), at.connections) for name, at in received.items()]
+            "source_connections",
+            "Feeds that are open now.",
+            label,
+            [((name,), at.connections) for name, at in received.items()],
         )
         for metric, text, values in (
-            ("source_tuples", "Tuples that clients have fed and the server has taken in, late ones too.", {name: at.tuples for name, at in received.items()}),
-            ("source_bytes", "Bytes of the frames and lines in which clients have fed tuples.", {name: at.bytes for name, at in received.items()}),
+            (
+                "source_tuples",
+                "Tuples that clients have fed and the server has taken in, late ones too.",
+                {name: at.tuples for name, at in received.items()},
+            ),
+            (
+                "source_bytes",
+                "Bytes of the frames and lines in which clients have fed tuples.",
+                {name: at.bytes for name, at in received.items()},
+            ),
             (
                 "source_rejected",
                 "Tuples refused because they did not fit their stream's schema or lay too far in the future.",
                 {name: at.rejected + self._runner.far.get(name, 0) for name, at in received.items()},
             ),
-            ("source_late_tuples", "Tuples that came when their stream had already promised that nothing older would come; they enter no query.", {name: late.get(name, 0) for name in received}),
+            (
+                "source_late_tuples",
+                "Tuples that came when their stream had promised that nothing older would come; they enter no query.",
+                {name: late.get(name, 0) for name in received},
+            ),
         ):
             yield _counter(metric, text, label, [((name,), value) for name, value in values.items()])
 
@@ -192,7 +208,11 @@ class Metrics:
             ("operator_input_tuples", "Tuples that the operator has taken from its inputs.", "input_tuples"),
             ("operator_output_tuples", "Tuples that the operator has given to its readers.", "output_tuples"),
             ("operator_executions", "How often the scheduler has run the operator.", "executions"),
-            ("operator_errors", "Rows that the operator has dropped because they could not be computed, such as a division by zero.", "errors"),
+            (
+                "operator_errors",
+                "Rows that the operator has dropped because they could not be computed, such as a division by zero.",
+                "errors",
+            ),
         ):
             yield _counter(metric, text, labels, [(_labels(at), at[key]) for at in operators])
         yield _counter(
@@ -200,7 +220,11 @@ class Metrics:
             [(_labels(at), at["busy_us"] / 1e6) for at in operators],
         )  # fmt: skip
         for metric, text, key in (
-            ("operator_state_tuples", "Tuples that the operator remembers, such as those in its windows, beyond the ones that wait in its inputs.", "state_tuples"),
+            (
+                "operator_state_tuples",
+                "Tuples that the operator remembers (in windows, say), beyond those that wait in its inputs.",
+                "state_tuples",
+            ),
             ("operator_state_bytes", "Bytes of the state that the operator remembers.", "state_bytes"),
         ):
             yield _gauge(metric, text, labels, [(_labels(at), at[key]) for at in operators])
@@ -218,7 +242,10 @@ class Metrics:
         labels = ("component", "operator", "input")
         inputs = [((*_labels(at), name), given) for at in operators for name, given in _named_inputs(at["inputs"])]
         yield _gauge(
-            "operator_queue_tuples", "Tuples that wait in the input to be taken.", labels, [(at, given["queue_tuples"]) for at, given in inputs]
+            "operator_queue_tuples",
+            "Tuples that wait in the input to be taken.",
+            labels,
+            [(at, given["queue_tuples"]) for at, given in inputs],
         )
         yield _counter(
             "operator_idle_wait_seconds",
@@ -268,21 +295,25 @@ class Metrics:
             [((*at, mode), int(join["mode"] == mode)) for at, join in joins for mode in JOIN_MODES],
         )
         yield _counter(
-            "join_mode_switches", "How often the join has changed between its ways of taking rows.", labels, [(at, join["switches"]) for at, join in joins]
+            "join_mode_switches",
+            "How often the join has changed between its ways of taking rows.",
+            labels,
+            [(at, join["switches"]) for at, join in joins],
         )
 
     def _components(self) -> Iterator[Metric]:
         components = self._engine.components()
         yield _counter(
-            "component_steps", "Executions that the component's scheduler has made, of all its operators.", ("component",),
+            "component_steps", "Executions of all operators by the component's scheduler.", ("component",),
             [((at["name"],), at["steps"]) for at in components],
         )  # fmt: skip
         yield _gauge(
-            "component_strategy_info", "Always 1; the label says by which strategy the component is scheduled.", ("component", "strategy"),
+            "component_strategy_info", "Always 1; the label says by which strategy the component is scheduled.",
+            ("component", "strategy"),
             [((at["name"], at["strategy"]), 1) for at in components],
         )  # fmt: skip
         yield _gauge(
-            "component_ready", "1 if the component has work that it can do now, 0 if it has none or waits.", ("component",),
+            "component_ready", "1 if the component has work that it can do now, else 0.", ("component",),
             [((at["name"],), int(at["ready"])) for at in components],
         )  # fmt: skip
 
@@ -292,23 +323,32 @@ class Metrics:
         counts = [((query, sink), at) for query, outlet in self._runner.outlets.items()
                   for sink, at in outlet.counts(now_us).items()]  # fmt: skip
         yield _counter(
-            "sink_delivered_tuples", "Rows that the sink has passed on: written, or sent to subscribers.", labels, [(name, at.delivered) for name, at in counts]
+            "sink_delivered_tuples",
+            "Rows that the sink has passed on: written, or sent to subscribers.",
+            labels,
+            [(name, at.delivered) for name, at in counts],
         )
         yield _counter(
             "sink_dropped_tuples", "Rows that were dropped because the sink was too slow or had failed.", labels,
             [(name, at.dropped) for name, at in counts],
         )  # fmt: skip
         yield _gauge(
-            "sink_unacked_tuples", "Rows that the sink holds because it could not pass them on yet.", labels, [(name, at.held) for name, at in counts]
+            "sink_unacked_tuples",
+            "Rows that the sink holds because it could not pass them on yet.",
+            labels,
+            [(name, at.held) for name, at in counts],
         )
         yield _gauge(
-            "sink_lag_seconds", "Age of the oldest row that the sink holds; zero if it holds none.", labels, [(name, at.lag_us / 1e6) for name, at in counts]
+            "sink_lag_seconds",
+            "Age of the oldest row that the sink holds; zero if it holds none.",
+            labels,
+            [(name, at.lag_us / 1e6) for name, at in counts],
         )
 
     def _requests(self) -> Metric:
         family = HistogramMetricFamily(
             "millrace_ets_request_seconds",
-            "How long clients took to say what time it is when an operator needed to know, by what became of the request.",
+            "How long clients took to say what time it is when an operator asked, by what became of the request.",
             labels=("stream", "outcome"),
         )
         for stream in self._feeds.received():

@@ -19,6 +19,7 @@ import structlog
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.server.freshness import Freshness
+from millrace.server.logs import sparing
 from millrace.server.newest import Newest
 from millrace.server.writers import Writer
 
@@ -146,7 +147,10 @@ class Consumer:
 
     def _fall_behind(self) -> None:
         if self.slow.policy == "drop_oldest":
-            self._drop(self.held - self.slow.limit)
+            tuples = self.held - self.slow.limit
+            text = "a consumer is too slow; its oldest rows are dropped"
+            sparing.warning(text, self.name, tuples, unit="tuples", consumer=self.name)
+            self._drop(tuples)
         elif self.slow.policy == "disconnect":
             self._drop(self.held)
             self.ended("too_slow", f"more than {self.slow.limit} tuples were waiting for {self.name}")
@@ -330,6 +334,8 @@ class Subscription(Consumer):
             self._sender.send_progress(value)
 
     def ended(self, code: str, text: str) -> None:
+        if code == "too_slow":
+            log.warning("a subscriber was cut off", subscriber=self.name, reason=text)
         self._sender.end(code, text)
 
 
