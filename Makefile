@@ -8,7 +8,8 @@
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios
 #   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
-#   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks
+#   make docs                renew the parts of the documents that are made from the code
+#   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks, update queues
 #   make lock                renew the lock files          make setup       .venv alone
 #   make clean               remove what was built         make distclean   and .venv too
 
@@ -21,7 +22,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test test-pure check check-api lint types format bench figures simulate lock clean distclean kernels
+.PHONY: help setup demo docs test test-pure check check-api lint types format bench figures simulate lock clean distclean kernels
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -80,6 +81,9 @@ format: $(VENV)/.installed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+docs: setup
+	@$(BIN)/python docs/generate.py
+
 bench: setup
 	@$(BIN)/python -m bench
 
@@ -89,6 +93,7 @@ figures: setup
 simulate: setup
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --clocks
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --updates
 
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \

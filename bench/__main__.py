@@ -30,6 +30,8 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "join-size": lambda: join.size((4_000, 65_536, 1_000_000)),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
+    "wire-history-rows": lambda: wire.history("rows", 100, 5_000_000, 25),
+    "wire-history-arrow": lambda: wire.history("arrow", 10_000, 30_000_000, 25),
     "wire-aggregate": lambda: wire.aggregate(10_000, 20_000_000, 3e6),
     "wire-join": lambda: wire.join(10_000, 10_000_000, 2e6),
     "wire-idle": lambda: wire.idle_connections(1_000),

@@ -34,6 +34,12 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     assert share.value > 0
 
 
+def test_from_a_socket_to_history() -> None:
+    """`history` itself compares the rows that were archived with those that were sent."""
+    speed, _ = wire.history("arrow", 1_000, 20_000, 1.0)
+    assert speed.value > 0
+
+
 def test_from_a_socket_to_windows() -> None:
     """`aggregate` itself compares the rows of windows with the groups that were sent; six are over."""
     (speed,) = wire.aggregate(1_000, 31_000, 1.0, window_us=50_000)
@@ -102,6 +108,12 @@ def test_update_queues_beside_a_dict() -> None:
     )
     assert all(figure.value > 0 for figure in figures)
     assert all(figure.holds for figure in updates.many_keys(65_536))
+
+
+def test_update_queues_of_windows() -> None:
+    figures = updates.windows(200, (10, 40), repeats=1)
+    assert [figure.unit for figure in figures] == ["us/tuple", "us/tuple", "times"] * 4
+    assert all(figure.value > 0 for figure in figures)
 
 
 def test_idle_connections_are_held_and_measured() -> None:

@@ -292,8 +292,13 @@ def collide(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return identify, not types
 
+    def identity_of_row(types: Sequence[Type]) -> Any:
+        identify, _ = identity_of(types)
+        return lambda columns, key: identify([columns[at] for at in key], 1).item(0)
+
     monkeypatch.setattr(segments, "identity_of", identity_of)
     monkeypatch.setattr(matching, "identity_of", identity_of)
+    monkeypatch.setattr(matching, "identity_of_row", identity_of_row)
 
 
 def finish(harness: Harness, results: Sequence[oracle.Result]) -> None:
@@ -329,6 +334,47 @@ def test_agrees_with_nested_loops(kernels: str, data: st.DataObject) -> None:
 
         Script(data, inputs).play(harness, data.draw(LIMITS), change)
         finish(harness, oracle.join(inputs, bands, equal, outer=outer))
+
+
+@SETTINGS
+@given(data=st.data())
+def test_rows_that_come_alone_agree_with_nested_loops(kernels: str, data: st.DataObject) -> None:
+    """One row at a time, now and then some at once or with nulls, so that both ways meet in one state."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small(monkeypatch, data)
+        names = data.draw(st.lists(st.sampled_from(["m", "n", "t", "d"]), max_size=2, unique=True))
+        low = data.draw(st.integers(-4, 2))
+        bands = [(0, 1, low, low + data.draw(st.integers(0, 4)))]
+        equal = [(0, NAMES.index(name), 1, NAMES.index(name)) for name in names]
+        full = st.tuples(*(VALUES[name] for name in NAMES))
+        row = st.one_of(full, full, full, row_strategy(NAMES))
+        inputs = data.draw(st.tuples(*(st.lists(st.tuples(st.integers(0, 15), row), max_size=24) for _ in range(2))))
+        where = None
+        if data.draw(st.booleans()):
+            left, right = (Column(Type.TIMESTAMP, False, at, "ts") for at in (0, 1 + len(NAMES)))
+            where = Call(Type.BOOLEAN, False, "<(timestamp, timestamp)", (left, right))
+        harness = Harness(spec_of(2, bands, equal, where=where), 2)
+        left_over = [list(rows) for rows in inputs]
+        while any(left_over):
+            at = data.draw(st.sampled_from([at for at, rows in enumerate(left_over) if rows]))
+            size = data.draw(st.sampled_from([1, 1, 1, 1, 3]))
+            harness.put(at, left_over[at][:size])
+            left_over[at] = left_over[at][size:]
+            what = data.draw(st.sampled_from(["work", "work", "work", "work", "nothing", "again", "promise", "order"]))
+            if what == "promise":
+                harness.inputs[at].punctuate(min([40, *(time for time, _ in left_over[at])]))
+            elif what == "again":
+                harness.again()
+            elif what == "order":
+                harness.operator.set_order(data.draw(st.sampled_from(["arrival", "arrival", "sync", "filter"])))
+            if what != "nothing":
+                harness.work(data.draw(LIMITS))
+        harness.end()
+
+        def holds(rows: Sequence[oracle.Timed]) -> bool:
+            return where is None or rows[0][0] < rows[1][0]
+
+        finish(harness, oracle.join(inputs, bands, equal, holds))
 
 
 @SETTINGS

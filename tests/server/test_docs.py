@@ -1,10 +1,13 @@
 """What the pages promise is what the server says."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from millrace.engine.events import SetQueue
 from millrace.server.api import build
+from millrace.server.archive import Limits
 from millrace.server.daemon import Daemon
 from millrace.server.metrics import reference
 from tests.server.harness import SCHEMA_SQL, lines, served, settings, until
@@ -33,7 +36,9 @@ def test_every_metric_is_explained_in_a_sentence():
 
 
 @served(f"{SCHEMA_SQL}; {JOIN}; {LATEST}; CREATE SINK f FROM q WITH (type = 'stdout')")
-async def test_the_labels_of_every_metric_are_those_of_its_samples(daemon):
+async def test_the_labels_of_every_metric_are_those_of_its_samples(daemon, tmp_path):
+    daemon.archive.limits = Limits(tmp_path)
+    await daemon.catalog.execute("CREATE STREAM h (k BIGINT) WITH (history = 'true')")
     async with lines(daemon) as nc:
         nc.say('{"stream": "s", "tuple": {"k": 1}}')  # a low watermark is shown once it is known
         await until(lambda: daemon.queries()[0]["rows"] == 1)
@@ -70,3 +75,10 @@ async def test_every_route_is_documented(daemon):
     paths = build(daemon).openapi()["paths"]
     served_here = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert told == served_here | {("GET", "/"), ("GET", "/api/v1/openapi.json")}
+
+
+def test_generated_parts_are_current():
+    done = subprocess.run(
+        [sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from millrace.engine import replacing
 from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.aggregate import WindowAggregate
 from millrace.operators.arcs import Arc
+from millrace.operators.batch import END_OF_TIME
 from millrace.operators.buffer import Reader
 from millrace.operators.feeds import Feed
 from millrace.operators.grain import Grain
+from millrace.operators.queues.update import UpdateQueue
+from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.source import Source
+from millrace.operators.updates import Newest
 from millrace.operators.waiting import Waiting
 from tests.simulation.__main__ import again, play
 from tests.simulation.auditors import Broken
 from tests.simulation.clocks import Live, clocks_of
 from tests.simulation.simulator import Expected, Play
+from tests.simulation.updates import UpdatePlay, simulate_updates, updates_of
 from tests.simulation.world import windowed_world_of, world_of
 
 BLOCK = 10
@@ -27,18 +33,18 @@ BLOCK = 10
 @pytest.mark.parametrize("first", range(0, 40, BLOCK))
 def test_worlds(first):
     for seed in range(first, first + BLOCK):
-        playing(seed, styles=1, clocks=False)
+        playing(seed, styles=1)
 
 
 @pytest.mark.parametrize("first", range(0, 12, 4))
 def test_worlds_of_clocks(first):
     for seed in range(first, first + 4):
-        playing(seed, styles=1, clocks=True)
+        playing(seed, styles=1, kind="clocks")
 
 
 def play_many(worlds):
     for seed in range(worlds):
-        play(seed, 1, clocks=False)
+        play(seed, 1)
 
 
 def live_many(worlds):
@@ -47,11 +53,11 @@ def live_many(worlds):
             Live(clocks_of(seed), style).play()
 
 
-def playing(seed, styles, *, clocks):
+def playing(seed, styles, *, kind=""):
     try:
-        play(seed, styles, clocks=clocks)
+        play(seed, styles, kind=kind)
     except Exception as error:
-        error.add_note(f"again: {again(seed, styles, clocks)}")
+        error.add_note(f"again: {again(seed, styles, kind)}")
         raise
 
 
@@ -173,3 +179,65 @@ def test_broken_time_is_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(Broken):
         live_many(60)
+
+
+@pytest.mark.parametrize("first", range(0, 24, 6))
+def test_worlds_of_update_streams(first):
+    for seed in range(first, first + 6):
+        playing(seed, styles=1, kind="updates")
+
+
+def test_worlds_of_update_streams_are_worth_playing():
+    """Every kind of query, queue and loss is in some of the first worlds."""
+    kinds: Counter = Counter()
+    for seed in range(40):
+        world = updates_of(seed)
+        kinds.update(query.kind for query in world.queries)
+        kinds.update(line.kind for line in world.log)
+        played = UpdatePlay(world, 0, rough=True)
+        played.run()
+        kinds.update({f"to {kind}": count for kind, count in played.exchanged.items()})
+        kinds.update(superseded=played.superseded, shed=played.shed, late=played.late.total())
+        kinds.update(away=sum(consumer.away for consumer in played.consumers.values()))
+        kinds.update(left_out=sum(o.superseded for o in played.engine.graph.operators.values()))
+    assert all(kinds[kind] >= 5 for kind in kinds), kinds
+    assert {"latest", "shed", "filter", "groups", "top", "union", "over", "windows", "pause", "check"} <= kinds.keys()
+    assert {"to append", "to fifo", "to inplace", "to linecutting", "away", "left_out", "late"} <= kinds.keys()
+
+
+def update_many(worlds):
+    for seed in range(worlds):
+        simulate_updates(seed, 1)
+
+
+def everything(self, batch, emit):
+    """All rows as if none were older than another."""
+    slots = self.slots(batch)
+    return np.arange(len(slots)), slots
+
+
+def lossy(self):
+    """What waits goes, and half of it comes along."""
+    batch = drain(self)
+    return None if batch is None else batch.slice(0, len(batch) // 2)
+
+
+drain = UpdateQueue.drain
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (UpdateQueue, "drain", lossy),
+        (UpdateQueue, "floor_us", lambda self: END_OF_TIME),
+        (WindowQueue, "floor_us", lambda self: END_OF_TIME),
+        (WindowQueue, "_keeps", lambda self, cell, time_us: cell.waits is None),
+        (WindowQueue, "_drop_below", lambda self, cell, time_us, freed: cell.times.drop_below(time_us + 100)),
+        (Newest, "kept", everything),
+    ],
+    ids=["exchange", "promise", "promise of windows", "window's tuples", "overlap", "older rows"],
+)
+def test_broken_queues_are_noticed(monkeypatch, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises((Broken, AssertionError)):
+        update_many(60)

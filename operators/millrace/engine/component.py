@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
 from millrace.engine.table import Role, Row, Strategy
+from millrace.operators.join import Join
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
@@ -48,6 +49,7 @@ class Component:
         self.stirred = False
         self.sources: tuple[Source, ...] = ()
         self.waiters: tuple[Prone, ...] = ()
+        self.joins: tuple[Join, ...] = ()
         self.sinks: tuple[Sink, ...] = ()
 
     def __repr__(self) -> str:
@@ -63,6 +65,7 @@ class Component:
         operators = list(self.table)
         self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
         self.waiters = tuple(operator for operator in operators if isinstance(operator, Prone))
+        self.joins = tuple(operator for operator in operators if isinstance(operator, Join))
         self.sinks = tuple(sinks)
         if self.current not in self.table:
             self.current = None
@@ -138,17 +141,29 @@ class Component:
         self.steps += done
         return used, done
 
+    def rotate(self) -> None:
+        """Let other cycles go before the one that a step's budget has ended.
+
+        More may arrive before the next step. Where tuples come faster than a branch takes them, its cycle would never
+        come to an end, and no other branch to its turn.
+        """
+        if self.current is not None and self.ready:
+            self.ready.pop(self.current, None)
+            self.ready[self.current] = None
+            self.current = None
+
     def _begin(self, effects: Effects) -> Operator | None:
         """The first operator of a new cycle."""
         while self.ready:
             operator = next(iter(self.ready))
             del self.ready[operator]
-            if isinstance(operator, Sink):
+            row = self.table.get(operator)
+            if row is None:
+                assert isinstance(operator, Sink)
                 self._empty(operator, effects)
                 continue
             if operator.fresh():
                 return operator
-            row = self.table[operator]
             if row.yields():
                 following = self._choose(row)
                 if following is not None:
@@ -170,7 +185,8 @@ class Component:
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:
-            self._empty(sink, effects)
+            if sink.inputs[0].unseen or sink.watched:
+                self._empty(sink, effects)
 
     def _empty(self, sink: Sink, effects: Effects) -> None:
         if sink.inputs[0].unseen:

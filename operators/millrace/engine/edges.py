@@ -27,7 +27,7 @@ def check(engine: Engine, plan: QueryPlan) -> None:
     """Refuse edges that make no sense, before anything is changed."""
     schemas: dict[str, Schema] = {}
     for node in plan.nodes:
-        inputs = [_schema(engine, schemas, name, plan) for name in node.inputs]
+        inputs = [node.edge(at).reads(_schema(engine, schemas, name, plan)) for at, name in enumerate(node.inputs)]
         if len(node.edges) > len(node.inputs):
             raise Refuse(f"operator {node.name}: it has {len(node.inputs)} inputs, and edges for {len(node.edges)}")
         for position, schema in enumerate(inputs):
@@ -47,7 +47,7 @@ def attach(engine: Engine, node: Node, position: int, output: Buffer, since_us: 
     """The reader of a node's input."""
     edge = node.edge(position)
     if edge.plain:
-        return output.attach(since_us)
+        return output.attach(since_us, edge.columns)
     # Two edges must not draw the same lots; the same edge draws the same ones in every run.
     seed = zlib.crc32(f"{node.name}:{position}".encode())
     reader = QueueReader(output, edge, engine.moment, since_us, timed=engine.stopwatch is not None, seed=seed)
@@ -89,7 +89,7 @@ def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[
     reader = operator.inputs[position]
     if edge.updates and not before.updates and not before.queued:
         edge = replace(edge, key=_update_key(engine, operator, position))
-    edge.check(reader.home.schema, f"operator {name}, input {position}")
+    edge.check(reader.schema, f"operator {name}, input {position}")
     disordered = _disordered(engine, operator) if edge.updates else []
     _refuse_disorder(engine, disordered)
     superseded, shed = _losses(reader)
@@ -195,7 +195,7 @@ def queue_of(reader: Reader, now_us: int) -> dict[str, Any] | None:
     paging, stale = queue.paging, queue.staleness(now_us)
     return {
         "kind": edge.kind,
-        "key": [reader.home.schema.fields[at].name for at in edge.key],
+        "key": [reader.schema.fields[at].name for at in edge.key],
         "commit": edge.commit,
         "shed_above": edge.shed,
         "waiting": queue.waiting,
@@ -236,7 +236,7 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
     if not isinstance(reader, QueueReader) or not reader.edge.updates:
         raise Refuse(f"operator {name}, input {position}: it is no update queue", code="no_update_queue")
     found = reader.queue.staleness(engine.moment.now_us, worst)
-    fields = [reader.home.schema.fields[at].name for at in reader.edge.key]
+    fields = [reader.schema.fields[at].name for at in reader.edge.key]
     return {
         "operator": name,
         "input": position,
@@ -251,6 +251,18 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
         "oldest_us": found.oldest_us,
         "worst": [{"key": dict(zip(fields, key, strict=True)), "stale_us": age} for key, age in found.worst],
     }
+
+
+def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
+    """What has waited in a query for longer, by update key where an edge knows it: the age of the oldest."""
+    found = []
+    for operator in engine.queries_by_name[query].operators:
+        for reader in operator.inputs:
+            edge = reader.edge if isinstance(reader, QueueReader) else None
+            names = [reader.home.schema.fields[at].name for at in edge.key] if edge is not None else []
+            for key, age in reader.older(now_us, than_us):
+                found.append((tuple(zip(names, key, strict=False)), age))
+    return found
 
 
 def _buckets(counts: Any) -> list[dict[str, int]]:

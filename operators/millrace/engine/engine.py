@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, replacing, saving, shadow, views
+from millrace.engine import edges, failures, renaming, replacing, saving, shadow, views, widening
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -20,6 +20,7 @@ from millrace.engine.events import (
     AlterStream,
     Answer,
     Answered,
+    Archived,
     Arrived,
     Change,
     ClockStepped,
@@ -34,12 +35,14 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Heard,
+    HistoryHeld,
     JoinTurned,
     Late,
     Measured,
     PauseQuery,
     Punctuated,
     Rejected,
+    RenameQuery,
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
@@ -112,7 +115,7 @@ class Query:
 def clocking_of(definition: StreamDefinition) -> Clocking:
     """What of a stream's definition its source needs to know."""
     by_tuples = definition.progress == "tuples"
-    return Clocking(definition.timestamps, definition.disorder_us, by_tuples, definition.ahead_us)
+    return Clocking(definition.timestamps, definition.disorder_us, by_tuples, definition.ahead_us, definition.history)
 
 
 class Engine:
@@ -140,6 +143,7 @@ class Engine:
         self._turn = 0
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
+        self._history_held: dict[str, None] = {}
         self._remembering = 0
 
     # -- the one door --------------------------------------------------------------------------------------------------
@@ -165,7 +169,10 @@ class Engine:
         wake_us = self.time.timers.first()
         if wake_us is not None:
             effects.orders.append(WakeAt(wake_us))
-        effects.more = any(component.busy() for component in self.graph.components)
+        for component in self.graph.components:
+            if component.busy():
+                effects.more = True
+                break
         return effects
 
     def _take(self, event: Event, effects: Effects) -> None:
@@ -199,15 +206,23 @@ class Engine:
             case Answered():
                 self.time.answered(event, effects)
                 self.graph.component_of(self.source(event.stream)).stirred = True
+            case HistoryHeld(name, held):
+                if held:
+                    self._stream(name)
+                    self._history_held[name] = None
+                else:
+                    self._history_held.pop(name, None)
             case Command():
                 effects.orders.append(Answer(event.id, value=self.obey(event.body)))
                 self.time.keep_beating()
 
     def _arrive(self, event: Arrived, effects: Effects) -> None:
-        stream = self._stream(event.stream)
+        stream = self.streams_by_name.get(event.stream) or self._stream(event.stream)
         batch = event.batch
-        if not len(batch):
+        if not len(batch.ts):
             return
+        if len(batch.columns) < len(stream.definition.schema):
+            batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
         now_us = self.moment.now_us
         source = stream.source
         late, far = source.arrive(event.feed, batch, now_us, self.time.heard_us)
@@ -218,6 +233,9 @@ class Engine:
                 # The client may say nothing until it gets credit: its silence means nothing.
                 feed.hold(self.time.heard_us)
         self.graph.component_of(source).stirred = True
+        if source.judged is not None:
+            effects.orders.append(Archived(event.stream, event.feed, source.judged, source.mark))
+            source.judged = None
         if far is not None:
             effects.orders.append(TooFar(event.stream, event.feed, far.batch, int(far.marks[0])))
         if late is not None:
@@ -247,7 +265,12 @@ class Engine:
             self.time.forget_request(source, feed, effects)
             feed.release(self.time.heard_us)
             feed.owed = 0
-        effects.orders.append(Grant(event.stream, event.feed, self.credit))
+        if event.stream in self._history_held:
+            # It may send nothing yet: what it would be given now it gets with the others.
+            feed.owed = self.credit
+            feed.hold(self.time.heard_us)
+            self._owing[event.stream] = None
+        effects.orders.append(Grant(event.stream, event.feed, self.credit - feed.owed))
 
     def _close_feed(self, event: FeedClosed, effects: Effects) -> None:
         stream = self._stream(event.stream)
@@ -267,8 +290,8 @@ class Engine:
         """Give the components their turns, by weighted deficit, until the budget is used or nothing is left to do."""
         components = self.graph.components
         worked = [component for component in components if component.busy()]
-        while budget > 0 and executions > 0:
-            component = self._next_component(components)
+        while worked and budget > 0 and executions > 0:
+            component = worked[0] if len(worked) == 1 else self._next_component(components)
             if component is None:
                 break
             if component.deficit <= 0:
@@ -284,11 +307,16 @@ class Engine:
             )
             if component.failed is not None:
                 failures.broken(self, component, effects)
-            component.deficit = component.deficit - used if component.busy() else 0
+            left = component.busy()
+            component.deficit = component.deficit - used if left else 0
             if component.deficit <= 0:
                 self._turn += 1
+            if not left and len(worked) == 1:
+                break  # no other has had anything to do, and none gets it from this one
             budget -= used
             executions -= done
+            if budget <= 0:
+                component.rotate()
         if self._remembering:
             failures.check_states(self, worked, effects)
             self._tell_turns(worked, effects)
@@ -298,10 +326,10 @@ class Engine:
 
     def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
         for component in worked:
-            for waiter in component.waiters:
-                if isinstance(waiter, Join) and waiter.tempo.untold:
-                    for switch in waiter.tempo.tell():
-                        effects.orders.append(JoinTurned(waiter.name, switch.mode, switch._asdict()))
+            for join in component.joins:
+                if join.tempo.untold:
+                    for switch in join.tempo.tell():
+                        effects.orders.append(JoinTurned(join.name, switch.mode, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""
@@ -325,7 +353,7 @@ class Engine:
                 continue
             component = self.graph.component_of(stream.source)
             full = stream.source in withheld or component.pressing() >= self.most_queued
-            if full and not self._awaited(component, stream.source):
+            if name in self._history_held or (full and not self._awaited(component, stream.source)):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
@@ -351,14 +379,16 @@ class Engine:
                 return self._change(commands)
             case AddStream(definition):
                 return self._add_stream(definition)
-            case AlterStream(name, changes, sql):
-                return self._alter_stream(name, dict(changes), sql)
+            case AlterStream():
+                return self._alter_stream(body)
             case DropStream(name):
                 return self.drop_stream(name)
             case AddQuery(plan, strategy):
                 return self._add_query(plan, strategy)
             case ReplaceQuery(plan):
                 return replacing.replace_query(self, plan)
+            case RenameQuery(name, to, texts):
+                return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
             case PauseQuery(name, reason):
@@ -403,7 +433,7 @@ class Engine:
         return shadow.plan(self, commands)
 
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
-        self._refuse_taken(definition.name)
+        self.refuse_taken(definition.name)
         self.make_stream(definition)
         return {"stream": definition.name}
 
@@ -416,12 +446,16 @@ class Engine:
             self.graph.punctuating[source] = None
         self.graph.add([source])
 
-    def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
+    def _alter_stream(self, body: AlterStream) -> dict[str, Any]:
+        name, changes = body.name, dict(body.changes)
         stream = self._stream(name)
         unknown = [option for option in changes if option not in POLICIES]
         if unknown:
             raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
-        kept = stream.definition.sql if sql is None else sql
+        widening.check(stream.definition, body.fields)
+        kept = stream.definition.sql if body.sql is None else body.sql
+        if body.fields:
+            widening.widen(self, stream, body.fields, dict(body.texts))
         stream.definition = definition = replace(stream.definition, **changes, sql=kept)
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
@@ -429,7 +463,7 @@ class Engine:
             self.graph.punctuating[stream.source] = None
         self.time.timers.unset("beat", name)
         self.graph.rewire()
-        return {"stream": name, "changed": sorted(changes)}
+        return {"stream": name, "changed": sorted(changes), "added": [field.name for field in body.fields]}
 
     def drop_stream(self, name: str) -> dict[str, Any]:
         self._stream(name)
@@ -444,12 +478,13 @@ class Engine:
         for one in both:
             gone = self.streams_by_name.pop(one, None)
             if gone is not None:
+                self._history_held.pop(one, None)
                 self.time.timers.forget(one)
                 self.graph.remove([gone.source])
         return {"stream": name}
 
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
-        self._refuse_taken(plan.name)
+        self.refuse_taken(plan.name)
         chosen = None if strategy is None else Strategy.parse(strategy)
         added = self.add_late_streams(plan)
         try:
@@ -616,7 +651,7 @@ class Engine:
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
-    def _refuse_taken(self, name: str) -> None:
+    def refuse_taken(self, name: str) -> None:
         if name in self.streams_by_name:
             raise Refuse(f"there is a stream {name} already", code="exists")
         if name in self.queries_by_name:
@@ -658,9 +693,9 @@ class Engine:
     def operators(self) -> list[dict[str, Any]]:
         return views.operators(self)
 
-    def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, in a sentence and as data."""
-        return why(self, query)
+    def why(self, query: str, now_us: int | None = None) -> dict[str, Any]:
+        """What keeps a query from giving rows, in a sentence and as data; the clock may have gone on meanwhile."""
+        return why(self, query, now_us)
 
     def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
         """How far behind the results of an operator's update queue are, with the keys that wait longest."""
@@ -669,6 +704,10 @@ class Engine:
     def stale(self, stream: str, worst: int = 10) -> list[dict[str, Any]]:
         """The same of every update queue that a stream's tuples go through."""
         return edges.stale(self, stream, worst)
+
+    def older(self, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
+        """What has waited in a query for longer: update keys, where an edge knows them, and the age of the oldest."""
+        return edges.older(self, query, now_us, than_us)
 
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}

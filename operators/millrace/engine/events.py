@@ -12,7 +12,8 @@ from typing import Any, Literal
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
 from millrace.operators.queues.edge import QueueKind
-from millrace.protocol import Refuse, Schema
+from millrace.operators.source import Judged
+from millrace.protocol import Field, Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -92,6 +93,14 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryHeld:
+    """Whether the stream's history is too far behind: while it is, the stream's feeds get no new credit."""
+
+    stream: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """What executions of an operator have cost, read by the driver's stopwatch; counts from this step on."""
 
@@ -115,14 +124,17 @@ class AddStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStream:
-    """Change policies of a stream (POLICIES of plan.py) while feeds are connected.
+    """Change policies of a stream (POLICIES of plan.py), or give it more fields, while feeds are connected.
 
-    `sql` is the statement that would have created it so; without it the stream keeps the one that it has.
+    `sql` is the statement that would have created it so; without it the stream keeps the one that it has. `fields` are
+    nullable. `texts` are the statements of queries that read the stream, which go on reading what they read before.
     """
 
     name: str
     changes: tuple[tuple[str, Any], ...]
     sql: str | None = None
+    fields: tuple[Field, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +154,18 @@ class ReplaceQuery:
     its rows."""
 
     plan: QueryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RenameQuery:
+    """Another name for a running query, and for its operators.
+
+    `texts` are the statements as they read now: its own, and those of the queries that read it.
+    """
+
+    name: str
+    to: str
+    texts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +257,7 @@ CommandBody = (
     | DropStream
     | AddQuery
     | ReplaceQuery
+    | RenameQuery
     | DropQuery
     | PauseQuery
     | ResumeQuery
@@ -244,7 +269,19 @@ CommandBody = (
     | SetOrder
     | Change
 )
-Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
+Event = (
+    Arrived
+    | Punctuated
+    | FeedOpened
+    | FeedClosed
+    | FeedHeld
+    | Heard
+    | ClockStepped
+    | Answered
+    | HistoryHeld
+    | Measured
+    | Command
+)
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -306,6 +343,19 @@ class Grant:
     stream: str
     feed: str
     tuples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """Tuples that a stream with history has taken in, late ones too, as they were judged.
+
+    Behind them `mark_us` is the stream's mark: no tuple that comes later is on time below it.
+    """
+
+    stream: str
+    feed: str
+    judged: Judged
+    mark_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +439,7 @@ Effect = (
     | Progressed
     | Late
     | TooFar
+    | Archived
     | Grant
     | AskTimestamp
     | AskEnded

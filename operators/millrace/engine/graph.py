@@ -94,6 +94,15 @@ class Graph:
         self.breaks |= breaks
         self.operators = {operator.name: operator for operator in arranged}
 
+    def rename(self, names: Mapping[Operator, str]) -> None:
+        """Other names for operators and forks, which keep their places and what was decided of them."""
+        moved = {operator.name: name for operator, name in names.items()}
+        for operator, name in names.items():
+            operator.name = name
+        self.operators = {operator.name: operator for operator in self.operators.values()}
+        self.strategies = {moved.get(name, name): strategy for name, strategy in self.strategies.items()}
+        self.breaks = {moved.get(name, name): None for name in self.breaks}
+
     def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
         """Put operators in the places of others of the same names, on the same arcs."""
         for old, new in renewed:

@@ -31,6 +31,7 @@ POLICIES = frozenset(
         "propagation",
         "disorder_us",
         "lull_us",
+        "history",
     }
 )
 
@@ -95,6 +96,10 @@ class StreamDefinition:
             for name, kind in LATE_FIELDS
         ]
         return StreamDefinition(f"{self.name}.late", Schema((*self.schema, *own)))
+
+    def with_fields(self, fields: Iterable[Field]) -> StreamDefinition:
+        """The stream with more fields behind its own."""
+        return replace(self, schema=Schema((*self.schema, *fields)))
 
     @property
     def source(self) -> str:
@@ -193,6 +198,38 @@ class QueryPlan:
             for node in self.nodes
         )
         return replace(self, nodes=nodes)
+
+    def reading_of(self, operator: str, before: Schema, after: Schema) -> QueryPlan:
+        """The same plan, reading the same fields of an operator outside of it that gives more now."""
+        nodes = list(self.nodes)
+        for number, node in enumerate(nodes):
+            for position, name in enumerate(node.inputs):
+                if name == operator:
+                    edge = nodes[number].edge(position).within(before, after)
+                    nodes[number] = nodes[number].with_edge(position, edge)
+        return replace(self, nodes=tuple(nodes))
+
+    def renamed(self, before: str, after: str) -> QueryPlan:
+        """The same plan where a query, this one or one that it reads, has another name."""
+
+        def moved(operator: str) -> str:
+            return moved_name(operator, before, after)
+
+        nodes = tuple(
+            replace(node, name=moved(node.name), inputs=tuple(map(moved, node.inputs))) for node in self.nodes
+        )
+        return replace(
+            self,
+            name=after if self.name == before else self.name,
+            nodes=nodes,
+            output=moved(self.output),
+            reads_queries=tuple(after if name == before else name for name in self.reads_queries),
+        )
+
+
+def moved_name(operator: str, before: str, after: str) -> str:
+    """An operator's name when its query has another; those of others stay."""
+    return after + operator[len(before) :] if operator.startswith(f"{before}.") else operator
 
 
 class Namer:

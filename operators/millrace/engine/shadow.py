@@ -6,7 +6,7 @@ refuse, and what it shows is what happens. Its operators are those of the engine
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,15 +143,27 @@ def _fate(name: str, before: Mapping[str, object], after: Mapping[str, object]) 
 
 def _queries(engine: Engine, before: _Picture, after: _Picture) -> list[dict[str, Any]]:
     found = []
-    for name in {**before.queries, **after.queries}:
-        was, now = before.queries.get(name), after.queries.get(name)
+    for old, name in _pairs(before, after):
+        was, now = before.queries.get(old or ""), after.queries.get(name or "")
         operators = [*(() if was is None else was[1]), *(() if now is None else now[1])]
         parts = [_operator(engine, one, before, after) for one in dict.fromkeys(operators)]
         fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
         if was is not None and now is not None and (was[0] != now[0] or any(p["change"] != "stays" for p in parts)):
             fate = "changes"
-        found.append({"name": name, "change": fate, "operators": parts})
+        renamed = old if name is not None and old != name else None
+        found.append({"name": name or old, "was": renamed, "change": fate, "operators": parts})
     return found
+
+
+def _pairs(before: _Picture, after: _Picture) -> Iterator[tuple[str | None, str | None]]:
+    """Each query's name before and after; the sink is what stays the same of a query."""
+    names = {operators[-1]: name for name, (_, operators) in after.queries.items()}
+    kept = {operators[-1]: name for name, (_, operators) in before.queries.items()}
+    for sink, name in kept.items():
+        yield name, names.get(sink)
+    for sink, name in names.items():
+        if sink not in kept:
+            yield None, name
 
 
 def _operator(engine: Engine, operator: Operator, before: _Picture, after: _Picture) -> dict[str, Any]:

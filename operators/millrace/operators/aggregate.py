@@ -70,7 +70,7 @@ class WindowAggregate(Prone):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
-    paced: ClassVar[bool] = True
+    paced = True
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ def build(
     `since_us` is from when on its query reads, if there was something to read before.
     """
     output = Buffer(
-        spec.schema([reader.buffer.schema for reader in inputs]),
+        spec.schema([reader.schema for reader in inputs]),
         ordered=gives_order(spec, [reader.ordered for reader in inputs]),
         gauge=gauge,
     )

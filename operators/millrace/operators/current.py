@@ -140,7 +140,7 @@ class CurrentTotals(State):
         self._operator = operator
         self._grouping = grouping = Grouping(spec)
         self._calls = [_way_of(call) for call in grouping.calls]
-        self._newest = Newest(operator.inputs[0].buffer.schema, spec.replaces)
+        self._newest = Newest(operator.inputs[0].schema, spec.replaces)
         # What the calls see of each current row.
         types = {at: type for call in grouping.calls for at, type in zip(call.arguments, call.types, strict=True)}
         self._arguments = sorted(types)

@@ -36,7 +36,7 @@ class Shown(State):
         self._spec = spec
         self._operator = operator
         self._test = compile_predicate(spec.predicate)
-        self._newest = Newest(operator.inputs[0].buffer.schema, spec.key)
+        self._newest = Newest(operator.inputs[0].schema, spec.key)
         self._shown = np.zeros(0, np.uint8)
 
     def consume(self, batch: Batch) -> Batch | None:

@@ -56,7 +56,7 @@ class Operator(ABC):
 
     kind: ClassVar[str]
     waits: ClassVar[bool] = False
-    paced: ClassVar[bool] = False
+    paced: bool = False
     bends: ClassVar[bool] = False
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:

@@ -82,6 +82,16 @@ class Tempo:
                 self._first_us = self._now.begun_us = least
             self.newest = greatest
 
+    def took_row(self, position: int, time: int) -> bool:
+        """`took`, of one tuple, and whether `turned` has something to do."""
+        now = self._now
+        now.counts[position] += 1
+        if time > self.newest:
+            if self.newest == BEGINNING:
+                self._first_us = now.begun_us = time
+            self.newest = time
+        return self.newest - now.begun_us >= self._period_us
+
     def measured(self, tuples: int, us: float) -> None:
         """Executions that took so many tuples cost so much."""
         self._now.measured += tuples

@@ -115,7 +115,7 @@ class Places(State):
     """
 
     def __init__(self, spec: TopSpec, operator: Operator) -> None:
-        schema = operator.inputs[0].buffer.schema
+        schema = operator.inputs[0].schema
         self._spec = spec
         self._operator = operator
         self._width = len(schema.told)
@@ -437,7 +437,7 @@ class FinalTop(Prone):
     """
 
     kind: ClassVar[str] = "top"
-    paced: ClassVar[bool] = True
+    paced = True
 
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)

@@ -59,7 +59,7 @@ class ArrivalUnion(Operator):
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         super().__init__(name, inputs, output)
         self._turn = 0
-        self._renames = [reader.buffer.schema != output.schema for reader in inputs]
+        self._renames = [reader.schema != output.schema for reader in inputs]
 
     def pass_on(self, batch: Batch) -> Batch:
         """What goes on of tuples of the input whose turn it is."""

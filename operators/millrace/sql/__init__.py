@@ -12,6 +12,7 @@ from millrace.sql.planned import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
 )
 from millrace.sql.planner import plan, plan_all
@@ -26,6 +27,7 @@ __all__ = [
     "DropStatement",
     "Explain",
     "Planned",
+    "RenameStatement",
     "SinkDefinition",
     "SqlError",
     "Statement",

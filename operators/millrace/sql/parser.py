@@ -7,6 +7,7 @@ binder's.
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -58,6 +59,17 @@ def kept_tables() -> bytes | None:
 def unquoted(token: Token) -> str:
     """A name as it is compared: folded unless it was quoted."""
     return token[1:-1].replace('""', '"') if token.type == "QUOTED" else str(token).lower()
+
+
+@cache
+def _words() -> frozenset[str]:
+    return frozenset(terminal.name.strip("_").lower() for terminal in grammar().terminals)
+
+
+def written(name: str) -> str:
+    """A name as any statement may have it: in quotes if it could be taken for a word of the language."""
+    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in _words()
+    return name if plain else '"' + name.replace('"', '""') + '"'
 
 
 def text_of(token: Token) -> str:
@@ -136,6 +148,14 @@ class Reader:
 
     def read_alter_stream(self, tree: Branch) -> s.AlterStreamStatement:
         return s.AlterStreamStatement(_span(tree), self.read(_need(tree, "name")), self._options(tree))
+
+    def read_add_column(self, tree: Branch) -> s.AddColumnStatement:
+        name, field = self.read(_need(tree, "name")), self.read(_need(tree, "field"))
+        return s.AddColumnStatement(_span(tree), name, field, self._maybe(tree.children[-1]))
+
+    def read_alter_query(self, tree: Branch) -> s.AlterQueryStatement:
+        name, to = (self.read(child) for child in tree.children if _is(child, "name"))
+        return s.AlterQueryStatement(_span(tree), name, to)
 
     def read_drop(self, tree: Branch) -> s.DropStatementNode:
         kind: Any = str(tree.children[1]).lower()

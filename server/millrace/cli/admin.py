@@ -47,8 +47,10 @@ def groups() -> dict[str, typer.Typer]:
     made["query"].command("drop")(linked(_drop("query")))
     made["query"].command("pause")(linked(query_pause))
     made["query"].command("resume")(linked(query_resume))
+    made["query"].command("rename")(linked(query_rename))
     made["query"].command("order")(linked(query_order))
     made["stream"].command("drop")(linked(_drop("stream")))
+    made["stream"].command("archive")(linked(stream_archive))
     made["sink"].command("drop")(linked(_drop("sink")))
     made["operator"].command("queue")(linked(operator_queue))
     made["component"].command("table")(linked(component_table))
@@ -247,6 +249,12 @@ def query_resume(link: Link, name: Name) -> None:
     _done(link, answer, f"resumed query {name}; it skipped {answer.get('skipped', 0)} tuples")
 
 
+def query_rename(link: Link, name: Name, to: Annotated[str, typer.Argument(help="Its new name.")]) -> None:
+    """Give a query another name. Its rows go on with their numbers, and whoever reads it reads on."""
+    answer = link.post(f"queries/{segment(name)}/rename", {"to": to})
+    _done(link, answer, f"query {name} is called {to} now")
+
+
 class JoinMode(StrEnum):
     ARRIVAL = "arrival"
     SYNC = "sync"
@@ -319,6 +327,15 @@ def stream_show(
         if queue["worst"]:
             rows = [[_key_words(one["key"]), _milliseconds(one["stale_us"])] for one in queue["worst"]]
             show.table(("key", "stale for"), rows)
+
+
+def stream_archive(link: Link, name: Name) -> None:
+    """Have all that has come in so far in whole files of the stream's history, and show how far it reaches."""
+    answer = link.post(f"streams/{segment(name)}/archive", {})
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.details(answer["archive"])
 
 
 def _key_words(key: Mapping[str, Any]) -> str:

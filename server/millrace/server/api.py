@@ -2,7 +2,7 @@
 
 Rule: whatever changes the server goes through the catalog, and so through the engine's door; what is shown is read from
 the engine's views between two steps. Everything that is refused answers with a problem (RFC 9457) that has the code.
-No route waits for anything but the engine's next steps.
+No route waits for anything but the engine's next steps, and the disk where history is asked for.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from millrace.server.graph import draw, render
 from millrace.server.metrics import version
 from millrace.server.names import nearest
 from millrace.server.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
+from millrace.server.operations import add_operations
 from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
 
@@ -51,6 +52,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "shutting_down": 503,
     "changed": 412,
     "catalog": 500,
+    "history_failed": 500,
     "unknown_stream": 404,
     "unknown_query": 404,
     "unknown_sink": 404,
@@ -106,6 +108,13 @@ class PauseRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
+
+
+class RenameRequest(BaseModel):
+    """A query's name from now on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    to: str = Field(description="Letters, digits, '_' and '-'; no stream or query may have it.", max_length=1_000)
 
 
 class QueueRequest(BaseModel):
@@ -176,6 +185,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_sinks(app, daemon)
     _add_components(app, daemon)
     _add_operators(app, daemon)
+    add_operations(app, daemon)
     vars(app)["openapi"] = document(app)
     return app
 
@@ -274,7 +284,7 @@ def _refuse_token(request: Request, token: str | None) -> Response | None:
 def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/-/healthy", response_class=PlainTextResponse, summary="Whether the process answers")
     async def healthy() -> str:
-        return "healthy\n"
+        return "".join(f"{line}\n" for line in ("healthy", *daemon.archive.problems()))
 
     @app.get(
         "/-/ready",
@@ -342,6 +352,14 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> list[dict[str, Any]]:
         return daemon.stale(name, worst)
 
+    @app.post(
+        "/api/v1/streams/{name}/archive",
+        responses=refusals(404, 409),
+        summary="Write all that has come in so far into whole files of the stream's history",
+    )
+    async def archive(name: Name) -> dict[str, Any]:
+        return await daemon.archive_now(name)
+
     @app.delete(
         "/api/v1/streams/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a stream that no query reads"
     )
@@ -400,6 +418,18 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
         look.tagged(response, "query", name)
+        return answer
+
+    @app.post(
+        "/api/v1/queries/{name}/rename",
+        responses=tagged(400, 404, 409, 412),
+        summary="Give a query another name; its rows go on with their numbers",
+    )
+    async def rename(
+        name: Name, request: RenameRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        answer = await daemon.catalog.rename(name, request.to, look.unless_changed("query", name, if_match))
+        look.tagged(response, "query", request.to)
         return answer
 
     @app.put(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
-    AlterStream,
     Change,
     CommandBody,
     DropQuery,
@@ -38,12 +37,14 @@ from millrace.engine.events import (
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.batch import BEGINNING
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
+from millrace.server.archive import Archive
 from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
 from millrace.server.feeds import Feeds
-from millrace.server.freshness import Freshness
+from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.runner import Runner
@@ -58,6 +59,7 @@ from millrace.sql import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
     explain,
     parse,
@@ -99,9 +101,10 @@ class Defaults:
         match step:
             case CreateStream(stream):
                 return CreateStream(self.settle(stream))
-            case AlterStatement(name, changes, stream):
+            case AlterStatement(_, changes, stream):
                 settled = self.settle(stream)
-                return AlterStatement(name, tuple((policy, getattr(settled, policy)) for policy, _ in changes), settled)
+                changes = tuple((policy, getattr(settled, policy)) for policy, _ in changes)
+                return replace(step, changes=changes, stream=settled)
             case _:
                 return step
 
@@ -127,6 +130,7 @@ class Catalog:
         strategy: str,
         defaults: Defaults,
         folder: Path | None,
+        archive: Archive,
     ) -> None:
         self.known = Known()
         self._engine = engine
@@ -135,6 +139,7 @@ class Catalog:
         self._metrics = metrics
         self._strategy = strategy
         self._defaults = defaults
+        self._archive = archive
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
@@ -148,6 +153,8 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, _ = self._plan(sql)
+            for stream in _settled_streams(steps):
+                self._archive.check(stream)
             return [_describe(step) for step in steps], self._engine.plan(self._all_commands(steps))
 
     async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
@@ -162,6 +169,7 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, after = self._plan(sql)
+            self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
             self.known = after
             self.keep()
@@ -184,8 +192,9 @@ class Catalog:
         writers = self._open_writers(steps)
         self._metrics.count_punctuations()
         try:
-            # In the engine's step already, before it gives any row of what is new.
-            await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
+            with self._archive.prepared(_settled_streams(steps)):
+                # In the engine's step already, before it gives any row of what is new.
+                await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
         except BaseException as error:
             for writer in writers.values():
                 writer.close()
@@ -210,6 +219,9 @@ class Catalog:
                         if query.name in queries:
                             _check_sinks_fit(queries[query.name], query, sinks)
                         queries[query.name] = query
+                    case RenameStatement(name, _, renamed, moved):
+                        queries = {known: plan for known, plan in queries.items() if known != name} | dict(renamed)
+                        sinks |= moved
                     case CreateSink(sink):
                         _check_file_is_free(sink, sinks)
                         writers[sink.name] = _writer(sink, queries[sink.query].schema)
@@ -227,10 +239,12 @@ class Catalog:
             case CreateStream(stream):
                 # A stream begins a component, and what joins a component takes its strategy.
                 return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
-            case AlterStatement(name, changes, stream):
-                return [AlterStream(name, changes, stream.sql)]
+            case AlterStatement():
+                return [step.command]
             case CreateQuery(query, replaces):
                 return [ReplaceQuery(query)] if replaces else [AddQuery(query)]
+            case RenameStatement():
+                return [step.command]
             case DropStatement("stream", name):
                 return [DropStream(name)]
             case DropStatement("query", name):
@@ -244,15 +258,21 @@ class Catalog:
             match step:
                 case CreateStream(stream):
                     self._feeds.add_stream(stream)
+                    self._archive.follow(stream, BEGINNING)
                 case AlterStatement(_, _, stream):
                     self._feeds.alter_stream(stream)
+                    self._archive.follow(stream, self._engine.source(stream.name).newest)
                 case CreateQuery(query, replaces=True):
                     self._runner.replace_outlet(query)
                 case CreateQuery(query):
                     self._runner.add_outlet(query)
+                case RenameStatement(name, to):
+                    self._runner.rename_outlet(name, to)
+                    self._metrics.rename_query(name, to)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
+                    self._archive.drop(name)
                 case DropStatement("query", name):
                     self._runner.remove_outlet(name)
                     self._metrics.forget_query(name)
@@ -264,6 +284,9 @@ class Catalog:
         match step:
             case CreateSink(sink):
                 self._add_sink(sink, writers[sink.name])
+            case RenameStatement(sinks=sinks):
+                for name, sink in sinks.items():
+                    self._sinks[name].definition = sink
             case DropStatement("sink", name):
                 await self._end_sink(name)
             case _:
@@ -302,8 +325,9 @@ class Catalog:
         await made.consumer.close()
 
     def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, and which of its sinks got rows that were older than they promise."""
-        found = self._engine.why(query)
+        """What keeps a query from giving rows, and which of its sinks have rows that are older than they promise."""
+        self.look_for_breaches()
+        found = self._engine.why(query, self._runner.now_us())
         told = [
             sentence
             for name, made in self._sinks.items()
@@ -313,7 +337,23 @@ class Catalog:
         ]
         return {**found, "text": " ".join([found["text"], *told])}
 
+    def look_for_breaches(self) -> None:
+        """Hold what waits against what sinks promise of its age."""
+        now_us = self._runner.now_us()
+        for made in self._sinks.values():
+            bound_us = made.definition.freshness_us
+            if bound_us is not None:
+                above = self._engine.older(made.definition.query, now_us, bound_us)
+                made.consumer.look(now_us, [(_as_json(key), age) for key, age in above])
+
+    @property
+    def strictest_us(self) -> int | None:
+        """The least age that a sink promises."""
+        bounds = [made.definition.freshness_us for made in self._sinks.values()]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
     def sinks(self) -> list[dict[str, Any]]:
+        self.look_for_breaches()
         now_us = self._runner.now_us()
         return [
             {
@@ -344,8 +384,15 @@ class Catalog:
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
             raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
-        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"', check=check)
+        await self.execute(f"DROP {kind.upper()} {_quoted(name)}", check=check)
         return {kind: name, "dropped": True}
+
+    async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
+        """What ALTER QUERY ... RENAME TO says, by the API."""
+        if name not in self.known.queries:
+            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
+        await self.execute(f"ALTER QUERY {_quoted(name)} RENAME TO {_quoted(to)}", check=check)
+        return {"query": to, "was": name}
 
     def explain(self, name: str) -> dict[str, Any]:
         query = self.known.queries.get(name)
@@ -436,6 +483,13 @@ class Catalog:
 
         await self._change(kind, ask, _nothing)
 
+    def _refuse_renaming_in_trial(self, steps: Sequence[Planned]) -> None:
+        """A trial remembers operators by their names."""
+        components = {query["name"]: query["component"] for query in self._engine.queries()}
+        for step in steps:
+            if isinstance(step, RenameStatement) and step.name in components:
+                self._refuse_in_trial(components[step.name])
+
     def _refuse_in_trial(self, name: str) -> ComponentDecisions:
         """What is decided of the component, if no trial of it runs."""
         found = next((one for one in decided(self._engine) if one.component == name), None)
@@ -505,7 +559,12 @@ class Catalog:
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
-            components=tuple(self._settled(found) for found in decided(self._engine) if self._outlasts(found)),
+            # By name: the order of the graph is another one after a restart.
+            components=tuple(
+                self._settled(found)
+                for found in sorted(decided(self._engine), key=attrgetter("component"))
+                if self._outlasts(found)
+            ),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
                 for query in sorted(self._engine.queries(), key=itemgetter("name"))
@@ -532,7 +591,9 @@ class Catalog:
     def export(self) -> dict[str, Any]:
         """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
         statements, decisions = self.statements(), self.decisions()
-        commands = decisions.shell()
+        commands = decisions.model_copy(
+            update={"components": tuple(filter(self._worth_telling, decisions.components))}
+        ).shell()
         parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
                  for statement in statements]  # fmt: skip
         if commands:
@@ -543,6 +604,11 @@ class Catalog:
             "decisions": decisions.model_dump(mode="json"),
             "commands": commands,
         }
+
+    def _worth_telling(self, component: ComponentDecisions) -> bool:
+        """Side streams run as everything does unless somebody has said otherwise: nobody made them."""
+        own = component.strategy != self._strategy or component.weight != 1 or component.operators or component.breaks
+        return bool(own) or component.component in self.known.streams
 
     def keep(self) -> None:
         """Write down what holds now."""
@@ -566,6 +632,26 @@ class Catalog:
             await self._end_sink(name)
         if self._store is not None:
             self._store.close()
+
+
+def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
+    """The streams that steps leave, each as the last one that says something of it has it."""
+    found: dict[str, StreamDefinition] = {}
+    for step in steps:
+        match step:
+            case CreateStream(stream):
+                found[stream.name] = stream
+            case AlterStatement(name, _, stream):
+                found[name] = stream
+            case DropStatement("stream", name):
+                found.pop(name, None)
+            case _:
+                pass
+    return list(found.values())
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _writer(definition: SinkDefinition, schema: Any) -> Writer:
@@ -598,6 +684,8 @@ def _kind(step: Planned) -> str:
             return "alter_stream"
         case CreateQuery():
             return "create_query"
+        case RenameStatement():
+            return "rename_query"
         case CreateSink():
             return "create_sink"
         case DropStatement(kind, _):
@@ -612,11 +700,17 @@ def _describe(step: Planned) -> dict[str, Any]:
     match step:
         case CreateStream(stream):
             return {"kind": kind, "name": stream.name, "fields": stream.schema.to_data()}
+        case AlterStatement(name, _, _, new, queries) if new:
+            added = [field.name for field in new]
+            return {"kind": kind, "name": name, "added": added, "rewritten": list(queries)}
         case AlterStatement(name, changes):
             return {"kind": kind, "name": name, "changes": dict(changes)}
         case CreateQuery(query, replaces):
             fields, warnings = query.schema.to_data(), list(query.warnings)
             return {"kind": kind, "name": query.name, "fields": fields, "replaces": replaces, "warnings": warnings}
+        case RenameStatement(name, to, queries, sinks):
+            rewritten = [query for query in queries if query != to] + list(sinks)
+            return {"kind": kind, "name": to, "was": name, "rewritten": rewritten}
         case CreateSink(sink):
             return {"kind": kind, "name": sink.name, "query": sink.query}
         case DropStatement(_, name):
@@ -653,3 +747,7 @@ def _check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, Si
             "sink first",
             code="in_use",
         )
+
+
+def _as_json(key: Iterable[tuple[str, Any]]) -> Key:
+    return tuple((name, in_json(value)) for name, value in key)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch
-from millrace.protocol import Refuse
+from millrace.protocol import Refuse, Schema
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
@@ -43,8 +43,46 @@ class OwnedFeed(FeedPeer, Protocol):
 
 @dataclass(slots=True)
 class _Stream:
+    """A stream's wrapper, and by fingerprint those of feeds whose schema leaves out columns at the end."""
+
     source: Source
     received: Received
+    narrower: dict[str, Source] = field(default_factory=dict)
+
+    def alter(self, definition: StreamDefinition) -> None:
+        """Another definition. Feeds that are open go on with the fields that they were opened with."""
+        if definition.schema != self.source.schema:
+            self.narrower[self.source.schema.fingerprint()] = self.source
+            self.source = Source(definition)
+        for source in (self.source, *self.narrower.values()):
+            source.stream = replace(definition, schema=source.schema)
+
+    def by(self, fingerprint: str | None) -> Source:
+        """The wrapper for a feed of this schema: the stream's own, or one that lacks nullable columns at its end."""
+        schema = self.source.schema
+        if fingerprint is None or fingerprint == schema.fingerprint():
+            return self.source
+        if fingerprint not in self.narrower:
+            found = _without_the_last(self.source.stream, fingerprint)
+            if found is None:
+                fields = ", ".join(map(str, schema))
+                raise Refuse(
+                    f"stream {self.source.stream.name} has the schema ({fields}), fingerprint {schema.fingerprint()}, "
+                    f"not {fingerprint}",
+                    code="schema_mismatch",
+                )
+            self.narrower[fingerprint] = Source(found)
+        return self.narrower[fingerprint]
+
+
+def _without_the_last(stream: StreamDefinition, fingerprint: str) -> StreamDefinition | None:
+    """The stream without so many nullable columns at its end that it has this fingerprint."""
+    fields = stream.schema.fields
+    while len(fields) > 1 and fields[-1].nullable and fields[-1].name != stream.time:
+        fields = fields[:-1]
+        if Schema(fields).fingerprint() == fingerprint:
+            return replace(stream, schema=Schema(fields))
+    return None
 
 
 class Feeds:
@@ -67,7 +105,9 @@ class Feeds:
         self._look_for_guesses()
 
     def alter_stream(self, definition: StreamDefinition) -> None:
-        self._streams[definition.name].source.stream = definition
+        self._streams[definition.name].alter(definition)
+        if definition.timestamps == "external":
+            self._runner.replace_side_outlet(definition.late)
         self._look_for_guesses()
 
     def _look_for_guesses(self) -> None:
@@ -93,8 +133,9 @@ class Feeds:
         for key in [key for key in self._next if key[0] == name]:
             del self._next[key]
 
-    def source(self, stream: str) -> Source:
-        return self._find(stream).source
+    def source(self, stream: str, fingerprint: str | None = None) -> Source:
+        """What decodes the rows of a feed; SCHEMA_MISMATCH if the stream takes none of this fingerprint."""
+        return self._find(stream).by(fingerprint)
 
     def received(self) -> Mapping[str, Received]:
         return {name: stream.received for name, stream in self._streams.items()}

@@ -56,6 +56,7 @@ from millrace.server.connection import Connection, Dialect
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
+from millrace.server.source import Source
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
@@ -201,15 +202,8 @@ class FrameDialect(Dialect):
     # -- feeds -------------------------------------------------------------------------------------
 
     def _open(self, wish: Open) -> None:
-        source = self.hall.feeds.source(wish.stream)
-        fingerprint = source.schema.fingerprint()
-        if wish.fingerprint not in (None, fingerprint):
-            fields = ", ".join(map(str, source.schema))
-            raise Refuse(
-                f"stream {wish.stream} has the schema ({fields}), fingerprint {fingerprint}, not {wish.fingerprint}",
-                code="schema_mismatch",
-            )
-        feed = self._feeds[wish.channel] = _Feed(self, wish)
+        source = self.hall.feeds.source(wish.stream, wish.fingerprint)
+        feed = self._feeds[wish.channel] = _Feed(self, wish, source)
         feed.next_sequence = self.hall.feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
         if wish.sequence is not None:
             feed.next_sequence = max(feed.next_sequence, wish.sequence)
@@ -286,14 +280,14 @@ class FrameDialect(Dialect):
 class _Feed:
     """One open feed: the engine's orders to it, and its frames to the source."""
 
-    def __init__(self, dialect: FrameDialect, wish: Open) -> None:
+    def __init__(self, dialect: FrameDialect, wish: Open, source: Source) -> None:
         self.channel = wish.channel
         self.stream = wish.stream
         self.producer = wish.producer
         self.next_sequence = 0
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
-        self._source = self._feeds.source(wish.stream)
+        self._source = source
         self.held = False
         self._open = False
 

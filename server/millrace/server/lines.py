@@ -205,7 +205,6 @@ class _LineFeed:
         self._name = name
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
-        self._source = self._feeds.source(stream)
         self.held = False
         self._credit = 0
         self._gathered: list[Mapping[str, Any]] = []
@@ -226,7 +225,7 @@ class _LineFeed:
     def _take(self, gathered: list[Mapping[str, Any]], numbers: list[int]) -> None:
         while gathered:
             try:
-                batch = self._source.from_objects(gathered)
+                batch = self._feeds.source(self.stream).from_objects(gathered)
                 self._feeds.check_ahead(self.stream, batch)
                 self._arrived(batch)
                 return
@@ -281,7 +280,10 @@ def _about_the_tuple(error: RowError) -> MillraceError:
 
 
 class _LineReaderOf:
-    """A subscription by lines, as a Sender of its rows: the socket alone limits it."""
+    """A subscription by lines, as a Sender of its rows: the socket alone limits it.
+
+    It goes by the name that the peer asked for, also when the query has got another one since.
+    """
 
     def __init__(self, dialect: LineDialect, wish: SubscribeLine, outlet: Outlet) -> None:
         self._dialect = dialect
@@ -305,15 +307,15 @@ class _LineReaderOf:
         return self._dialect.connection.writable
 
     def send_rows(self, sequence: int, batch: Batch) -> None:
-        self._dialect.connection.write(row_lines(self._outlet.query, sequence, batch))
+        self._dialect.connection.write(row_lines(self._wish.query, sequence, batch))
 
     def send_progress(self, value_us: int) -> None:
         if self._wish.progress:
-            self._dialect.connection.write(progress_line(self._outlet.query, value_us))
+            self._dialect.connection.write(progress_line(self._wish.query, value_us))
 
     def end(self, code: str, reason: str) -> None:
         self.leave()
-        self._dialect.forget_reader(self._outlet.query)
+        self._dialect.forget_reader(self._wish.query)
         self._dialect.refuse(MillraceError(reason, code=code), None)
 
     def leave(self) -> None:

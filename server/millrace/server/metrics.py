@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -30,10 +30,12 @@ BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_0
 
 # What an admin can change; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
-    "create_stream", "create_query", "create_sink", "alter_stream", "drop_stream", "drop_query", "drop_sink",
-    "pause", "resume", "strategy", "break", "weight", "order", "queue",
+    "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
+    "drop_stream", "drop_query", "drop_sink", "pause", "resume", "strategy", "break", "weight", "order", "queue",
 )  # fmt: skip
 STATES: Final = ("running", "paused", "failed")
+# Operators that never leave out a row because it is older than its key's.
+PASSING: Final = ("source", "fork", "sink")
 JOIN_MODES: Final = ("arrival", "sync", "filter")
 RESULTS: Final = ("done", "refused")
 OUTCOMES: Final = ("answered", "below", "timeout", "closed")
@@ -89,6 +91,7 @@ class Metrics:
         self._punctuations: Counter[str] = Counter()
         self._punctuated: dict[str, dict[str, int]] = {}
         self._pauses = Histogram()
+        self.archives: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -126,6 +129,10 @@ class Metrics:
     def forget_query(self, query: str) -> None:
         self._latency.pop(query, None)
 
+    def rename_query(self, before: str, after: str) -> None:
+        if before in self._latency:
+            self._latency[after] = self._latency.pop(before)
+
     # -- asked -------------------------------------------------------------------------------------
 
     def text(self) -> bytes:
@@ -143,6 +150,7 @@ class Metrics:
             [((at["name"], state), int(at["state"] == state)) for at in self._engine.queries() for state in STATES],
         )
         yield from self._sinks()
+        yield from self._archived()
         yield self._latencies()
         self.count_punctuations()
         yield _counter(
@@ -255,7 +263,7 @@ class Metrics:
         )
 
     def _queues(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
-        """Of the inputs that have an update queue or shed."""
+        """Of the inputs that have an update queue or shed; and without an input what operators leave out themselves."""
         labels = ("component", "operator", "input")
         queues = [
             ((*_labels(at), name), given["queue"])
@@ -263,11 +271,13 @@ class Metrics:
             for name, given in _named_inputs(at["inputs"])
             if given["queue"] is not None
         ]
+        older = [((*_labels(at), ""), at["superseded"]) for at in operators if at["kind"] not in PASSING]
         yield _counter(
             "update_superseded",
-            "Updates that a newer one of their key has replaced before they were processed.",
+            "Updates that a newer one of their key has replaced before they were processed; without an input: that were "
+            "older than their key's when they came to an operator of update streams.",
             labels,
-            [(at, queue["superseded"]) for at, queue in queues],
+            [*((at, queue["superseded"]) for at, queue in queues), *older],
         )
         yield _counter(
             "update_shed", "Tuples that random load shedding has left out.", labels,
@@ -332,6 +342,14 @@ class Metrics:
             "sink_dropped_tuples", "Rows that were dropped because the sink was too slow or had failed.", labels,
             [(name, at.dropped) for name, at in counts],
         )  # fmt: skip
+        yield _counter(
+            "sink_superseded_tuples", "Rows that a newer one of their key replaced while they waited for a slow sink.",
+            labels, [(name, at.superseded) for name, at in counts],
+        )  # fmt: skip
+        yield _counter(
+            "sink_freshness_breaches", "Keys whose rows got older than the sink promises, each time.", labels,
+            [(name, at.breaches) for name, at in counts],
+        )  # fmt: skip
         yield _gauge(
             "sink_unacked_tuples",
             "Rows that the sink holds because it could not pass them on yet.",
@@ -344,6 +362,29 @@ class Metrics:
             labels,
             [(name, at.lag_us / 1e6) for name, at in counts],
         )
+
+    def _archived(self) -> Iterator[Metric]:
+        """Of the streams with history."""
+        archives, label = self.archives(), ("stream",)
+        for metric, text, key in (
+            ("archive_rows", "Rows of the stream that were written to whole files of history, late ones too.", "rows"),
+            ("archive_late_rows", "Late rows among those that were written to history.", "late_rows"),
+            ("archive_files", "Whole files of history that were written.", "files"),
+            ("archive_bytes", "Bytes of the files of history that were written.", "bytes"),
+        ):
+            yield _counter(metric, text, label, [((name,), at[key]) for name, at in archives.items()])
+        yield _counter(
+            "archive_errors", "Attempts to write history that failed; what they were to write waits.", label,
+            [((name,), at["errors"]) for name, at in archives.items()],
+        )  # fmt: skip
+        for metric, text, key, unit in (
+            ("archive_waiting_rows", "Rows taken in that are in no whole file yet.", "waiting_rows", 1),
+            ("archive_waiting_bytes", "Bytes of the rows that are in no whole file yet.", "waiting_bytes", 1),
+            ("archive_waiting_seconds", "How long the oldest row that is in no whole file yet has waited.", "waiting_us", 1e6),
+            ("archive_reach_lag_seconds", "How far that up to which history is whole lies behind the stream's mark.", "lag_us", 1e6),
+            ("archive_held", "1 while the stream's feeds wait for its history to be written, else 0.", "held", 1),
+        ):
+            yield _gauge(metric, text, label, [((name,), at[key] / unit) for name, at in archives.items()])
 
     def _requests(self) -> Metric:
         family = HistogramMetricFamily(

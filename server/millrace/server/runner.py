@@ -16,14 +16,17 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import structlog
 
 from millrace.engine.events import (
     Answer,
+    Archived,
     AskEnded,
     AskTimestamp,
+    Change,
     ClockStepped,
     Command,
     CommandBody,
@@ -43,6 +46,7 @@ from millrace.engine.events import (
     Progressed,
     QueryFailed,
     Rejected,
+    RenameQuery,
     ResumeQuery,
     RowsFailed,
     TooFar,
@@ -124,6 +128,7 @@ class Runner:
         self.far: dict[str, int] = {}
         self.guessing = False  # whether some stream's time may be guessed by the clock
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
+        self.on_history: Callable[[Archived], None] = _ignore
         self.on_reconfiguration: Callable[[float], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
         self.on_failure: Callable[[], None] = _ignore
@@ -149,6 +154,7 @@ class Runner:
             Deliver: self._deliver,
             Progressed: self._progressed,
             Late: self._late,
+            Archived: self._archived,
             TooFar: self._too_far,
             Grant: self._grant,
             AskTimestamp: self._ask,
@@ -206,16 +212,25 @@ class Runner:
         self.feeds.pop((stream, feed), None)
 
     def add_outlet(self, plan: QueryPlan) -> Outlet:
-        query = plan.name
-        outlet = Outlet(
-            query, plan.schema, self._retain, lambda wait, reason: self._wait(query, wait, reason), key_of(plan)
-        )
-        self.outlets[query] = outlet
+        def wait(waits: bool, reason: str) -> None:
+            self._wait(outlet, waits, reason)
+
+        outlet = Outlet(plan.name, plan.schema, self._retain, wait, key_of(plan))
+        self.outlets[plan.name] = outlet
         return outlet
 
     def add_side_outlet(self, late: StreamDefinition) -> None:
         """Where a stream's late tuples can be read as they come. Nothing waits for a slow reader of them."""
         self.outlets[late.name] = Outlet(late.name, late.schema, self._retain, None)
+
+    def replace_side_outlet(self, late: StreamDefinition) -> None:
+        """Late tuples may have more columns now: who was promised fewer is told to come again."""
+        before = self.outlets[late.name]
+        if before.schema == late.schema:
+            return
+        self.add_side_outlet(late)
+        self.outlets[late.name].next_sequence = before.next_sequence
+        before.end("dropped", f"{late.name} has other columns now: subscribe again")
 
     def remove_outlet(self, query: str) -> None:
         """The query was dropped."""
@@ -237,6 +252,16 @@ class Runner:
         if waits:  # for consumers that are gone now
             self.command(ResumeQuery(plan.name)).add_done_callback(_look_at)
 
+    def rename_outlet(self, before: str, after: str) -> None:
+        """Who reads a query reads on under its new name, and so does what was asked for and has not been done yet."""
+        self.outlets = {after if name == before else name: outlet for name, outlet in self.outlets.items()}
+        self.outlets[after].query = after
+        of_queries: tuple[dict[str, Any], ...] = (self._held, self._watchers, self._progress)
+        for known in of_queries:
+            if before in known:
+                known[after] = known.pop(before)
+        self._events = [_renamed(event, before, after) for event in self._events]
+
     def watch(self, query: str, wanted: bool) -> None:
         """One subscriber more, or one less, who wants to know the query's progress."""
         before = self._watchers.get(query, 0)
@@ -246,9 +271,10 @@ class Runner:
 
     # -- waiting for slow consumers ----------------------------------------------------------------
 
-    def _wait(self, query: str, wait: bool, reason: str) -> None:
-        if query not in self.outlets:
+    def _wait(self, outlet: Outlet, wait: bool, reason: str) -> None:
+        if not self._serves(outlet):
             return
+        query = outlet.query
         if wait:
             log.warning("a query waits", query=query, reason=reason)
             self._held[query] = self.command(PauseQuery(query, reason))
@@ -256,12 +282,16 @@ class Runner:
             return
         log.info("a query goes on", query=query, reason=reason)
         if (held := self._held.pop(query, None)) is not None:
-            held.add_done_callback(lambda paused: self._go_on(query, paused))
+            held.add_done_callback(lambda paused: self._go_on(outlet, paused))
 
-    def _go_on(self, query: str, paused: asyncio.Future[Any]) -> None:
+    def _go_on(self, outlet: Outlet, paused: asyncio.Future[Any]) -> None:
         """Resume what a slow consumer had paused; not what an admin had paused before, or what is gone."""
-        if not paused.cancelled() and paused.exception() is None and query in self.outlets:
-            self.command(ResumeQuery(query)).add_done_callback(_look_at)
+        if not paused.cancelled() and paused.exception() is None and self._serves(outlet):
+            self.command(ResumeQuery(outlet.query)).add_done_callback(_look_at)
+
+    def _serves(self, outlet: Outlet) -> bool:
+        """Whether the outlet's query is there, under whatever name."""
+        return self.outlets.get(outlet.query) is outlet
 
     def forget_hold(self, query: str) -> bool:
         """Whether a slow consumer had paused the query; it is the admin's pause from now on."""
@@ -311,7 +341,7 @@ class Runner:
         now_us = self._clock.now_us()
         while self._wakes and self._wakes[0] <= now_us:
             heapq.heappop(self._wakes)
-        events, self._events = self._gather(), []
+        events = self._gather()
         self._something.clear()
         began = time.perf_counter()
         effects = self.engine.step(now_us, events, budget=self._budget)
@@ -336,7 +366,8 @@ class Runner:
 
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
-        events = self.stopwatch.take() + self._events
+        now, self._events = _until_a_name_changes(self._events)
+        events = self.stopwatch.take() + now
         if self._stepped_us:
             events.insert(0, ClockStepped(self._stepped_us))
             self._heard_us += self._stepped_us
@@ -361,6 +392,11 @@ class Runner:
                 pass  # the timer is due, or nearly
 
     # -- the clock ---------------------------------------------------------------------------------
+
+    @property
+    def clock_held_back_us(self) -> int:
+        """How far the system's clock was set back, as long as this one is not near it."""
+        return self._clock.held_back_us
 
     async def _look_at_the_clock(self) -> None:
         """Notice in good time when somebody sets the system's clock, although nothing else happens."""
@@ -422,6 +458,9 @@ class Runner:
         if order.broken:
             text = "a client broke its own punctuation; the tuples are late"
             sparing.warning(text, " ".join(whose.values()), order.broken, unit="tuples", **whose)
+
+    def _archived(self, order: Archived) -> None:
+        self.on_history(order)
 
     def _too_far(self, order: TooFar) -> None:
         self.far[order.stream] = self.far.get(order.stream, 0) + len(order.batch)
@@ -506,6 +545,29 @@ class Stopwatch:
 
 def _ignore(*_: object) -> None:
     """The default listener."""
+
+
+def _until_a_name_changes(events: list[Event]) -> tuple[list[Event], list[Event]]:
+    """The events of a step, and the commands for the next: what was asked of a query before it was known to have
+    another name can then be asked under that one."""
+    for at, event in enumerate(events):
+        if isinstance(event, Command) and _renames(event.body):
+            behind = events[at + 1 :]
+            later: list[Event] = [other for other in behind if isinstance(other, Command)]
+            return events[: at + 1] + [other for other in behind if not isinstance(other, Command)], later
+    return events, []
+
+
+def _renames(body: CommandBody) -> bool:
+    return isinstance(body, RenameQuery) or (isinstance(body, Change) and any(map(_renames, body.commands)))
+
+
+def _renamed(event: Event, before: str, after: str) -> Event:
+    match event:
+        case Command(body=PauseQuery() | ResumeQuery() | WatchProgress() as body) if body.name == before:
+            return replace(event, body=replace(body, name=after))
+        case _:
+            return event
 
 
 def key_of(plan: QueryPlan) -> list[int] | None:

@@ -16,7 +16,7 @@ from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
 from millrace.operators.kernels import updating
 from millrace.operators.queues.keys import UpdateKeys
 from millrace.operators.queues.pages import SLOTS, Pages, resized
-from millrace.operators.queues.queue import Floor, Paging, Queue, Staleness
+from millrace.operators.queues.queue import Floor, Paging, Staleness, TupleQueue
 from millrace.protocol import Schema
 
 Scheduler = Literal["fifo", "inplace", "linecutting"]
@@ -33,7 +33,7 @@ REMEMBERED: Final = 65_536
 SMALLEST: Final = 16
 
 
-class UpdateQueue(Queue):
+class UpdateQueue(TupleQueue):
     """The newest tuple of each key, by event time; of two at one time the later arrival.
 
     An older tuple that comes later is superseded at once, even if the newer one has been served long ago: so a key is
@@ -303,6 +303,12 @@ class UpdateQueue(Queue):
             int(ages.max()) if len(ages) else 0,
             list(zip(self._keys.rows(slots[order]), ages[order].tolist(), strict=True)),
         )
+
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        slots = self._in_line()
+        ages = now_us - self._cells.reshape(-1, CELL)[slots, SINCE]
+        late = np.flatnonzero(ages > than_us)
+        return list(zip(self._keys.rows(slots[late]), ages[late].tolist(), strict=True)) if len(late) else []
 
     def _hidden_area(self, slots: Int64s, now_us: int) -> float:
         """The area under the application's staleness of what has not been shown yet."""
