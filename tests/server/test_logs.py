@@ -6,7 +6,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from millrace.protocol.messages import Ack
-from millrace.server.logs import CULPRITS, EVENTS, EVERY_US, Sparing, add_context, client, reference
+from millrace.server.logs import CULPRITS, EVENTS, EVERY_US, Sparing, add_context, client
 from tests.server.harness import lines, peer, served, until
 from tests.server.test_api import ask
 
@@ -63,10 +63,6 @@ def test_every_event_of_the_table_is_logged():
         if path.name != "logs.py"
     )
     assert [event for event in EVENTS if f'"{event}"' not in source] == []
-
-
-def test_the_page_of_events_is_printed_from_the_table():
-    assert reference() in (REPOSITORY / "docs/logs.md").read_text(encoding="utf-8")
 
 
 # -- sparing -----------------------------------------------------------------------------------------------------------

@@ -108,6 +108,26 @@ EVENTS: Final[dict[str, Told]] = {
     "a sink was cut off": Told("warning", ("sink", "reason"), "It was too slow (`on_slow = 'disconnect'`)."),
     "a sink cannot write and has stopped": Told("error", ("sink", "reason"), "Drop it and create it again."),
     "a sink could not be finished": Told("error", ("sink", "reason"), "Its file lacks its end."),
+    "rows got older than a sink promises": Told(
+        "warning",
+        ("sink", "reason", "times"),
+        "A key's rows, against the sink's `freshness`; `reason` names the oldest.",
+    ),
+    # -- history
+    "the history of a stream is behind: its feeds wait": Told("warning", ("stream", "rows"), "The disk is too slow."),
+    "the history of a stream has caught up: its feeds go on": Told("info", ("stream",), "The end of the line above."),
+    "history cannot be written; it waits and is tried again": Told(
+        "error", ("stream", "reason"), "Nothing is lost yet."
+    ),
+    "history is written again": Told("info", ("stream",), "The end of the line above."),
+    "rows of a stream's history could not be written and are lost": Told(
+        "error", ("stream", "rows"), "The server ended before the disk took them."
+    ),
+    "the disk does not take the last rows of history; they are lost": Told("error", (), "A write hangs at the end."),
+    "removed what a server had begun to write": Told("warning", ("stream", "files"), "Of a server that was killed."),
+    "the server was killed while it wrote history: what had arrived and was in no file yet is missing there": Told(
+        "warning", ("stream", "after_seq", "from_us"), "At the next start; the stream's reach says the same."
+    ),
     # -- queries and changes
     "a query failed": Told(
         "error", ("query", "reason", "lost", "detail"), "`millrace query resume` lets it begin again."

@@ -274,8 +274,8 @@ class Metrics:
         older = [((*_labels(at), ""), at["superseded"]) for at in operators if at["kind"] not in PASSING]
         yield _counter(
             "update_superseded",
-            "Updates that a newer one of their key has replaced before they were processed; without an input: that were "
-            "older than their key's when they came to an operator of update streams.",
+            "Updates that a newer one of their key has replaced before they were processed; without an input: that "
+            "were older than their key's when they came to an operator of update streams.",
             labels,
             [*((at, queue["superseded"]) for at, queue in queues), *older],
         )
@@ -343,7 +343,8 @@ class Metrics:
             [(name, at.dropped) for name, at in counts],
         )  # fmt: skip
         yield _counter(
-            "sink_superseded_tuples", "Rows that a newer one of their key replaced while they waited for a slow sink.",
+            "sink_superseded_tuples", "Rows that a newer one of their key has replaced while they waited for a slow sink.",
+           
             labels, [(name, at.superseded) for name, at in counts],
         )  # fmt: skip
         yield _counter(
@@ -380,8 +381,18 @@ class Metrics:
         for metric, text, key, unit in (
             ("archive_waiting_rows", "Rows taken in that are in no whole file yet.", "waiting_rows", 1),
             ("archive_waiting_bytes", "Bytes of the rows that are in no whole file yet.", "waiting_bytes", 1),
-            ("archive_waiting_seconds", "How long the oldest row that is in no whole file yet has waited.", "waiting_us", 1e6),
-            ("archive_reach_lag_seconds", "How far that up to which history is whole lies behind the stream's mark.", "lag_us", 1e6),
+            (
+                "archive_waiting_seconds",
+                "How long the oldest row that is in no whole file yet has waited.",
+                "waiting_us",
+                1e6,
+            ),
+            (
+                "archive_reach_lag_seconds",
+                "How far that up to which history is whole lies behind the stream's mark.",
+                "lag_us",
+                1e6,
+            ),
             ("archive_held", "1 while the stream's feeds wait for its history to be written, else 0.", "held", 1),
         ):
             yield _gauge(metric, text, label, [((name,), at[key] / unit) for name, at in archives.items()])

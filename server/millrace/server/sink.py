@@ -366,6 +366,7 @@ class WriterSink(Consumer):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
         self._writing: asyncio.Future[None] | None = None
         self._being_written: Sequence[Batch] = ()
+        self._breaches_told = 0
 
     @property
     def breaches(self) -> int:
@@ -384,6 +385,10 @@ class WriterSink(Consumer):
             older = self._newest.older(now_us, freshness.bound_us)
             found += [(tuple(zip(names, map(in_json, key), strict=True)), age) for key, age in older]
         freshness.look(now_us, found)
+        if (more := freshness.breaches - self._breaches_told) > 0:
+            self._breaches_told += more
+            text = "rows got older than a sink promises"
+            sparing.warning(text, self.name, more, sink=self.name, reason=freshness.sentence(self.name))
 
     def pump(self) -> None:
         if self.failed is not None:
