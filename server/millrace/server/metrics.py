@@ -343,8 +343,8 @@ class Metrics:
             [(name, at.dropped) for name, at in counts],
         )  # fmt: skip
         yield _counter(
-            "sink_superseded_tuples", "Rows that a newer one of their key has replaced while they waited for a slow sink.",
-           
+            "sink_superseded_tuples",
+            "Rows that a newer one of their key has replaced while they waited for a slow sink.",
             labels, [(name, at.superseded) for name, at in counts],
         )  # fmt: skip
         yield _counter(
