@@ -98,12 +98,17 @@ simulate: setup
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-header \
-	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --all-build-deps
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
+LIKE_DEV := --constraint requirements/dev.lock
+
+# dev: `make check`. backfill: Spark beside it. server, build: what an image runs, and what makes its wheel (Dockerfile).
 lock: $(VENV)/.installed
 	@echo "lock: resolving (minutes)"
-	@$(COMPILE) --extra dev --output-file requirements/dev.lock pyproject.toml
-	@$(COMPILE) --extra backfill --constraint requirements/dev.lock --output-file requirements/backfill.lock pyproject.toml
+	@$(COMPILE) --all-build-deps --extra dev --output-file requirements/dev.lock pyproject.toml
+	@$(COMPILE) --all-build-deps --extra backfill $(LIKE_DEV) --output-file requirements/backfill.lock pyproject.toml
+	@$(COMPILE) --extra server $(LIKE_DEV) --output-file requirements/server.lock pyproject.toml
+	@$(COMPILE) --only-build-deps --build-deps-for wheel $(LIKE_DEV) --output-file requirements/build.lock pyproject.toml
 
 clean:
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

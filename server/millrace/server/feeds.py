@@ -15,6 +15,7 @@ from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
+from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
 from millrace.server.source import Source
@@ -178,6 +179,7 @@ class Feeds:
         self._owners[stream, producer] = owner
         found.received.connections += 1
         self._runner.open_feed(stream, producer, owner, can_answer=can_answer)
+        sparing.info("a feed opened", stream, stream=stream, feed=producer)
         return self._next.get((stream, producer), 0)
 
     def close(self, stream: str, producer: str, owner: OwnedFeed, *, lost: bool = False) -> None:
@@ -186,6 +188,7 @@ class Feeds:
             del self._owners[stream, producer]
             self._runner.close_feed(stream, producer, owner, lost=lost)
             self._find(stream).received.connections -= 1
+            sparing.info("a feed ended", stream, stream=stream, feed=producer, lost=lost)
 
     def hold(self, stream: str, producer: str, owner: OwnedFeed, held: bool) -> None:
         """Whether something that the feed said may lie unread."""

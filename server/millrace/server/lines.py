@@ -27,6 +27,7 @@ from millrace.protocol.jsonlines import (
 )
 from millrace.protocol.session import same_token
 from millrace.server.connection import Connection, Dialect
+from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
@@ -69,6 +70,7 @@ class LineDialect(Dialect):
                 self._hear(line)
         except PeerError as error:
             self._take_all()
+            sparing.warning("a client broke the protocol", error.code, code=error.code, reason=error.text)
             self.connection.write(error_line(error, self._number + 1))
             self.connection.close()
         self._take_all()
@@ -119,6 +121,8 @@ class LineDialect(Dialect):
                 self.connection.close()
 
     def refuse(self, error: MillraceError, line: int | None) -> None:
+        if line is not None:  # else it is told of something that has ended
+            sparing.warning("a client was refused", error.code, code=error.code, reason=error.text)
         self.connection.write(error_line(error, line))
 
     def _token(self, said: Token) -> None:
@@ -283,6 +287,7 @@ class _LineReaderOf:
     def begin(self) -> None:
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)
+        sparing.info("a subscription began", self._outlet.query, query=self._outlet.query)
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
@@ -309,3 +314,4 @@ class _LineReaderOf:
     def leave(self) -> None:
         self._watch(False)
         self._outlet.remove(self.subscription)
+        sparing.info("a subscription ended", self._outlet.query, query=self._outlet.query)
