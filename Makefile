@@ -4,6 +4,7 @@
 #   make test                the test suite                make test-pure   the same without compiled kernels
 #   make check               lint, types and tests: what CI runs
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
+#   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios
@@ -22,7 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo docs test test-pure check check-api lint types format bench figures simulate lock clean distclean kernels
+.PHONY: help setup demo docs test test-pure check check-api check-spark lint types format bench figures simulate lock clean distclean kernels
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -69,6 +70,9 @@ check: lint types test
 
 check-api: setup
 	@MILLRACE_API_QUESTIONS=$(or $(QUESTIONS),500) $(BIN)/python -m pytest tests/server/test_openapi.py
+
+check-spark: setup
+	@$(BIN)/python -m pytest tests/spark/check_*.py
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check .
