@@ -263,11 +263,12 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
 
 def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
     """What has waited in a query for longer, by update key where an edge knows it: the age of the oldest."""
+    running = engine.queries_by_name.get(query)
     found = []
-    for operator in engine.queries_by_name[query].operators:
+    for operator in () if running is None else running.operators:
         for reader in operator.inputs:
             edge = reader.edge if isinstance(reader, QueueReader) else None
-            names = [reader.home.schema.fields[at].name for at in edge.key] if edge is not None else []
+            names = [reader.schema.fields[at].name for at in edge.key] if edge is not None else []
             for key, age in reader.older(now_us, than_us):
                 found.append((tuple(zip(names, key, strict=False)), age))
     return found

@@ -289,7 +289,7 @@ class Join(Lines):
                 self.failed(count, reason)
             self.matcher.failed.clear()
         if self.tempo.turned() and self.order == "adaptive":
-            self._turn_to(self.tempo.choose())
+            self._turn_to(self.tempo.choose(self.mode))
         if self.output.wanted:
             self.announce(gave, self._low_water(lows))
 
@@ -402,6 +402,7 @@ class Join(Lines):
         """Let the rows look, and remember them. `outside` is what holds for those that have not been taken."""
         rest = self.rest
         matcher = self.matcher
+        lows = self._with_rest(outside)
         while rest and self.toil <= MOST_LOOKED:
             rows = rest.popleft()
             done, looked = matcher.match(rows, MOST_LOOKED - self.toil, given)
@@ -409,7 +410,9 @@ class Join(Lines):
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
                 rows = rows.part(0, done)
-            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._with_rest(outside)))
+            if not self._by_rows:  # those may come in thousands of turns, and most are kept whatever their time
+                lows = self._with_rest(outside)
+            placed = matcher.remember(rows, matcher.bands.floor(rows.position, lows))
             if self._outer and not rows.position:
                 self._newest_outer = max(self._newest_outer, rows.greatest)
                 self._watch(placed)
@@ -554,7 +557,7 @@ class Join(Lines):
             self.order = order
         if alpha is not None:
             self.tempo.alpha = alpha
-        self._turn_to(self.tempo.choose() if self.order == "adaptive" else self.order)
+        self._turn_to(self.tempo.choose(self.mode) if self.order == "adaptive" else self.order)
         self.paced = True
 
     def decide_as(self, other: Operator) -> None:

@@ -152,7 +152,8 @@ class Operator(ABC):
 
 
 class RowWise(Operator):
-    """An operator that turns each tuple of its one input into at most one, at the same time. Keeps any order."""
+    """An operator that turns each tuple of its one input into one or none, or into its copies, at the same time. Keeps
+    any order."""
 
     @abstractmethod
     def compute(self, batch: Batch) -> Batch:

@@ -20,6 +20,7 @@ from millrace.engine import views
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
+from millrace.server import logs
 from millrace.server.analysis import analyze as analyzed
 from millrace.server.analysis import asked_for
 from millrace.server.catalog import Check
@@ -273,6 +274,8 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
+        logs.request.set(f"{request.method} {request.url.path}")
         return _refuse_stranger(request) or _refuse_token(request, daemon.admin_token) or await proceed(request)
 
 

@@ -216,10 +216,10 @@ class Catalog:
             with self._archive.prepared(_settled_streams(steps)):
                 # In the engine's step already, before it gives any row of what is new.
                 await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
-        except BaseException:
+        except BaseException as error:
             for writer in writers.values():
                 writer.close()
-            self._count(steps, "refused")
+            self._count(steps, "refused", str(error))
             raise
         for step in steps:
             await self._done(step, writers)
@@ -313,11 +313,19 @@ class Catalog:
             case _:
                 pass
 
-    def _count(self, steps: list[Planned], result: str) -> None:
+    def _count(self, steps: list[Planned], result: str, reason: str | None = None) -> None:
         for step in steps:
             kind = _kind(step)
             if kind != "explain":
-                self._metrics.reconfigured(kind, result)
+                self._tell(kind, result, _describe(step)["name"], reason)
+
+    def _tell(self, kind: str, result: str, name: str | None = None, reason: str | None = None) -> None:
+        """Count a change, and log it."""
+        self._metrics.reconfigured(kind, result)
+        if result == "done":
+            log.info("changed", change=kind, name=name)
+        else:
+            log.warning("a change was refused", change=kind, name=name, reason=reason)
 
     # -- sinks -------------------------------------------------------------------------------------
 
@@ -473,10 +481,10 @@ class Catalog:
             try:
                 check()
                 answer: dict[str, Any] = await ask()
-            except MillraceError:
-                self._metrics.reconfigured(kind, "refused")
+            except MillraceError as error:
+                self._tell(kind, "refused", reason=error.text)
                 raise
-            self._metrics.reconfigured(kind, "done")
+            self._tell(kind, "done")
             self.keep()
             return answer
 
