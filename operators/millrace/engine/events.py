@@ -154,6 +154,21 @@ class ReplaceQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldQuery:
+    """Let a query that is catching up keep what its streams take in from now on (see seam.py)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptPast:
+    """Let it go on from the state that its past has come to, or from nothing."""
+
+    name: str
+    past: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class DropQuery:
     name: str
 
@@ -242,6 +257,8 @@ CommandBody = (
     | DropStream
     | AddQuery
     | ReplaceQuery
+    | HoldQuery
+    | AdoptPast
     | DropQuery
     | PauseQuery
     | ResumeQuery

@@ -135,7 +135,7 @@ def save(engine: Engine) -> bytes:
             "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
             "breaks": list(graph.breaks),
             "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.forks.items()],
-            "operators": [[operator.name, _save_operator(operator)] for operator in graph.operators.values()],
+            "operators": [[operator.name, save_operator(operator)] for operator in graph.operators.values()],
             "components": [component.save() for component in graph.components],
         }
     )
@@ -153,7 +153,7 @@ def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
     return found
 
 
-def _save_operator(operator: Operator) -> list[Any]:
+def save_operator(operator: Operator) -> list[Any]:
     output = None if isinstance(operator, Sink) else operator.output.save()
     return [operator.counts.save(), [reader.save() for reader in operator.inputs], output, operator.save()]
 

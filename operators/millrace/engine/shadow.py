@@ -14,6 +14,7 @@ from millrace.engine.component import Component
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.saving import definitions
 from millrace.operators.fork import Fork
+from millrace.operators.gate import Gate
 from millrace.operators.join import Join
 from millrace.operators.operator import Operator
 from millrace.protocol import Refuse
@@ -41,6 +42,8 @@ def shadow_of(engine: Engine) -> Engine:
         twin = made.queries_by_name[name]
         twin.paused, twin.failed = query.paused, query.failed
         for mine, its in zip(query.operators, twin.operators, strict=True):
+            if isinstance(mine, Gate) and isinstance(its, Gate):
+                its.closed = mine.closed
             if isinstance(mine, Join) and isinstance(its, Join):
                 its.set_order(mine.order, mine.tempo.alpha)
         twin.sink.watched = query.sink.watched

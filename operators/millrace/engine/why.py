@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine.seam import catching_up
 from millrace.operators.batch import BEGINNING, NO_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.operator import Operator
@@ -48,7 +49,7 @@ class Why:
 def why(engine: Engine, name: str) -> dict[str, Any]:
     """What keeps a query from giving rows, if anything does."""
     query = engine.query(name)
-    for look in (_paused, _working, _waiting, _nothing_came, _last_tuple):
+    for look in (_catching_up, _paused, _working, _waiting, _nothing_came, _last_tuple):
         found = look(engine, query)
         if found is not None:
             return found.to_data()
@@ -56,6 +57,14 @@ def why(engine: Engine, name: str) -> dict[str, Any]:
 
 
 # -- the situations, in the order in which they are looked for ---------------------------------------------------------
+
+
+def _catching_up(engine: Engine, query: Query) -> Why | None:
+    if not catching_up(query):
+        return None
+    kept = sum(reader.waiting for reader in query.entries)
+    doing = "works through its history" if query.paused is not None else f"takes over its past; {_tuples(kept)} wait"
+    return Why(f"{query.plan.name} {doing}.", "catching_up", held=kept, try_=f"millrace query show {query.plan.name}")
 
 
 def _paused(engine: Engine, query: Query) -> Why | None:
