@@ -380,8 +380,8 @@ class Engine:
                 if seam.is_gated(plan):
                     self._pause(plan.name, seam.CATCHING_UP)
                 return added
-            case HoldQuery(name):
-                return seam.hold(self, name)
+            case HoldQuery(name, keep):
+                return seam.hold(self, name) if keep else seam.let_go(self, name)
             case AdoptPast(name, past):
                 return seam.adopt(self, name, past)
             case ReplaceQuery(plan):

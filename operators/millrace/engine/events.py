@@ -155,9 +155,10 @@ class ReplaceQuery:
 
 @dataclass(frozen=True, slots=True)
 class HoldQuery:
-    """Let a query that is catching up keep what its streams take in from now on (see seam.py)."""
+    """Let a query that is catching up keep what its streams take in from now on (see seam.py), or not any more."""
 
     name: str
+    keep: bool = True
 
 
 @dataclass(frozen=True, slots=True)

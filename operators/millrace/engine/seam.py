@@ -115,6 +115,18 @@ def hold(engine: Engine, name: str) -> dict[str, Any]:
     return {"query": name, "marks": {stream: engine.source(stream).mark for stream in query.plan.reads_streams}}
 
 
+def let_go(engine: Engine, name: str) -> dict[str, Any]:
+    """Keep nothing any more: the past did not come."""
+    query = engine.query(name)
+    if not catching_up(query) or query.paused is not None:
+        raise Refuse(f"query {name} does not keep what comes", code="not_held")
+    for reader in query.entries:
+        reader.leave()
+    query.paused = CATCHING_UP
+    engine.graph.rewire()
+    return {"query": name}
+
+
 def adopt(engine: Engine, name: str, past: bytes | None) -> dict[str, Any]:
     """Take over the state of the query's twin in the past (None: it has none), and open the gates."""
     from millrace.engine import saving

@@ -497,6 +497,10 @@ class Archive:
 
     # -- views -------------------------------------------------------------------------------------
 
+    def next_seq(self, name: str) -> int:
+        """The number that the next tuple of a stream will have."""
+        return self._streams[name].next_seq
+
     def view(self, name: str) -> dict[str, Any] | None:
         """How far a stream's archive reaches, and what waits; None if it has no history."""
         at = self._streams.get(name)

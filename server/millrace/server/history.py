@@ -338,6 +338,7 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
 
     name = Name(table[SEQUENCE][0].as_py(), table[SEQUENCE][-1].as_py())
     late_rows = int(late.sum())
+    on_time = ts[~late]
     about = {
         "stream": stream.name,
         "fingerprint": stream.schema.fingerprint(),
@@ -345,6 +346,8 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
         "last_seq": name.last,
         "least_us": int(ts.min()),
         "newest_us": int(ts.max()),
+        "least_on_time_us": int(on_time.min()) if len(on_time) else None,
+        "first_arrived_us": table[ARRIVED].cast(pa.int64())[0].as_py(),
         "rows": len(ts),
         "late_rows": late_rows,
     }
