@@ -11,6 +11,7 @@ from millrace.engine.events import HoldQuery
 from millrace.protocol import Refuse
 from millrace.server import seams
 from tests.server.harness import running, served, until
+from tests.server.test_api import ask as answer
 
 NOW = 1_792_000_000_000_000
 STREAMS = """
@@ -239,3 +240,31 @@ async def test_only_a_live_query_can_be_done(daemon):
     with pytest.raises(Refuse, match="does not wait for its past"):
         await daemon.runner.command(HoldQuery("q"))
     assert json.dumps(daemon.queries())
+
+
+async def ask(*arguments):
+    status, _, body = await answer(*arguments)
+    assert status < 500
+    return body
+
+
+def test_over_http(tmp_path):
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            some(daemon, 0, 20)
+            body = {"sql": f"CREATE QUERY q AS {WINDOWS}", "margin_us": 60_000_000}
+            assert (await ask(daemon, "POST", "/api/v1/backfills", body))["state"] == "catching up"
+            await live(daemon)
+            shown = await ask(daemon, "GET", "/api/v1/queries/q")
+            assert shown["backfill"] == await ask(daemon, "GET", "/api/v1/backfills/q")
+            told = await ask(daemon, "PUT", "/api/v1/backfills/q", {"history_us": 5})
+            assert (told["history_us"], told["state"]) == (5, "catching up")
+            assert (await ask(daemon, "PUT", "/api/v1/backfills/q", {"done": True}))["state"] == "caught up"
+            assert await ask(daemon, "DELETE", "/api/v1/backfills/q") == {"query": "q", "cancelled": False}
+            assert (await ask(daemon, "GET", "/api/v1/backfills/q"))["code"] == "unknown_backfill"
+            assert (await ask(daemon, "GET", "/api/v1/queries/q"))["state"] == "running"
+            assert (await ask(daemon, "GET", "/api/v1/queries/q/explain?analyze=true"))["query"] == "q"
+            assert (await ask(daemon, "GET", "/api/v1/components/a/graph?format=mermaid"))["text"]
+            assert (await ask(daemon, "POST", "/api/v1/streams/a/archive"))["archive"]["waiting_rows"] == 0
+
+    play(run())
