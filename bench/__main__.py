@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, join, memory, punctuation, sequence, updates, wire
+from bench import aggregate, engine, ets, join, memory, punctuation, reconfigure, sequence, updates, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "join-band": lambda: join.band(1 << 18),
     "join-single": lambda: join.single(20_000),
     "join-skew": lambda: join.skew(1 << 16),
+    "join-rows": lambda: join.by_rows(1 << 15),
     "join-size": lambda: join.size((4_000, 65_536, 1_000_000)),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),
@@ -37,6 +38,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "wire-idle": lambda: wire.idle_connections(1_000),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
+    "reconfigure": lambda: reconfigure.under_load(60, 1_000, 500),
     **updates.BENCHMARKS,
 }
 

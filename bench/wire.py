@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,16 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def daemon() -> Iterator[Daemon]:
-    """A daemon of its own on free ports of the loopback, ended with SIGTERM."""
+def daemon(environment: Mapping[str, str] | None = None) -> Iterator[Daemon]:
+    """A daemon of its own on free ports of the loopback, ended with SIGTERM; `environment` has settings of it."""
     with tempfile.TemporaryDirectory() as folder:
         command = "from millrace.cli.main import main; main()"
         arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", folder]
-        with subprocess.Popen([sys.executable, "-c", command, *arguments], stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", command, *arguments],
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
+        ) as process:
             try:
                 addresses = Path(folder) / "addresses.json"
                 while not addresses.exists():

@@ -79,6 +79,19 @@ def test_a_busy_component_does_not_starve_another() -> None:
     assert rows(effects, "p") == [(1,)]
 
 
+def test_a_branch_that_never_comes_to_its_end_does_not_starve_another() -> None:
+    """Of five branches each takes a tenth of what comes in a step: together less than comes."""
+    bench = Bench("s")
+    for name in "pqrst":
+        bench.query(path(name.upper(), 2, "s"), "dfs(1)")
+    for number in range(0, 1000, 20):
+        bench.step(arrive("s", *range(number, number + 20)), budget=20)
+    operators = {operator["name"]: operator["input_tuples"] for operator in bench.engine.operators()}
+    taken = {name: operators[f"{name.upper()}.Q1"] for name in "pqrst"}
+    assert sum(taken.values()) > 400
+    assert min(taken.values()) > max(taken.values()) // 2, taken
+
+
 def test_weights_share_the_processor() -> None:
     bench = Bench("s", "t")
     bench.query(path("q", 1), "dfs(256)")

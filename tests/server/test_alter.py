@@ -2,11 +2,14 @@
 
 import asyncio
 
+import pyarrow
 import pytest
 
+from millrace.client import AsyncClient
 from millrace.engine.events import AddQuery
-from millrace.protocol import Refuse
-from tests.server.harness import lines, running, served, until
+from millrace.protocol import Refuse, Schema
+from millrace.protocol.messages import DataArrow, Error, Open, Opened
+from tests.server.harness import lines, peer, running, served, until
 
 SQL = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '1 s');
 CREATE QUERY q AS SELECT k FROM s; CREATE QUERY lost AS SELECT k, late_by_us, feed FROM s.late"""
@@ -32,14 +35,14 @@ async def test_an_alteration_is_shown_then_applied(daemon):
 @served(SQL)
 async def test_an_alteration_is_undone_with_the_rest_of_its_request(daemon, monkeypatch):
     await daemon.catalog.execute("ALTER STREAM s SET (max_skew = '5 s')")
-    obey = type(daemon.engine).obey
+    carry_out = type(daemon.engine).carry_out
 
     def stubborn(engine, body):
         if isinstance(body, AddQuery):
             raise Refuse("not today")
-        return obey(engine, body)
+        return carry_out(engine, body)
 
-    monkeypatch.setattr(type(daemon.engine), "obey", stubborn)
+    monkeypatch.setattr(type(daemon.engine), "carry_out", stubborn)
     with pytest.raises(Refuse, match="not today"):
         await daemon.catalog.execute(
             "ALTER STREAM s SET (disorder = '7 s', max_skew = 'none'); ALTER STREAM s SET (disorder = '8 s');"
@@ -75,3 +78,132 @@ def test_an_altered_stream_comes_back_as_it_was(tmp_path):
             return daemon.catalog.known.streams["s"]
 
     assert asyncio.run(first_life()) == asyncio.run(second_life())
+
+
+# -- with feeds connected ----------------------------------------------------------------------------------------------
+
+PLAIN = "CREATE STREAM s (k BIGINT, v BIGINT); CREATE QUERY q AS SELECT * FROM s"
+ADD = "ALTER STREAM s ADD COLUMN x DOUBLE"
+NARROW = Schema.of(k="bigint", v="bigint")
+WIDE = Schema.of(k="bigint", v="bigint", x="double")
+
+
+@served(PLAIN)
+async def test_a_connected_feed_goes_on_with_the_schema_that_it_opened(daemon):
+    async with peer(daemon) as old, peer(daemon) as new, lines(daemon) as nc, lines(daemon) as reader:
+        opened = await old.open()
+        assert opened.schema == NARROW
+        nc.say('{"stream": "s", "tuple": {"k": 0}}')
+        await until(lambda: daemon.engine.streams()[0]["tuples"] == 1)
+        await daemon.catalog.execute(f"{ADD}; CREATE QUERY wide AS SELECT * FROM s")
+        reader.say('{"subscribe": "wide"}')
+        await until(lambda: daemon.runner.outlets["wide"].consumers)
+
+        async def row():
+            return (await reader.hear())["row"]
+
+        old.data(0, [(1, 1)])
+        assert await row() == {"k": 1, "v": 1, "x": None}
+        batch = pyarrow.RecordBatch.from_pydict({"k": [2], "v": [2]})
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        old.say(DataArrow(0, 1, 1, sink.getvalue().to_pybytes()))
+        assert await row() == {"k": 2, "v": 2, "x": None}
+        nc.say('{"stream": "s", "tuple": {"k": 3, "x": 0.5}}')
+        assert await row() == {"k": 3, "v": None, "x": 0.5}
+        for channel, fingerprint, schema, values in (
+            (0, NARROW.fingerprint(), NARROW, (4, 4)),
+            (1, WIDE.fingerprint(), WIDE, (5, 5, 1.5)),
+            (2, None, WIDE, (6, 6, None)),
+        ):
+            new.say(Open(channel, "s", fingerprint, f"p{channel}"))
+            assert (await new.hear(Opened)).schema == schema
+            new.data(0, [values], channel)
+            assert await row() == {"k": values[0], "v": values[1], "x": (*values, None)[2]}
+        new.say(Open(3, "s", Schema.of(k="bigint", x="double").fingerprint(), "p"))
+        assert (await new.hear(Error)).code == "schema_mismatch"
+        old.data(2, [(7, 7, 7.0)])
+        assert (await old.hear(Error)).code == "bad_row", "three values in a feed that was opened with two"
+
+
+@served(SQL)
+async def test_policies_change_under_a_connected_feed(daemon):
+    async with peer(daemon) as feed, lines(daemon) as reader:
+        reader.say('{"subscribe": "q"}')
+        await until(lambda: daemon.runner.outlets["q"].consumers)
+        await feed.open()
+        feed.data(0, [(9_000_000, 1), (7_500_000, 2)])
+        await until(lambda: daemon.engine.streams()[0]["late"] == 1)
+        await daemon.catalog.execute("ALTER STREAM s SET (disorder = '5 s', max_ahead = '1 s')")
+        feed.data(2, [(9_500_000, 3), (8_000_000, 4)])
+        feed.data(4, [(2**62, 5)])
+        error = await feed.hear(Error)
+        assert (error.code, error.sequence) == ("bad_value", 4)
+        assert [(await reader.hear())["row"]["k"] for _ in range(3)] == [1, 3, 4]
+        assert daemon.engine.streams()[0]["late"] == 1
+
+
+@served(PLAIN)
+async def test_a_client_that_reconnects_sends_what_it_had_packed(daemon):
+    """The rows that wait in a client are of the schema that it opened, and so is its feed on the next connection."""
+    async with AsyncClient(f"{daemon.listen.host}:{daemon.listen.port}") as client:
+        feed = await client.open("s", producer="p")
+        await feed.send([(1, 1)])
+        await feed.flush()
+        await daemon.catalog.execute(f"{ADD}; CREATE QUERY wide AS SELECT k, x FROM s")
+        assert client._wire is not None
+        assert client._wire._transport is not None
+        client._wire._transport.abort()
+        await feed.send([(2, 2)])
+        await feed.send({"k": 3, "v": 3})
+        await feed.flush()
+        assert feed.schema == NARROW
+        await until(lambda: daemon.runner.outlets["wide"].next_sequence == 2)
+        again = await client.open("s", producer="other")
+        assert again.schema == WIDE
+
+
+def test_more_columns_are_there_again_after_a_restart_and_in_the_export(tmp_path):
+    async def first():
+        async with running(PLAIN, server={"data_dir": tmp_path}) as daemon:
+            await daemon.catalog.execute(ADD)
+            return daemon.catalog.export()
+
+    async def second():
+        async with running(server={"data_dir": tmp_path}) as daemon, peer(daemon) as old:
+            old.say(Open(0, "s", NARROW.fingerprint(), "p"))
+            assert (await old.hear(Opened)).schema == NARROW, "a client that knows the old schema comes again"
+            return daemon.catalog.export(), daemon.queries()[0]["fields"]
+
+    exported = asyncio.run(first())
+    again, fields = asyncio.run(second())
+    assert again == exported
+    assert "CREATE STREAM s (k BIGINT, v BIGINT, x DOUBLE);" in exported["sql"]
+    assert "CREATE QUERY q AS SELECT k, v FROM s;" in exported["sql"]
+    assert [field[0] for field in fields] == ["k", "v"]
+
+
+@served(SQL)
+async def test_who_reads_late_tuples_directly_is_told_to_come_again(daemon):
+    async with lines(daemon) as feeder, lines(daemon) as reader:
+        reader.say('{"subscribe": "s.late"}')
+        await until(lambda: daemon.runner.outlets["s.late"].consumers)
+        await daemon.catalog.execute("ALTER STREAM s ADD COLUMN x DOUBLE")
+        assert "subscribe again" in (await reader.hear())["error"]["text"]
+        reader.say('{"subscribe": "s.late"}')
+        await until(lambda: daemon.runner.outlets["s.late"].consumers)
+        feeder.say('{"stream": "s", "tuple": {"ts": 9000000, "k": 1}}')
+        feeder.say('{"stream": "s", "tuple": {"ts": 7000000, "k": 2, "x": 0.5}}')
+        assert (await reader.hear())["row"]["x"] == 0.5
+
+
+@served(PLAIN)
+async def test_a_column_is_shown_before_and_refused_with_nothing_changed(daemon):
+    shown, becomes = await daemon.catalog.plan(ADD)
+    assert shown == [{"kind": "alter_stream", "name": "s", "added": ["x"], "rewritten": ["q"]}]
+    assert becomes["streams"] == [{"name": "s", "change": "changes"}]
+    before = daemon.engine.save(), daemon.catalog.export()
+    with pytest.raises(Refuse, match="is nullable"):
+        await daemon.catalog.execute(f"{ADD}; ALTER STREAM s ADD COLUMN y BIGINT NOT NULL")
+    assert (daemon.engine.save(), daemon.catalog.export()) == before

@@ -131,7 +131,7 @@ def test_a_query_that_failed_does_not_begin_again_by_itself(tmp_path):
 def test_a_query_that_waits_for_a_slow_consumer_is_not_paused_for_ever(tmp_path):
     async def first(daemon):
         await daemon.catalog.execute("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")
-        daemon.runner._wait("q", True, "somebody does not keep up")
+        daemon.runner._wait(daemon.runner.outlets["q"], True, "somebody does not keep up")
         await until(lambda: daemon.queries()[0]["state"] == "paused")
         assert daemon.catalog.decisions().paused == ()
         await daemon.catalog.pause("q")
@@ -171,7 +171,7 @@ async def test_the_export_of_nothing_is_nothing(daemon):
     assert exported == {
         "sql": "",
         "statements": [],
-        "decisions": {"components": [], "paused": [], "joins": [], "queues": []},
+        "decisions": {"components": [], "paused": [], "joins": [], "queues": [], "operators": []},
         "commands": [],
     }
 
@@ -210,6 +210,11 @@ CHANGES = st.one_of(
     st.sampled_from(STREAMS).map(lambda name: ("sql", f"DROP STREAM {name}")),
     st.sampled_from(QUERIES).map(lambda name: ("sql", f"DROP QUERY {name}")),
     st.sampled_from(STREAMS).map(lambda name: ("sql", f"ALTER STREAM {name} SET (disorder = '3 s')")),
+    st.builds(
+        lambda name, to: ("sql", f"ALTER QUERY {name} RENAME TO {to}"),
+        st.sampled_from(QUERIES),
+        st.sampled_from(QUERIES),
+    ),
     st.tuples(
         st.just("strategy"),
         st.sampled_from([*STREAMS, "a.late"]),

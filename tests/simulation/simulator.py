@@ -35,11 +35,15 @@ from millrace.engine.events import (
     Event,
     FeedClosed,
     FeedOpened,
+    InsertOperator,
     Late,
+    Measured,
     PauseQuery,
     Punctuated,
     QueryFailed,
     Rejected,
+    RemoveOperator,
+    RenameQuery,
     ReplaceQuery,
     ResumeQuery,
     RowsFailed,
@@ -52,14 +56,21 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan
 from millrace.operators.batch import NO_TIME, Batch
+from millrace.operators.expression import Constant
 from millrace.operators.fork import Fork
 from millrace.operators.sink import Sink
+from millrace.operators.spec import SelectSpec
+from millrace.protocol import Type
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
-from tests.simulation.auditors import Books, Broken, grammar, quiet
+from tests.simulation import joined
+from tests.simulation.auditors import Books, Broken, faithful, grammar, quiet
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
-STRATEGIES = ("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)")
+STRATEGIES = (
+    *("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)"),
+    *("chain", "chain(1)", "chain(3)"),
+)
 
 # Steps after which an engine that still has something to do is said to run in circles.
 ENDLESS = 20_000
@@ -90,6 +101,7 @@ class Play:
         self.world = world
         self.rough = rough
         self.rng = random.Random(f"style {world.seed} {style}")
+        self._naming = random.Random(f"names {world.seed} {style}")  # of its own, so that older seeds play as they did
         self.wild = style is not None
         self.strategy = strategy
         self.engine = Engine(trace=True, thin=thin)
@@ -105,7 +117,7 @@ class Play:
         self._now = BEGIN_US
 
     def run(self) -> Outcome:
-        with grammar():
+        with grammar(), joined.small():
             self._begin()
             for said in _recut(self.world.log, self.rng) if self.wild else self.world.log:
                 self._said(said)
@@ -131,6 +143,7 @@ class Play:
             case "check" if self.rough and said is not self.world.log[-1]:
                 pass
             case "check":
+                joined.settle(self)
                 if self._wake is not None and self._wake <= self._now:
                     self._step([])
                 self._drain()
@@ -200,6 +213,12 @@ class Play:
     def _command(self, body: CommandBody, work: int | None = None) -> None:
         self._commands += 1
         self._step([Command(self._commands, body)], work=work)
+
+    def command(self, body: CommandBody) -> None:
+        self._command(body)
+
+    def step(self, events: Sequence[Event]) -> None:
+        self._step(events)
 
     def _drain(self) -> None:
         for _ in range(ENDLESS):
@@ -286,21 +305,60 @@ class Play:
             self._command(AlterStream(stream, (("propagation", rng.choice(["arcs", "punctuation"])),)))
         if rng.random() < 0.05:
             self._command(SetWeight(rng.choice(self.engine.graph.components).name, rng.randint(1, 4)))
+        if rng.random() < 0.2:
+            self._step([Measured(name, 20, rng.choice([100.0, 3_000.0, 6_000.0])) for name in self._row_operators()])
+        if rng.random() < 0.15:
+            self._put_in()
+        if rng.random() < 0.15:
+            self._take_out()
         if rng.random() < 0.1:
             self._replace_by_the_same()
         if self.rough and rng.random() < 0.15:
             self._replace_by_another()
         if rng.random() < 0.05:
             self._change_and_refuse()
+        joined.meddle(self)
+        if self._naming.random() < 0.05:
+            self._rename_and_back()
         if rng.random() < 0.1:
             self._save_and_restore()
+
+    def _put_in(self) -> None:
+        """An operator that lets everything through changes nothing of what comes out."""
+        queries = [query for query in self.engine.queries_by_name.values() if query.paused is None]
+        nodes = [node for query in queries if len(query.plan.nodes) < 12 for node in query.plan.nodes]
+        if nodes:
+            node = self.rng.choice(nodes)
+            spec = SelectSpec(Constant(Type.BOOLEAN, False, True))
+            self._edit(InsertOperator(node.name, spec, self.rng.randrange(len(node.inputs))))
+
+    def _take_out(self) -> None:
+        queries = [query for query in self.engine.queries_by_name.values() if query.paused is None]
+        edits = [edit.operator for query in queries for edit in query.plan.edits if edit.change == "insert"]
+        there = [name for name in edits if name in self.engine.graph.operators]
+        if there:
+            self._edit(RemoveOperator(self.rng.choice(there)))
+
+    def _edit(self, body: CommandBody) -> None:
+        with self.books.editing(self.engine):
+            self._command(body, work=0)
+
+    def _rename_and_back(self) -> None:
+        """Another name for a moment, perhaps over a restart, changes nothing."""
+        name = self._naming.choice([*self.engine.queries_by_name, None])
+        if name is None:
+            return
+        self._command(RenameQuery(name, f"{name}2"), work=0)
+        if self._naming.random() < 0.3:
+            self._save_and_restore()
+        self._command(RenameQuery(f"{name}2", name), work=0)
 
     def _replace_by_the_same(self) -> None:
         """A plan that differs in names, or in a map at its end, changes nothing of what comes out."""
         query = self.rng.choice(list(self.engine.queries_by_name.values()) or [None])
         if query is None or query.failed:
             return
-        plan = query.plan
+        plan = replace(query.plan, edits=())
         taken = {node.name for node in plan.nodes}
         if self.rng.random() < 0.4 and len(plan.nodes) < 12:
             plan = longer(plan)
@@ -327,6 +385,7 @@ class Play:
 
     def _change_and_refuse(self) -> None:
         """Several commands of which one is refused leave the engine as a step without any does."""
+        faithful(self.engine)
         before = self.engine.save()
         component = self.rng.choice(self.engine.graph.components).name
         commands: list[CommandBody] = [SetWeight(component, 7), SetStrategy(component, "bfs(5)"), DropQuery("nobody")]
@@ -496,7 +555,8 @@ class Expected:
         if query.name in self._paused:
             return None
         timeless = query.output.name in self.world.stamped
-        if timeless and not all(stream.mark == END for stream in self._below(query)):
+        vague = timeless or query.output.name in self.world.vague
+        if vague and not all(stream.mark == END for stream in self._below(query)):
             return None
         rows = self._compute(query).rows
         return Counter((None if timeless else ts, number, v) for ts, number, v in rows)

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, replacing, saving, seam, shadow, views
+from millrace.engine import edges, editing, failures, renaming, replacing, saving, seam, shadow, views, widening
+from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -38,12 +39,16 @@ from millrace.engine.events import (
     Heard,
     HistoryHeld,
     HoldQuery,
+    InsertOperator,
     JoinTurned,
     Late,
     Measured,
     PauseQuery,
     Punctuated,
     Rejected,
+    RemoveOperator,
+    RenameQuery,
+    ReplaceOperator,
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
@@ -146,7 +151,9 @@ class Engine:
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
         self._history_held: dict[str, None] = {}
-        self._remembering = 0
+        self.chains = Chains()
+        self.remembering: dict[str, Query] = {}
+        self._owners: dict[Operator, list[Query]] | None = None
 
     # -- the one door --------------------------------------------------------------------------------------------------
 
@@ -165,13 +172,18 @@ class Engine:
                 else:
                     effects.orders.append(Rejected(event, refused))
         self.time.ring(effects)
+        if self.graph.chained:
+            self.chains.decide(self, effects)
         self._work(effects, budget, executions)
         if self._owing:
             self._grant(effects)
         wake_us = self.time.timers.first()
         if wake_us is not None:
             effects.orders.append(WakeAt(wake_us))
-        effects.more = any(component.busy() for component in self.graph.components)
+        for component in self.graph.components:
+            if component.busy():
+                effects.more = True
+                break
         return effects
 
     def _take(self, event: Event, effects: Effects) -> None:
@@ -189,6 +201,7 @@ class Engine:
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
                     measured.measured(event.tuples, event.us)
+                    self.graph.component_of(measured).worked_us += event.us
             case FeedOpened():
                 self._open_feed(event, effects)
             case FeedClosed():
@@ -216,10 +229,12 @@ class Engine:
                 self.time.keep_beating()
 
     def _arrive(self, event: Arrived, effects: Effects) -> None:
-        stream = self._stream(event.stream)
+        stream = self.streams_by_name.get(event.stream) or self._stream(event.stream)
         batch = event.batch
-        if not len(batch):
+        if not len(batch.ts):
             return
+        if len(batch.columns) < len(stream.definition.schema):
+            batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
         now_us = self.moment.now_us
         source = stream.source
         late, far = source.arrive(event.feed, batch, now_us, self.time.heard_us)
@@ -287,8 +302,8 @@ class Engine:
         """Give the components their turns, by weighted deficit, until the budget is used or nothing is left to do."""
         components = self.graph.components
         worked = [component for component in components if component.busy()]
-        while budget > 0 and executions > 0:
-            component = self._next_component(components)
+        while worked and budget > 0 and executions > 0:
+            component = worked[0] if len(worked) == 1 else self._next_component(components)
             if component is None:
                 break
             if component.deficit <= 0:
@@ -304,12 +319,17 @@ class Engine:
             )
             if component.failed is not None:
                 failures.broken(self, component, effects)
-            component.deficit = component.deficit - used if component.busy() else 0
+            left = component.busy()
+            component.deficit = component.deficit - used if left else 0
             if component.deficit <= 0:
                 self._turn += 1
+            if not left and len(worked) == 1:
+                break  # no other has had anything to do, and none gets it from this one
             budget -= used
             executions -= done
-        if self._remembering:
+            if budget <= 0:
+                component.rotate()
+        if self.remembering:
             failures.check_states(self, worked, effects)
             self._tell_turns(worked, effects)
         for component in worked:
@@ -318,10 +338,10 @@ class Engine:
 
     def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
         for component in worked:
-            for waiter in component.waiters:
-                if isinstance(waiter, Join) and waiter.tempo.untold:
-                    for switch in waiter.tempo.tell():
-                        effects.orders.append(JoinTurned(waiter.name, switch.mode, switch._asdict()))
+            for join in component.joins:
+                if join.tempo.untold:
+                    for switch in join.tempo.tell():
+                        effects.orders.append(JoinTurned(join.name, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""
@@ -338,7 +358,7 @@ class Engine:
         A stream that a blocked operator waits for gets credit all the same: what it brings is what frees the rest.
         """
         kept: dict[str, None] = {}
-        withheld = failures.withheld(self) if self._remembering else {}
+        withheld = failures.withheld(self) if self.remembering else {}
         for name in self._owing:
             stream = self.streams_by_name.get(name)
             if stream is None:
@@ -365,14 +385,32 @@ class Engine:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def obey(self, body: CommandBody) -> Any:
-        """Carry out a command, or refuse it with nothing changed."""
+        """Carry out a command, or refuse it with nothing changed; the answer."""
+        try:
+            return self._told(body, self.carry_out(body))
+        finally:
+            self.graph.derive()
+
+    def _told(self, body: CommandBody, answer: Any) -> Any:
+        """An answer with the components that queries have come into, which are found when all is done."""
+        match body:
+            case Change(commands):
+                return [self._told(command, part) for command, part in zip(commands, answer, strict=True)]
+            case AddQuery(plan) | ReplaceQuery(plan) if plan.name in self.queries_by_name:
+                sink = self.queries_by_name[plan.name].sink
+                return {**answer, "component": self.graph.component_of(sink).name}
+            case _:
+                return answer
+
+    def carry_out(self, body: CommandBody) -> Any:
+        """The same, and what follows from it for the graph is left for later: other commands may come first."""
         match body:
             case Change(commands):
                 return self._change(commands)
             case AddStream(definition):
                 return self._add_stream(definition)
-            case AlterStream(name, changes, sql):
-                return self._alter_stream(name, dict(changes), sql)
+            case AlterStream():
+                return self._alter_stream(body)
             case DropStream(name):
                 return self.drop_stream(name)
             case AddQuery(plan, strategy):
@@ -387,6 +425,9 @@ class Engine:
             case ReplaceQuery(plan):
                 seam.refuse_catching_up(self.query(plan.name))
                 return replacing.replace_query(self, plan)
+            case RenameQuery(name, to, texts):
+                seam.refuse_catching_up(self.query(name))
+                return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
             case PauseQuery(name, reason):
@@ -410,6 +451,12 @@ class Engine:
                 return self._set_weight(name, weight)
             case SetOrder(query, order, alpha):
                 return self._set_order(query, order, alpha)
+            case InsertOperator():
+                return editing.insert(self, body)
+            case RemoveOperator():
+                return editing.remove(self, body)
+            case ReplaceOperator():
+                return editing.exchange(self, body)
 
     def _change(self, commands: Sequence[CommandBody]) -> list[Any]:
         """Several commands as one: all of them are obeyed, or none is.
@@ -421,7 +468,7 @@ class Engine:
         obeyed: list[Any] = []
         try:
             for command in commands:
-                obeyed.append(self.obey(command))  # noqa: PERF401 - what is obeyed before a refusal counts
+                obeyed.append(self.carry_out(command))  # noqa: PERF401 - what is obeyed before a refusal counts
         except Refuse as refused:
             if obeyed:
                 raise shadow.disagree(refused) from refused
@@ -433,7 +480,7 @@ class Engine:
         return shadow.plan(self, commands)
 
     def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
-        self._refuse_taken(definition.name)
+        self.refuse_taken(definition.name)
         self.make_stream(definition)
         return {"stream": definition.name}
 
@@ -446,12 +493,16 @@ class Engine:
             self.graph.punctuating[source] = None
         self.graph.add([source])
 
-    def _alter_stream(self, name: str, changes: dict[str, Any], sql: str | None) -> dict[str, Any]:
+    def _alter_stream(self, body: AlterStream) -> dict[str, Any]:
+        name, changes = body.name, dict(body.changes)
         stream = self._stream(name)
         unknown = [option for option in changes if option not in POLICIES]
         if unknown:
             raise Refuse(f"stream {name}: {names(unknown)} cannot be changed while it runs", code="not_a_policy")
-        kept = stream.definition.sql if sql is None else sql
+        widening.check(stream.definition, body.fields)
+        kept = stream.definition.sql if body.sql is None else body.sql
+        if body.fields:
+            widening.widen(self, stream, body.fields, dict(body.texts))
         stream.definition = definition = replace(stream.definition, **changes, sql=kept)
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
@@ -459,7 +510,7 @@ class Engine:
             self.graph.punctuating[stream.source] = None
         self.time.timers.unset("beat", name)
         self.graph.rewire()
-        return {"stream": name, "changed": sorted(changes)}
+        return {"stream": name, "changed": sorted(changes), "added": [field.name for field in body.fields]}
 
     def drop_stream(self, name: str) -> dict[str, Any]:
         self._stream(name)
@@ -480,16 +531,16 @@ class Engine:
         return {"stream": name}
 
     def _add_query(self, plan: QueryPlan, strategy: str | None) -> dict[str, Any]:
-        self._refuse_taken(plan.name)
+        self.refuse_taken(plan.name)
         chosen = None if strategy is None else Strategy.parse(strategy)
         added = self.add_late_streams(plan)
         try:
-            query = self.make_query(plan, chosen)
+            self.make_query(plan, chosen)
         except Refuse:
             for name in added:
                 self.drop_stream(name)
             raise
-        return {"query": plan.name, "component": self.graph.component_of(query.sink).name}
+        return {"query": plan.name}
 
     def add_late_streams(self, plan: QueryPlan) -> list[str]:
         """A side stream of late tuples exists from the first query that reads it on."""
@@ -508,7 +559,7 @@ class Engine:
         self.build_nodes(plan, made, entries)
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
-        self._remembering += query.remembers
+        self.queries_changed()
         self.graph.add([*made.values(), sink], chosen)
         return query
 
@@ -547,14 +598,28 @@ class Engine:
     def became(self, query: Query, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
         """A query has another plan and other operators, which stand in the graph already; queries stand in the order of
         their operators, as they will in a restored engine."""
-        self._remembering -= query.remembers
         query.become(plan, operators, entries)
-        self._remembering += query.remembers
         age = {operator: position for position, operator in enumerate(self.graph.operators.values())}
         self.queries_by_name = dict(sorted(self.queries_by_name.items(), key=lambda item: age[item[1].operators[0]]))
+        self.queries_changed()
+
+    def queries_changed(self) -> None:
+        """Queries or their operators are others than before: what is looked up of them is found anew."""
+        self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
+        self._owners = None
+
+    def owners(self, operator: Operator) -> list[Query]:
+        """The queries that an operator belongs to, in the order of their making; a source belongs to nobody."""
+        if self._owners is None:
+            self._owners = {}
+            for query in self.queries_by_name.values():
+                for member in (*query.operators, query.sink):
+                    self._owners.setdefault(member, []).append(query)
+        return self._owners.get(operator, [])
 
     def costs_move(self, names_after: Mapping[str, str | None]) -> None:
         """What operators have cost goes with their names; None are gone."""
+        self.chains.move(names_after)
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
@@ -586,16 +651,16 @@ class Engine:
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
         del self.queries_by_name[name]
-        self._remembering -= query.remembers
+        self.queries_changed()
         if query.paused is None:
             for reader in query.entries:
                 reader.buffer.detach(reader)
         for operator in query.operators:
             for reader in list(operator.output.readers):
                 operator.output.detach(reader)
-            self.costs.pop(operator.name, None)
             if isinstance(operator, Prone):
                 operator.clear()
+        self.costs_move({operator.name: None for operator in query.operators})
         self.graph.remove([*query.operators, query.sink])
         return {"query": name}
 
@@ -644,12 +709,12 @@ class Engine:
     def _set_weight(self, name: str, weight: int) -> dict[str, Any]:
         if weight < 1:
             raise Refuse(f"component {name}: a weight is a whole number from 1, got {weight}")
-        self.graph.component(name).weight = weight
+        self.graph.set_weight(name, weight)
         return {"component": name, "weight": weight}
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
-    def _refuse_taken(self, name: str) -> None:
+    def refuse_taken(self, name: str) -> None:
         if name in self.streams_by_name:
             raise Refuse(f"there is a stream {name} already", code="exists")
         if name in self.queries_by_name:
@@ -691,9 +756,9 @@ class Engine:
     def operators(self) -> list[dict[str, Any]]:
         return views.operators(self)
 
-    def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, in a sentence and as data."""
-        return why(self, query)
+    def why(self, query: str, now_us: int | None = None) -> dict[str, Any]:
+        """What keeps a query from giving rows, in a sentence and as data; the clock may have gone on meanwhile."""
+        return why(self, query, now_us)
 
     def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
         """How far behind the results of an operator's update queue are, with the keys that wait longest."""
@@ -702,6 +767,10 @@ class Engine:
     def stale(self, stream: str, worst: int = 10) -> list[dict[str, Any]]:
         """The same of every update queue that a stream's tuples go through."""
         return edges.stale(self, stream, worst)
+
+    def older(self, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
+        """What has waited in a query for longer: update keys, where an edge knows them, and the age of the oldest."""
+        return edges.older(self, query, now_us, than_us)
 
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}

@@ -97,6 +97,10 @@ class StreamDefinition:
         ]
         return StreamDefinition(f"{self.name}.late", Schema((*self.schema, *own)))
 
+    def with_fields(self, fields: Iterable[Field]) -> StreamDefinition:
+        """The stream with more fields behind its own."""
+        return replace(self, schema=Schema((*self.schema, *fields)))
+
     @property
     def source(self) -> str:
         return f"{self.name}.source"
@@ -162,13 +166,34 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of one operator that an admin has made to a query's plan while it ran (editing.py).
+
+    `where` is the text of a select's predicate; `before` and `input` say where an operator was put in.
+    """
+
+    change: Literal["insert", "remove", "replace"]
+    operator: str
+    spec: Spec | None = None
+    where: str | None = None
+    before: str | None = None
+    input: int = 0
+
+    def moved(self, before: str, after: str) -> Edit:
+        """The same when a query has another name."""
+        behind = None if self.before is None else moved_name(self.before, before, after)
+        return replace(self, operator=moved_name(self.operator, before, after), before=behind)
+
+
+@dataclass(frozen=True, slots=True)
 class QueryPlan:
     """A query ready to run. Nodes come after the nodes they read; `output` is the operator whose rows are the result.
 
     An input that is no node of the plan is a stream's source (`packets.source`) or another query's output operator.
     `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile. `update_key` is that of
     an update stream: a row replaces the one before it with the same values there. Other results have None. `warnings`
-    say what its author should think about, `notes` how it was understood.
+    say what its author should think about, `notes` how it was understood. `edits` are what has been changed of the
+    operators since, in order.
     """
 
     name: str
@@ -182,6 +207,7 @@ class QueryPlan:
     update_key: tuple[str, ...] | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
 
     @property
     def sink(self) -> str:
@@ -194,6 +220,39 @@ class QueryPlan:
             for node in self.nodes
         )
         return replace(self, nodes=nodes)
+
+    def reading_of(self, operator: str, before: Schema, after: Schema) -> QueryPlan:
+        """The same plan, reading the same fields of an operator outside of it that gives more now."""
+        nodes = list(self.nodes)
+        for number, node in enumerate(nodes):
+            for position, name in enumerate(node.inputs):
+                if name == operator:
+                    edge = nodes[number].edge(position).within(before, after)
+                    nodes[number] = nodes[number].with_edge(position, edge)
+        return replace(self, nodes=tuple(nodes))
+
+    def renamed(self, before: str, after: str) -> QueryPlan:
+        """The same plan where a query, this one or one that it reads, has another name."""
+
+        def moved(operator: str) -> str:
+            return moved_name(operator, before, after)
+
+        nodes = tuple(
+            replace(node, name=moved(node.name), inputs=tuple(map(moved, node.inputs))) for node in self.nodes
+        )
+        return replace(
+            self,
+            name=after if self.name == before else self.name,
+            nodes=nodes,
+            output=moved(self.output),
+            edits=tuple(edit.moved(before, after) for edit in self.edits),
+            reads_queries=tuple(after if name == before else name for name in self.reads_queries),
+        )
+
+
+def moved_name(operator: str, before: str, after: str) -> str:
+    """An operator's name when its query has another; those of others stay."""
+    return after + operator[len(before) :] if operator.startswith(f"{before}.") else operator
 
 
 class Namer:

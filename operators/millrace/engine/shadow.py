@@ -6,7 +6,7 @@ refuse, and what it shows is what happens. Its operators are those of the engine
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,9 +14,8 @@ from millrace.engine.component import Component
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.saving import definitions
 from millrace.operators.fork import Fork
-from millrace.operators.gate import Gate
-from millrace.operators.join import Join
 from millrace.operators.operator import Operator
+from millrace.operators.sink import Sink
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
@@ -29,24 +28,21 @@ Fate = Literal["stays", "changes", "appears", "goes"]
 def shadow_of(engine: Engine) -> Engine:
     """The same streams, queries, strategies, break points, weights and pauses, and nothing in them."""
     made = type(engine)(thin=engine.graph.thin, credit=engine.credit, most_queued=engine.most_queued)
-    with made.graph.still():
-        for definition in definitions(engine):
-            if isinstance(definition, StreamDefinition):
-                made.make_stream(definition)
-            else:
-                made.make_query(definition)
+    for definition in definitions(engine):
+        if isinstance(definition, StreamDefinition):
+            made.make_stream(definition)
+        else:
+            made.make_query(definition)
+    for mine, its in zip(engine.graph.operators.values(), made.graph.operators.values(), strict=True):
+        its.decide_as(mine)
+        if not isinstance(its, Sink):
+            its.output.stand_as(mine.output)
     for name, query in engine.queries_by_name.items():
-        if query.paused is not None:
-            for reader in made.queries_by_name[name].entries:
-                reader.leave()
         twin = made.queries_by_name[name]
+        if query.paused is not None:
+            for reader in twin.entries:
+                reader.leave()
         twin.paused, twin.failed = query.paused, query.failed
-        for mine, its in zip(query.operators, twin.operators, strict=True):
-            if isinstance(mine, Gate) and isinstance(its, Gate):
-                its.closed = mine.closed
-            if isinstance(mine, Join) and isinstance(its, Join):
-                its.set_order(mine.order, mine.tempo.alpha)
-        twin.sink.watched = query.sink.watched
     made.graph.decide_as(engine.graph)
     return made
 
@@ -55,7 +51,7 @@ def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
     """Refuse what cannot be obeyed as a whole; the engine itself is not touched."""
     shadow = shadow_of(engine)
     for command in commands:
-        shadow.obey(command)
+        shadow.carry_out(command)
 
 
 def plan(engine: Engine, commands: Sequence[CommandBody]) -> dict[str, Any]:
@@ -63,7 +59,7 @@ def plan(engine: Engine, commands: Sequence[CommandBody]) -> dict[str, Any]:
     shadow = shadow_of(engine)
     before = _Picture.of(shadow)
     for command in commands:
-        shadow.obey(command)
+        shadow.carry_out(command)
     after = _Picture.of(shadow)
     return {
         "streams": _fates(before.streams, after.streams),
@@ -146,15 +142,27 @@ def _fate(name: str, before: Mapping[str, object], after: Mapping[str, object]) 
 
 def _queries(engine: Engine, before: _Picture, after: _Picture) -> list[dict[str, Any]]:
     found = []
-    for name in {**before.queries, **after.queries}:
-        was, now = before.queries.get(name), after.queries.get(name)
+    for old, name in _pairs(before, after):
+        was, now = before.queries.get(old or ""), after.queries.get(name or "")
         operators = [*(() if was is None else was[1]), *(() if now is None else now[1])]
         parts = [_operator(engine, one, before, after) for one in dict.fromkeys(operators)]
         fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
         if was is not None and now is not None and (was[0] != now[0] or any(p["change"] != "stays" for p in parts)):
             fate = "changes"
-        found.append({"name": name, "change": fate, "operators": parts})
+        renamed = old if name is not None and old != name else None
+        found.append({"name": name or old, "was": renamed, "change": fate, "operators": parts})
     return found
+
+
+def _pairs(before: _Picture, after: _Picture) -> Iterator[tuple[str | None, str | None]]:
+    """Each query's name before and after; the sink is what stays the same of a query."""
+    names = {operators[-1]: name for name, (_, operators) in after.queries.items()}
+    kept = {operators[-1]: name for name, (_, operators) in before.queries.items()}
+    for sink, name in kept.items():
+        yield name, names.get(sink)
+    for sink, name in names.items():
+        if sink not in kept:
+            yield None, name
 
 
 def _operator(engine: Engine, operator: Operator, before: _Picture, after: _Picture) -> dict[str, Any]:

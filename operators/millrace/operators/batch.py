@@ -59,7 +59,8 @@ _INT64: Final = np.dtype(np.int64)
 
 def constant_int64(value: int, count: int) -> Int64s:
     """An array of `count` equal integers that stores one: eight bytes however long it is."""
-    one = np.array((value,), _INT64)
+    one = np.empty(1, _INT64)
+    one[0] = value
     return one if count == 1 else np.ndarray((count,), _INT64, one, 0, (0,))
 
 
@@ -175,6 +176,26 @@ class Batch:
         """The same rows as they reached the engine at this time, stamped anew if times are given."""
         arrival = constant_int64(arrival_us, len(self.ts))
         return Batch(self.schema, self.ts if ts is None else ts, self.columns, self.valid, arrival)
+
+    def narrowed(self, schema: Schema, columns: Sequence[int]) -> Batch:
+        """These columns alone."""
+        found = [self.columns[at] for at in columns]
+        return Batch(schema, self.ts, found, [self.valid[at] for at in columns], self.arrival)
+
+    def widened(self, schema: Schema) -> Batch:
+        """The same rows with more fields, which are null."""
+        count, at = len(self.ts), {name: position for position, name in enumerate(self.schema.names)}
+        columns: list[Values] = []
+        valid: list[Bools | None] = []
+        for field in schema:
+            position = at.get(field.name)
+            if position is None:
+                columns.append(np.full(count, FILLERS[field.type], DTYPES[field.type]))
+                valid.append(np.zeros(count, np.bool_))
+            else:
+                columns.append(self.columns[position])
+                valid.append(self.valid[position])
+        return Batch(schema, self.ts, columns, valid, self.arrival)
 
     def renamed(self, schema: Schema) -> Batch:
         """The same rows under a schema of equal types."""

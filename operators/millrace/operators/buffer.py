@@ -49,18 +49,22 @@ class Reader:
     flag). `grain` is what its operator, and whoever reads that one, declares to have a use for.
 
     absorbs   whether it takes what is put at once, into a queue of its own (queues/reader.py)
+    columns   positions of the fields that it reads, if the arc has got more since its operator was made
+    schema    of what it takes
     """
 
     __slots__ = (
         "_offset",
         "_segment",
         "buffer",
+        "columns",
         "consumer",
         "grain",
         "home",
         "passed",
         "peak",
         "punctuations",
+        "schema",
         "since_us",
         "skipped",
         "taken",
@@ -70,9 +74,13 @@ class Reader:
 
     absorbs: ClassVar[bool] = False
 
-    def __init__(self, buffer: Buffer, since_us: int | None = None) -> None:
+    def __init__(self, buffer: Buffer, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> None:
         self.home = buffer
         self.buffer = buffer
+        self.schema = buffer.schema
+        self.columns: tuple[int, ...] | None = None
+        if columns is not None:
+            self.narrow(columns)
         self.consumer: Operator | None = None
         self.grain = EVERY
         self.passed = self.told = BEGINNING
@@ -80,6 +88,12 @@ class Reader:
         self.skipped = 0
         self.since_us = since_us
         self.jump()
+
+    def narrow(self, columns: tuple[int, ...]) -> None:
+        """Read these fields of the arc and no other."""
+        fields = self.home.schema.fields
+        self.columns = columns
+        self.schema = Schema(tuple(fields[at] for at in columns))
 
     def jump(self) -> None:
         """To the end of the buffer: nothing that is there now will be read, its promise holds."""
@@ -114,6 +128,9 @@ class Reader:
 
     def let_go(self) -> None:
         """Let go of what it alone holds, when it leaves the arc."""
+
+    def disorder(self) -> None:
+        """What is put from now on comes in any order of time."""
 
     @property
     def ordered(self) -> bool:
@@ -184,7 +201,7 @@ class Reader:
                 buffer.gauge.bytes -= count * buffer.width
             else:
                 buffer.release()
-            return batch if self.since_us is None else self._admitted(batch)
+            return batch if self.since_us is None and self.columns is None else self._admitted(batch)
         if count < left:
             batch = batch.slice(self._offset, self._offset + count)
             self._offset += count
@@ -213,7 +230,9 @@ class Reader:
         self.buffer.release()
 
     def _admitted(self, batch: Batch) -> Batch:
-        """Without the tuples older than the reader's own beginning."""
+        """Without the tuples older than the reader's own beginning, and without the fields that it does not know."""
+        if self.columns is not None:
+            batch = batch.narrowed(self.schema, self.columns)
         if self.since_us is None:
             return batch
         fresh = batch.ts >= self.since_us
@@ -231,6 +250,14 @@ class Reader:
     def last_told(self) -> int:
         """The last punctuation that it was given."""
         return self.punctuations[-1][1] if self.punctuations else self.passed
+
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        """What has waited for longer, by update key if one is known here: the age of the oldest."""
+        if self.buffer.end == self.taken:
+            return []
+        arrival = self.buffer.segments[self._segment - self.buffer.first].arrival
+        age = now_us - int(arrival[self._offset])
+        return [((), age)] if age > than_us else []
 
     def low_water(self) -> int:
         """What holds for every tuple that this reader has not taken."""
@@ -322,9 +349,9 @@ class Buffer:
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
-    def attach(self, since_us: int | None = None) -> Reader:
+    def attach(self, since_us: int | None = None, columns: tuple[int, ...] | None = None) -> Reader:
         """A new reader, which begins at the end."""
-        reader = Reader(self, since_us)
+        reader = Reader(self, since_us, columns)
         self.readers.append(reader)
         return reader
 
@@ -366,10 +393,29 @@ class Buffer:
         old.release()
         self.release()
 
+    def widen(self, schema: Schema) -> None:
+        """More fields from now on; what lies here gets them too, and they are null."""
+        self.segments = deque(batch.widened(schema) for batch in self.segments)
+        queued = sum(map(len, self.segments))
+        self.gauge.add(-queued, self.width)
+        self.schema, self.width = schema, 16 + 8 * len(schema)
+        self.gauge.add(queued, self.width)
+
     def keep_above(self, floor_us: int) -> None:
         """Stand by a promise that was made before: what comes below it is left out and counted."""
         if floor_us > self.promise:
             self.promise = self.floor = floor_us
+
+    def disorder(self) -> None:
+        """From now on tuples come in any order; none of them is below what is promised."""
+        self.ordered = False
+        for reader in self.readers:
+            reader.disorder()
+
+    def stand_as(self, other: Buffer) -> None:
+        """Take over what is known of another arc's tuples, and none of them: whether they are in order, what was
+        promised."""
+        self.ordered, self.promise = other.ordered, other.promise
 
     def _above_floor(self, batch: Batch) -> Batch:
         kept = batch.take(batch.ts >= self.floor)
@@ -437,6 +483,9 @@ class Buffer:
         self.floor = BEGINNING
         if not self.wanted or value_us < self._due:
             return False
+        if self.grain.every:
+            self._tell(value_us)
+            return True
         self._due = self.grain.above(before)
         if value_us < self._due:
             return False
@@ -498,10 +547,12 @@ class Buffer:
     def save(self) -> list[Any]:
         wish = [self.wanted, self.grain.save()]
         floor = [self.floor, self.left_out]
-        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise, wish, floor]
+        held = [batch.save() for batch in self.segments]
+        return [held, self.first, self.end, self.promise, wish, floor, self.ordered]
 
     def restore(self, data: Sequence[Any]) -> None:
-        segments, self.first, self.end, self.promise, (self.wanted, grain), (self.floor, self.left_out) = data
+        segments, self.first, self.end, self.promise, (self.wanted, grain), floor, self.ordered = data
+        self.floor, self.left_out = floor
         self.grain = Grain.restore(grain)
         self._due = BEGINNING
         self.segments = deque(Batch.restore(batch) for batch in segments)

@@ -14,6 +14,7 @@ from millrace.operators.newest import NewestWindowAggregate
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.retime import Retime
 from millrace.operators.running import build_running
+from millrace.operators.sample import Sample
 from millrace.operators.select import Select
 from millrace.operators.sequence import build_sequence
 from millrace.operators.sort import Sort
@@ -25,6 +26,7 @@ from millrace.operators.spec import (
     MapSpec,
     RetimeSpec,
     RowWindow,
+    SampleSpec,
     SelectSpec,
     SequenceSpec,
     SessionWindow,
@@ -48,7 +50,7 @@ def build(
     `since_us` is from when on its query reads, if there was something to read before.
     """
     output = Buffer(
-        spec.schema([reader.buffer.schema for reader in inputs]),
+        spec.schema([reader.schema for reader in inputs]),
         ordered=gives_order(spec, [reader.ordered for reader in inputs]),
         gauge=gauge,
     )
@@ -58,6 +60,8 @@ def build(
             operator = Select(name, spec, inputs, output)
         case GateSpec():
             return Gate(name, inputs, output)  # which promises nothing before it is open
+        case SampleSpec():
+            operator = Sample(name, spec, inputs, output)
         case MapSpec():
             operator = Map(name, spec, inputs, output)
         case FilterSpec():

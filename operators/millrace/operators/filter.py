@@ -36,7 +36,7 @@ class Shown(State):
         self._spec = spec
         self._operator = operator
         self._test = compile_predicate(spec.predicate)
-        self._newest = Newest(operator.inputs[0].buffer.schema, spec.key)
+        self._newest = Newest(operator.inputs[0].schema, spec.key)
         self._shown = np.zeros(0, np.uint8)
 
     def consume(self, batch: Batch) -> Batch | None:
@@ -58,8 +58,7 @@ class Shown(State):
         if errors is not None and gone is not None:
             errors = without(errors, gone)
         if errors is not None:
-            self._operator.counts.errors += int(errors.rows.sum())
-            self._operator.counts.last_error = errors.reason
+            self._operator.failed(int(errors.rows.sum()), errors.reason)
         if passing is None:
             passing = np.ones(len(batch), np.bool_)
         return (passing if gone is None else passing & ~gone).astype(np.uint8)

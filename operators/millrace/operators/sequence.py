@@ -49,7 +49,8 @@ class FollowedBy(Waiting):
     def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
         self._spec = spec
-        schemas = [reader.buffer.schema for reader in inputs]
+        self.last_us = BEGINNING  # the newest time taken
+        schemas = [reader.schema for reader in inputs]
         assert all(one.type is other.type for one, other in spec.keys), f"{name}: keys of different types"
         self._keys = [compile_columns([pair[side] for pair in spec.keys]) for side in (0, 1)]
         self._tested = spec.tested or spec.columns
@@ -189,15 +190,10 @@ class FollowedBy(Waiting):
         return made, masks
 
     def _filler(self, position: int) -> Any:
-        return 0 if position == TIME else FILLERS[self.inputs[0].buffer.schema.fields[position].type]
+        return 0 if position == TIME else FILLERS[self.inputs[0].schema.fields[position].type]
 
     def _fail(self, errors: Errors) -> None:
         self.failed(int(errors.rows.sum()), errors.reason)
-
-    def failed(self, count: int, reason: str) -> None:
-        """Count rows that could not be computed; they are dropped, the others go on."""
-        self.counts.errors += count
-        self.counts.last_error = reason
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -214,10 +210,10 @@ class FollowedBy(Waiting):
         self._firsts.clear()
 
     def save(self) -> Any:
-        return [super().save(), self._firsts.save()]
+        return [super().save(), self._firsts.save(), self.last_us]
 
     def restore(self, data: Any) -> None:
-        saved, firsts = data
+        saved, firsts, self.last_us = data
         super().restore(saved)
         self._firsts.restore(firsts)
 
@@ -321,6 +317,8 @@ class Absence(FollowedBy):
     The end of the oldest is a need: B's promise past it. Until a row at or past that end has come, this is no
     idle-waiting: the time is simply not over. The output is in order of time; at equal times in A's order of arrival.
     """
+
+    paced = True
 
     def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, spec, inputs, output, moment)

@@ -62,6 +62,7 @@ class Source(Operator):
 
     mark     no later tuple is on time below it; the least over the feeds, and never going back
     newest   the newest time taken in so far; `last_us` is when the last tuple came
+    late_by_max_us   how far below the mark the latest of the late tuples was
     arcs     where a promise that comes without tuples goes, past the operators that do not need it
     judged   what the last arrival came to, for the history of streams that have one
     """
@@ -78,7 +79,7 @@ class Source(Operator):
         self.feeds = Feeds()
         self.arcs: tuple[Arc, ...] = ()
         self.judged: Judged | None = None
-        self.late = self.broken = self.far = 0
+        self.late = self.broken = self.far = self.late_by_max_us = 0
         self.punctuations = dict.fromkeys(CAUSES, 0)
         if clocking.timestamps == "latent":
             output.promise = ANY_TIME
@@ -114,7 +115,7 @@ class Source(Operator):
 
         Returns those that were late, and those too far in the future to be believed.
         """
-        feed = self.feeds.get(feed_name) or self.open(feed_name)
+        feed = self.feeds.by_name.get(feed_name) or self.open(feed_name)
         count = len(batch.ts)
         self.last_us = now_us
         feed.tuples += count
@@ -148,7 +149,7 @@ class Source(Operator):
 
     def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
         far = None
-        newest = int(batch.ts[-1])
+        newest: int = batch.ts.item(-1)
         rising = len(batch.ts) == 1 or not (batch.ts[1:] < batch.ts[:-1]).any()
         if not rising:
             newest = int(batch.ts.max())
@@ -161,7 +162,7 @@ class Source(Operator):
             marks = self._marks_met(feed, batch.ts)
             self.judged = Judged(batch, batch.ts < marks, marks)
         late = None
-        if not (rising and batch.ts[0] >= self.mark):
+        if not (rising and batch.ts.item(0) >= self.mark):
             late, batch = self._late(feed, batch)
         if len(batch.ts):
             self._queue(batch, newest)
@@ -171,7 +172,9 @@ class Source(Operator):
                 if feed.held_since is not None:
                     feed.held_since = heard_us
             if self.clocking.by_tuples:
-                self.promise(feed, max(newest - self.clocking.disorder_us, BEGINNING), "tuple")
+                bound = max(newest - self.clocking.disorder_us, BEGINNING)
+                if bound > feed.mark:
+                    self.promise(feed, bound, "tuple")
         return late, far
 
     def _late(self, feed: Feed, batch: Batch) -> tuple[Refused | None, Batch]:
@@ -184,6 +187,7 @@ class Source(Operator):
         feed.late += len(late.batch)
         feed.broken += broken
         self.late += len(late.batch)
+        self.late_by_max_us = max(self.late_by_max_us, int((late.marks - late.batch.ts).max()))
         self.broken += broken
         return late, batch.take(~below)
 
@@ -250,10 +254,11 @@ class Source(Operator):
         return self.output.promise
 
     def save(self) -> list[Any]:
-        counts = [self.late, self.broken, self.far, list(self.punctuations.values())]
+        counts = [self.late, self.broken, self.far, self.late_by_max_us, list(self.punctuations.values())]
         return [self.mark, self.newest, self.last_us, self.feeds.save(), counts]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.mark, self.newest, self.last_us, feeds, (self.late, self.broken, self.far, punctuations) = data
+        self.mark, self.newest, self.last_us, feeds, counts = data
+        self.late, self.broken, self.far, self.late_by_max_us, punctuations = counts
         self.feeds.restore(feeds)
         self.punctuations = dict(zip(CAUSES, punctuations, strict=True))

@@ -1,5 +1,6 @@
 """SQL: text to statements (`parse`), statements to plans and definitions (`plan`). Nothing here runs anything."""
 
+from millrace.sql.arcs import condition
 from millrace.sql.errors import SqlError
 from millrace.sql.explain import equality, explain, show
 from millrace.sql.parser import parse
@@ -12,6 +13,7 @@ from millrace.sql.planned import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
 )
 from millrace.sql.planner import plan, plan_all
@@ -26,9 +28,11 @@ __all__ = [
     "DropStatement",
     "Explain",
     "Planned",
+    "RenameStatement",
     "SinkDefinition",
     "SqlError",
     "Statement",
+    "condition",
     "equality",
     "explain",
     "parse",

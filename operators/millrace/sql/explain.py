@@ -106,7 +106,7 @@ def _schemas(plan: QueryPlan, catalog: Catalog) -> dict[str, Schema]:
     found = {stream.source: stream.schema for stream in map(catalog.stream, plan.reads_streams)}
     found |= {query.output: query.schema for query in map(catalog.queries.__getitem__, plan.reads_queries)}
     for node in plan.nodes:
-        found[node.name] = node.spec.schema([found[name] for name in node.inputs])
+        found[node.name] = node.spec.schema([node.edge(at).reads(found[name]) for at, name in enumerate(node.inputs)])
     return found
 
 

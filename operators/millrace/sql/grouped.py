@@ -17,6 +17,7 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
 from millrace.sql.binder import Relation
 from millrace.sql.errors import SqlError
+from millrace.sql.parser import written
 from millrace.sql.updates import mapped, selected
 from millrace.sql.windowed import distinct_session_rows, partition_keys
 from millrace.sql.windows import Window
@@ -283,6 +284,7 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
     for item in select.items:
         if isinstance(item, s.Star):
             names = list(dict.fromkeys([*relation.schema.names, *relation.bounds]))
+            planner.stars[item.span] = ", ".join(map(written, names))
             items += [s.Item(item.span, s.ColumnRef(item.span, item.table, s.Name(item.span, name)), None)
                       for name in names]  # fmt: skip
         else:

@@ -7,7 +7,9 @@ binder's.
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -57,6 +59,17 @@ def kept_tables() -> bytes | None:
 def unquoted(token: Token) -> str:
     """A name as it is compared: folded unless it was quoted."""
     return token[1:-1].replace('""', '"') if token.type == "QUOTED" else str(token).lower()
+
+
+@cache
+def _words() -> frozenset[str]:
+    return frozenset(terminal.name.strip("_").lower() for terminal in grammar().terminals)
+
+
+def written(name: str) -> str:
+    """A name as any statement may have it: in quotes if it could be taken for a word of the language."""
+    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in _words()
+    return name if plain else '"' + name.replace('"', '""') + '"'
 
 
 def text_of(token: Token) -> str:
@@ -136,6 +149,14 @@ class Reader:
     def read_alter_stream(self, tree: Branch) -> s.AlterStreamStatement:
         return s.AlterStreamStatement(_span(tree), self.read(_need(tree, "name")), self._options(tree))
 
+    def read_add_column(self, tree: Branch) -> s.AddColumnStatement:
+        name, field = self.read(_need(tree, "name")), self.read(_need(tree, "field"))
+        return s.AddColumnStatement(_span(tree), name, field, self._maybe(tree.children[-1]))
+
+    def read_alter_query(self, tree: Branch) -> s.AlterQueryStatement:
+        name, to = (self.read(child) for child in tree.children if _is(child, "name"))
+        return s.AlterQueryStatement(_span(tree), name, to)
+
     def read_drop(self, tree: Branch) -> s.DropStatementNode:
         kind: Any = str(tree.children[1]).lower()
         return s.DropStatementNode(_span(tree), kind, self.read(_need(tree, "name")))
@@ -209,7 +230,7 @@ class Reader:
         return s.Select(
             _span(tree),
             tuple(self.read(child) for child in tree.children if _is(child, "item", "all_columns", "table_columns")),
-            () if tables is None else self._all(tables.children),
+            None if tables is None else self._from(self._all(tables.children)),
             self._clause(tree, "where"),
             () if group_by is None else self._all(group_by.children),
             self._clause(tree, "having"),
@@ -236,6 +257,23 @@ class Reader:
         return s.OrderItem(_span(tree), self.read(tree.children[0]), "DESC" in words, nulls)
 
     # -- tables ----------------------------------------------------------------------------------------------------
+
+    def _from(self, tables: Sequence[s.Table]) -> s.Table:
+        """Tables with commas between them are joined by what WHERE says."""
+        first, *others = tables
+        for other in others:
+            first = self._behind(first, other)
+        return first
+
+    def _behind(self, left: s.Table, right: s.Table) -> s.Table:
+        """A table before the first one of another tree of joins, which gives the same rows as the product of both."""
+        match right:
+            case s.TablePrimary():
+                return s.Join(right.span, left, right, "cross", None, False)
+            case s.Join() if right.kind in ("inner", "cross", "left"):
+                return replace(right, left=self._behind(left, right.left))
+        told = "a comma before this kind of join could be read in two ways: write JOIN ... ON"
+        raise SqlError(self._text, right.span.start, told)
 
     def read_table_primary(self, tree: Branch) -> s.TablePrimary:
         source, *modifiers = tree.children

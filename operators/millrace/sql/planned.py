@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
 
+from millrace.engine.events import AlterStream, RenameQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.protocol import Field
 
 SinkType = Literal["file", "stdout"]
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
@@ -46,11 +48,19 @@ class CreateStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStatement:
-    """Other policies for a stream that goes on: the attributes that change, and the definition that comes of it."""
+    """Other policies, or more fields, for a stream that goes on: the attributes that change, the definition that comes
+    of it, the fields, and how the queries that read the stream read then."""
 
     name: str
     changes: tuple[tuple[str, Any], ...]
     stream: StreamDefinition
+    fields: tuple[Field, ...] = ()
+    queries: Mapping[str, QueryPlan] = field(default_factory=dict)
+
+    @property
+    def command(self) -> AlterStream:
+        texts = tuple((name, plan.sql) for name, plan in self.queries.items())
+        return AlterStream(self.name, self.changes, self.stream.sql, self.fields, texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,20 @@ class CreateQuery:
 
     plan: QueryPlan
     replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameStatement:
+    """Another name for a query: how it, those that read it, and its sinks read then."""
+
+    name: str
+    to: str
+    queries: Mapping[str, QueryPlan]
+    sinks: Mapping[str, SinkDefinition]
+
+    @property
+    def command(self) -> RenameQuery:
+        return RenameQuery(self.name, self.to, tuple((name, plan.sql) for name, plan in self.queries.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +102,9 @@ class Explain:
     text: str
 
 
-Planned = CreateStream | AlterStatement | CreateQuery | CreateSink | DropStatement | Explain | QueryPlan
+Planned = (
+    CreateStream | AlterStatement | CreateQuery | RenameStatement | CreateSink | DropStatement | Explain | QueryPlan
+)
 
 _Value = TypeVar("_Value")
 
@@ -94,10 +120,16 @@ class Catalog:
     def with_(self, planned: Planned) -> Catalog:
         """The catalog after this."""
         match planned:
-            case CreateStream(stream) | AlterStatement(stream=stream):
+            case CreateStream(stream):
                 return replace(self, streams=_set(self.streams, stream.name, stream))
+            case AlterStatement(stream=stream, queries=queries):
+                return replace(
+                    self, streams=_set(self.streams, stream.name, stream), queries={**self.queries, **queries}
+                )
             case CreateQuery(plan):
                 return replace(self, queries=_set(self._reading(plan), plan.name, plan))
+            case RenameStatement():
+                return self._renamed(planned)
             case QueryPlan():
                 return replace(self, queries=_set(self.queries, planned.name, planned))
             case CreateSink(sink):
@@ -120,6 +152,11 @@ class Catalog:
             name: query.reading(before.output, plan.output) if plan.name in query.reads_queries else query
             for name, query in self.queries.items()
         }
+
+    def _renamed(self, step: RenameStatement) -> Catalog:
+        names = {name: step.to if name == step.name else name for name in self.queries}
+        queries = {names[name]: step.queries.get(names[name], plan) for name, plan in self.queries.items()}
+        return replace(self, queries=queries, sinks={**self.sinks, **step.sinks})
 
     def stream(self, name: str) -> StreamDefinition:
         """The stream that a plan names, which may be the side stream of another's late tuples."""

@@ -6,7 +6,7 @@ Planning changes nothing. A statement is planned in a catalog and refused whole,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from millrace.engine.plan import QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators.functions import LIBRARY, Library
 from millrace.protocol import GONE, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
-from millrace.sql.binder import Binder
+from millrace.sql.binder import TIME_NAME, Binder
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.explain import explain
 from millrace.sql.options import (
@@ -36,12 +36,16 @@ from millrace.sql.planned import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
 )
 from millrace.sql.queries import QueryPlanner, is_ordered, query_lags
+from millrace.sql.rewriting import changed, renamed_input, renaming, widening, with_column
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
+# Names that an answer lists where none is near what was written.
+_NAMES_SHOWN: Final = 5
 
 
 def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Library = LIBRARY) -> Planned:
@@ -61,6 +65,10 @@ def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Lib
             return _create_sink(statement, body, catalog)
         case s.AlterStreamStatement():
             return _alter_stream(statement, body, catalog)
+        case s.AddColumnStatement():
+            return _add_column(statement, body, catalog, library)
+        case s.AlterQueryStatement():
+            return _rename(statement, body, catalog, library)
         case s.DropStatementNode():
             return _drop(statement, body, catalog)
         case s.ExplainStatement():
@@ -134,9 +142,13 @@ def _create_stream(statement: s.Statement, body: s.CreateStreamStatement, catalo
 def _fields(sql: str, body: s.CreateStreamStatement, time: str | None) -> list[Field]:
     if not body.fields:
         raise SqlError(sql, body.name.span.start, "a stream has at least one column")
+    return _fields_of(sql, body.fields, time)
+
+
+def _fields_of(sql: str, written: Sequence[s.FieldDef], time: str | None) -> list[Field]:
     binder = Binder(sql, None)
     fields: list[Field] = []
-    for one in body.fields:
+    for one in written:
         if one.name.text == GONE:
             raise SqlError(sql, one.name.span.start, f"{GONE} marks rows that are gone: choose another name")
         if one.name.text in (made.name for made in fields):
@@ -162,10 +174,7 @@ def _check_columns(sql: str, option: s.Option | None, value: Any, fields: Sequen
 def _alter_stream(statement: s.Statement, body: s.AlterStreamStatement, catalog: Catalog) -> AlterStatement:
     sql = statement.text
     name = body.name.text
-    before = catalog.streams.get(name)
-    if before is None:
-        why = "is a query, not a stream" if name in catalog.queries else "does not exist"
-        raise SqlError(sql, body.name.span.start, f"the stream {name} {why}{did_you_mean(name, catalog.streams)}")
+    before = _altered(statement, body.name, catalog)
     if not body.options:
         raise SqlError(sql, body.span.end, "expected what to set: (option = value, ...)")
     _refuse_fixed(sql, body, name)
@@ -173,6 +182,67 @@ def _alter_stream(statement: s.Statement, body: s.AlterStreamStatement, catalog:
     check_kind(sql, seen, name, before.timestamps)
     after = replace(before, **values, sql=_rewritten(before.sql, statement, body))
     return AlterStatement(name, tuple(values.items()), after)
+
+
+def _altered(statement: s.Statement, name: s.Name, catalog: Catalog) -> StreamDefinition:
+    before = catalog.streams.get(name.text)
+    if before is None:
+        why = "is a query, not a stream" if name.text in catalog.queries else "does not exist"
+        hint = did_you_mean(name.text, catalog.streams)
+        raise SqlError(statement.text, name.span.start, f"the stream {name.text} {why}{hint}")
+    return before
+
+
+def _add_column(
+    statement: s.Statement, body: s.AddColumnStatement, catalog: Catalog, library: Library
+) -> AlterStatement:
+    sql, name = statement.text, body.name.text
+    before = _altered(statement, body.name, catalog)
+    added = _new_field(statement, body, before)
+    after = replace(before.with_fields([added]), sql=with_column(before.sql, _slice(sql, body.field)))
+    queries, stuck = widening(before, after, added.name, catalog, library)
+    if stuck:
+        raise SqlError(
+            sql,
+            body.field.name.span.start,
+            f"{added.name} could mean another column than before in {', '.join(stuck)}, or a * there could not be "
+            "written out: choose another name, or replace that query by a text that says whose columns it means",
+        )
+    return AlterStatement(name, (), after, (added,), queries)
+
+
+def _new_field(statement: s.Statement, body: s.AddColumnStatement, stream: StreamDefinition) -> Field:
+    """A column for a stream that has tuples already."""
+    sql, made = statement.text, body.field
+    if made.not_null:
+        raise SqlError(
+            sql,
+            made.span.start,
+            f"a column that comes later is nullable: tuples that are there have no {made.name.text}, nor do those of "
+            "feeds that are connected",
+        )
+    if body.default is not None and not (isinstance(body.default, s.Constant) and body.default.value is None):
+        raise SqlError(
+            sql, body.default.span.start, "a column that comes later is null where nobody gives it: DEFAULT NULL"
+        )
+    (added,) = _fields_of(sql, (made,), None)
+    if added.name in stream.schema.names:
+        raise SqlError(sql, made.name.span.start, f"{stream.name} has a column {added.name} already")
+    if added.name in stream.late.schema.names:
+        raise SqlError(
+            sql,
+            made.name.span.start,
+            f"{stream.name}.late tells of each late tuple its {added.name}: choose another name",
+        )
+    if added.name == TIME_NAME and stream.timestamps != "external":
+        raise SqlError(
+            sql, made.name.span.start, f"{stream.name} has a column {TIME_NAME} already, the time that the server gives"
+        )
+    return added
+
+
+def _slice(sql: str, node: s.Node) -> str:
+    return sql[node.span.start : node.span.end]
 
 
 def _refuse_fixed(sql: str, body: s.AlterStreamStatement, stream: str) -> None:
@@ -205,9 +275,7 @@ def _rewritten(created: str, statement: s.Statement, body: s.AlterStreamStatemen
             changes.append((old.value_span, statement.text[slice(*option.value_span)]))
     if added:
         changes.append(_addition(before, ", ".join(added)))
-    for span, text in sorted(changes, reverse=True):
-        created = created[: span.start] + text + created[span.end :]
-    return created
+    return changed(created, changes)
 
 
 def _addition(before: s.CreateStreamStatement, options: str) -> tuple[s.Span, str]:
@@ -261,11 +329,21 @@ def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -
     known: Mapping[str, Any] = {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}[body.kind]
     at = body.name.span.start
     if name not in known:
-        raise SqlError(statement.text, at, f"there is no {body.kind} called {name}{did_you_mean(name, known)}")
+        hint = did_you_mean(name, known) or _there_are(body.kind, known)
+        raise SqlError(statement.text, at, f"there is no {body.kind} called {name}{hint}")
     users = [] if body.kind == "sink" else _users(catalog, body.kind, name)
     if users:
         raise SqlError(statement.text, at, f"{name} is still read by {', '.join(users)}: drop that first")
     return DropStatement(body.kind, name)
+
+
+def _there_are(kind: str, known: Iterable[str]) -> str:
+    """Where no name is near: some of those that are there."""
+    names = list(known)
+    if not names:
+        return f"; there is no {kind} at all"
+    more = ", ..." if len(names) > _NAMES_SHOWN else ""
+    return f"; there are {', '.join(names[:_NAMES_SHOWN])}{more}" if len(names) > 1 else f"; there is {names[0]}"
 
 
 def _users(catalog: Catalog, kind: str, name: str) -> list[str]:
@@ -314,6 +392,28 @@ def _create_query(
     if replaces:
         _check_readers(statement, body.name, catalog, made)
     return CreateQuery(made, replaces)
+
+
+def _rename(statement: s.Statement, body: s.AlterQueryStatement, catalog: Catalog, library: Library) -> RenameStatement:
+    before, after = body.name.text, _new_name(statement, body.to, catalog)
+    if before not in catalog.queries:
+        why = "is a stream, not a query" if before in catalog.streams else "does not exist"
+        hint = did_you_mean(before, catalog.queries)
+        raise SqlError(statement.text, body.name.span.start, f"the query {before} {why}{hint}")
+    queries, stuck = renaming(before, after, catalog, library)
+    if stuck:
+        raise SqlError(
+            statement.text,
+            body.name.span.start,
+            f"{before} is read by {', '.join(stuck)}, whose text could not be written with {after} so that it means "
+            "the same: drop that first, or replace it by a text that gives the table an alias",
+        )
+    sinks = {
+        name: replace(sink, query=after, sql=renamed_input(sink.sql, after))
+        for name, sink in catalog.sinks.items()
+        if sink.query == before
+    }
+    return RenameStatement(before, after, queries, sinks)
 
 
 def _streams_of(made: QueryPlan, catalog: Catalog) -> set[str]:

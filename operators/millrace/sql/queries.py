@@ -13,6 +13,7 @@ from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDef
 from millrace.operators import expression as e
 from millrace.operators.evaluate import compile_expression
 from millrace.operators.functions import Library
+from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
@@ -37,6 +38,7 @@ from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct, gives_order
 from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
+from millrace.sql.parser import written
 from millrace.sql.planned import Catalog
 from millrace.sql.progress import EXACT, Lags, lag_of, lags_of
 from millrace.sql.ranked import bounded, ranked, row_numbers, unbounded, without_number
@@ -78,6 +80,7 @@ class QueryPlanner:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lags: dict[str, Lags] = field(default_factory=dict)
+    stars: dict[s.Span, str] = field(default_factory=dict)  # what each * stands for, as it could be written
     namer: Namer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -286,7 +289,7 @@ class QueryPlanner:
     # -- select ----------------------------------------------------------------------------------------------------
 
     def _select(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
-        if select.tables and isinstance(select.tables[0], s.Join | s.Followed):
+        if isinstance(select.table, s.Join | s.Followed):
             select, relation = self._joined(select, scope)
         else:
             relation = self._from(select, scope)
@@ -405,6 +408,7 @@ class QueryPlanner:
         if item.table is not None and item.table.text != relation.alias:
             known = [relation.alias] if relation.alias else []
             raise self.error(item, f"there is no table {item.table.text} in FROM{did_you_mean(item.table.text, known)}")
+        self.stars[item.span] = ", ".join(written(one.name) for one in relation.schema.told)
         return [
             (one.name, e.Column(one.type, one.nullable, position, one.name))
             for position, one in enumerate(relation.schema.told)
@@ -422,6 +426,7 @@ class QueryPlanner:
             if tables[0].absent is not None:
                 raise self.error(item, f"{item.table.text}.* cannot be had: {tables[0].absent}")
         made: list[tuple[str, e.Expression]] = []
+        told: list[str] = []
         names = list(taken)
         for table in tables:
             for name in table.columns:
@@ -430,6 +435,9 @@ class QueryPlanner:
                 shown = f"{table.alias}_{name}" if name in names and table.alias else name
                 names.append(shown)
                 made.append((shown, column))
+                column_of = f"{written(table.alias)}.{written(name)}" if table.alias else written(name)
+                told.append(column_of if shown == name else f"{column_of} AS {written(shown)}")
+        self.stars[item.span] = ", ".join(told)
         return made
 
     @property
@@ -460,25 +468,17 @@ class QueryPlanner:
     # -- from ------------------------------------------------------------------------------------------------------
 
     def _from(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
-        if not select.tables:
+        if select.table is None:
             raise self.error(select, "a query reads a stream or another query: add FROM")
-        if len(select.tables) > 1:
-            raise self._comma(select)
-        table = select.tables[0]
-        assert isinstance(table, s.TablePrimary)
-        return self.table(table, scope)[0]
+        assert isinstance(select.table, s.TablePrimary)
+        return self.table(select.table, scope)[0]
 
     def _joined(self, select: s.Select, scope: Mapping[str, _Cte]) -> tuple[s.Select, Relation]:
         """The rows of several tables; WHERE has been tested then."""
-        if len(select.tables) > 1:
-            raise self._comma(select)
         relation = FromPlanner(self, select, scope).plan()
         if aggregates(select):
             relation = replace(relation, window=joint_window(self, select, relation))
         return replace(select, where=None), relation
-
-    def _comma(self, select: s.Select) -> SqlError:
-        return self.error(select.tables[1], "tables with a comma between them are a join: write a JOIN b ON ...")
 
     def table(
         self, table: s.TablePrimary, scope: Mapping[str, _Cte], *, ranges: bool = False
@@ -758,10 +758,17 @@ def query_lags(made: QueryPlan, catalog: Catalog) -> Lags:
         query = catalog.queries[name]
         found[query.output] = query_lags(query, catalog), query.schema
     for node in made.nodes:
-        inputs = [found[one] for one in node.inputs]
+        inputs = [_read(node.edge(at), *found[one]) for at, one in enumerate(node.inputs)]
         schemas = [schema for _, schema in inputs]
         found[node.name] = lags_of(node.spec, [lags for lags, _ in inputs], schemas), node.spec.schema(schemas)
     return found[made.output][0]
+
+
+def _read(edge: EdgeSpec, lags: Lags, schema: Schema) -> tuple[Lags, Schema]:
+    """What an edge reads of what it is given."""
+    if edge.columns is None:
+        return lags, schema
+    return {at: lags[position] for at, position in enumerate(edge.columns) if position in lags}, edge.reads(schema)
 
 
 def time_known(made: QueryPlan, catalog: Catalog) -> bool:

@@ -258,7 +258,7 @@ class Star(Node):
 @dataclass(frozen=True, slots=True)
 class Select(Node):
     items: tuple[Item | Star, ...]
-    tables: tuple[Table, ...]
+    table: Table | None
     where: Expr | None
     group_by: tuple[Expr, ...]
     having: Expr | None
@@ -352,6 +352,23 @@ class AlterStreamStatement(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class AddColumnStatement(Node):
+    """ALTER STREAM ... ADD COLUMN ... DEFAULT."""
+
+    name: Name
+    field: FieldDef
+    default: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterQueryStatement(Node):
+    """RENAME TO."""
+
+    name: Name
+    to: Name
+
+
+@dataclass(frozen=True, slots=True)
 class DropStatementNode(Node):
     kind: Literal["stream", "query", "sink"]
     name: Name
@@ -372,6 +389,8 @@ Body = (
     | CreateQueryStatement
     | CreateSinkStatement
     | AlterStreamStatement
+    | AddColumnStatement
+    | AlterQueryStatement
     | DropStatementNode
     | ExplainStatement
     | SelectStatement
@@ -396,10 +415,14 @@ def walk(node: Node, closed: Callable[[Node], bool] = lambda _: False) -> Iterat
     if closed(node) or isinstance(node, QueryBody):
         return
     yield node
+    for part in children(node):
+        yield from walk(part, closed)
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes directly in a node, in the order in which they are written."""
     for place in fields(node):
-        value = getattr(node, place.name)
-        for part in _parts(value):
-            yield from walk(part, closed)
+        yield from _parts(getattr(node, place.name))
 
 
 def _parts(value: object) -> Iterator[Node]:

@@ -230,7 +230,9 @@ class AsyncFeed:
         await self._waiting.until(lambda: self._opened is not None)
 
     def connect(self, channel: int) -> None:
-        """There is a connection: ask for the channel."""
+        """There is a connection: ask for the channel. What is packed already goes by the schema of the first one."""
+        if self._opened is not None:
+            self._fingerprint = self._opened.schema.fingerprint()
         sequence = None if self._outbox is None else self._outbox.acked
         answers = self._answer is not None
         self._client.say(Open(channel, self.stream, self._fingerprint, self.producer, sequence, answers))
@@ -275,7 +277,7 @@ class AsyncFeed:
         elif not self._outbox.acked <= opened.next_sequence <= self._outbox.next_sequence:
             self._give_up(self._astray(opened.next_sequence))
             return
-        if self._opened is None or self._opened.schema != opened.schema:
+        if self._packer is None:
             self._packer = RowPacker(opened.schema)
         self._opened, self._channel = opened, opened.channel
         self._outbox.rewind(opened.next_sequence)

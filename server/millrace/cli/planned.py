@@ -33,7 +33,8 @@ def _changes(plan: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     for query in plan["queries"]:
         if query["change"] == "stays":
             continue
-        yield "query", query["name"], query["change"], ""
+        was = query["was"]
+        yield "query", query["name"] if was is None else f"{query['name']} (was {was})", query["change"], ""
         for one in query["operators"]:
             yield "operator", _name(one), one["change"], _state(one)
     for component in plan["components"]:

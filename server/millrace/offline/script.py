@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from millrace.engine.events import AddQuery, AddStream, AlterStream, CommandBody, DropQuery, DropStream, ReplaceQuery
+from millrace.engine.events import AddQuery, AddStream, CommandBody, DropQuery, DropStream, ReplaceQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.offline.files import STANDARD, refuse_file
 from millrace.protocol import Refuse
@@ -20,6 +20,7 @@ from millrace.sql import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
     Statement,
     parse,
@@ -87,6 +88,8 @@ def plan_script(text: str, order: str | None = None) -> Script:
         planned = plan(statement if order is None else _ordered(statement, name, order), catalog, name)
         catalog = catalog.with_(planned)
         commands += _commands(planned)
+        if isinstance(planned, RenameStatement):
+            bare = [planned.to if known == planned.name else known for known in bare]
         if isinstance(planned, Explain):
             shown.append(planned.text)
     if not catalog.streams:
@@ -114,12 +117,14 @@ def _commands(planned: Planned) -> list[CommandBody]:
     match planned:
         case CreateStream(stream):
             return [AddStream(stream)]
-        case AlterStatement(name, changes, stream):
-            return [AlterStream(name, changes, stream.sql)]
+        case AlterStatement():
+            return [planned.command]
         case QueryPlan():
             return [AddQuery(planned)]
         case CreateQuery(made, replaces=replaces):
             return [ReplaceQuery(made) if replaces else AddQuery(made)]
+        case RenameStatement():
+            return [planned.command]
         case DropStatement("stream", name):
             return [DropStream(name)]
         case DropStatement("query", name):

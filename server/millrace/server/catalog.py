@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
-    AlterStream,
     Change,
     CommandBody,
     DropQuery,
@@ -44,9 +43,18 @@ from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.archive import Archive
-from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
+from millrace.server.decisions import (
+    ComponentDecisions,
+    Decisions,
+    JoinDecision,
+    OperatorEdit,
+    PausedQuery,
+    decided,
+    edits,
+    exchanged,
+)
 from millrace.server.feeds import Feeds
-from millrace.server.freshness import Freshness
+from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.runner import Runner
@@ -61,6 +69,7 @@ from millrace.sql import (
     DropStatement,
     Explain,
     Planned,
+    RenameStatement,
     SinkDefinition,
     explain,
     parse,
@@ -102,9 +111,10 @@ class Defaults:
         match step:
             case CreateStream(stream):
                 return CreateStream(self.settle(stream))
-            case AlterStatement(name, changes, stream):
+            case AlterStatement(_, changes, stream):
                 settled = self.settle(stream)
-                return AlterStatement(name, tuple((policy, getattr(settled, policy)) for policy, _ in changes), settled)
+                changes = tuple((policy, getattr(settled, policy)) for policy, _ in changes)
+                return replace(step, changes=changes, stream=settled)
             case _:
                 return step
 
@@ -157,7 +167,7 @@ class Catalog:
             steps, _ = self._plan(sql)
             for stream in _settled_streams(steps):
                 self._archive.check(stream)
-            return [_describe(step) for step in steps], self._engine.plan(self._all_commands(steps))
+            return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
 
     async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
@@ -171,10 +181,23 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, after = self._plan(sql)
+            described = self._describe_all(steps)
+            self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
             self.known = after
             self.keep()
-            return [_describe(step) for step in steps]
+            return described
+
+    def _describe_all(self, steps: Sequence[Planned]) -> list[dict[str, Any]]:
+        """What each statement comes to, and what of a query's operators goes with it that no statement says."""
+        described = [_describe(step) for step in steps]
+        edited = {edit.query for edit in edits(self._engine)}
+        for step, told in zip(steps, described, strict=True):
+            if isinstance(step, CreateQuery) and step.replaces and step.plan.name in edited:
+                told["warnings"].append(
+                    f"query {step.plan.name} has operators that were put in, taken out or exchanged: that is undone"
+                )
+        return described
 
     def _plan(self, sql: str) -> tuple[list[Planned], Known]:
         planned, after = plan_all(parse(sql), self.known)
@@ -196,10 +219,10 @@ class Catalog:
             with self._archive.prepared(_settled_streams(steps)):
                 # In the engine's step already, before it gives any row of what is new.
                 await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
-        except BaseException:
+        except BaseException as error:
             for writer in writers.values():
                 writer.close()
-            self._count(steps, "refused")
+            self._count(steps, "refused", str(error))
             raise
         for step in steps:
             await self._done(step, writers)
@@ -220,6 +243,9 @@ class Catalog:
                         if query.name in queries:
                             _check_sinks_fit(queries[query.name], query, sinks)
                         queries[query.name] = query
+                    case RenameStatement(name, _, renamed, moved):
+                        queries = {known: plan for known, plan in queries.items() if known != name} | dict(renamed)
+                        sinks |= moved
                     case CreateSink(sink):
                         _check_file_is_free(sink, sinks)
                         writers[sink.name] = _writer(sink, queries[sink.query].schema)
@@ -237,12 +263,14 @@ class Catalog:
             case CreateStream(stream):
                 # A stream begins a component, and what joins a component takes its strategy.
                 return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
-            case AlterStatement(name, changes, stream):
-                return [AlterStream(name, changes, stream.sql)]
+            case AlterStatement():
+                return [step.command]
             case CreateQuery(query, replaces):
                 if replaces:
                     return [ReplaceQuery(query)]
                 return [AddQuery(gated(query) if query.name in self.catching else query)]
+            case RenameStatement():
+                return [step.command]
             case DropStatement("stream", name):
                 return [DropStream(name)]
             case DropStatement("query", name):
@@ -264,6 +292,9 @@ class Catalog:
                     self._runner.replace_outlet(query)
                 case CreateQuery(query):
                     self._runner.add_outlet(query)
+                case RenameStatement(name, to):
+                    self._runner.rename_outlet(name, to)
+                    self._metrics.rename_query(name, to)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
@@ -280,16 +311,27 @@ class Catalog:
         match step:
             case CreateSink(sink):
                 self._add_sink(sink, writers[sink.name])
+            case RenameStatement(sinks=sinks):
+                for name, sink in sinks.items():
+                    self._sinks[name].definition = sink
             case DropStatement("sink", name):
                 await self._end_sink(name)
             case _:
                 pass
 
-    def _count(self, steps: list[Planned], result: str) -> None:
+    def _count(self, steps: list[Planned], result: str, reason: str | None = None) -> None:
         for step in steps:
             kind = _kind(step)
             if kind != "explain":
-                self._metrics.reconfigured(kind, result)
+                self._tell(kind, result, _describe(step)["name"], reason)
+
+    def _tell(self, kind: str, result: str, name: str | None = None, reason: str | None = None) -> None:
+        """Count a change, and log it."""
+        self._metrics.reconfigured(kind, result)
+        if result == "done":
+            log.info("changed", change=kind, name=name)
+        else:
+            log.warning("a change was refused", change=kind, name=name, reason=reason)
 
     # -- sinks -------------------------------------------------------------------------------------
 
@@ -310,8 +352,9 @@ class Catalog:
         await made.consumer.close()
 
     def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, and which of its sinks got rows that were older than they promise."""
-        found = self._engine.why(query)
+        """What keeps a query from giving rows, and which of its sinks have rows that are older than they promise."""
+        self.look_for_breaches()
+        found = self._engine.why(query, self._runner.now_us())
         told = [
             sentence
             for name, made in self._sinks.items()
@@ -321,7 +364,23 @@ class Catalog:
         ]
         return {**found, "text": " ".join([found["text"], *told])}
 
+    def look_for_breaches(self) -> None:
+        """Hold what waits against what sinks promise of its age."""
+        now_us = self._runner.now_us()
+        for made in self._sinks.values():
+            bound_us = made.definition.freshness_us
+            if bound_us is not None:
+                above = self._engine.older(made.definition.query, now_us, bound_us)
+                made.consumer.look(now_us, [(_as_json(key), age) for key, age in above])
+
+    @property
+    def strictest_us(self) -> int | None:
+        """The least age that a sink promises."""
+        bounds = [made.definition.freshness_us for made in self._sinks.values()]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
     def sinks(self) -> list[dict[str, Any]]:
+        self.look_for_breaches()
         now_us = self._runner.now_us()
         return [
             {
@@ -352,14 +411,25 @@ class Catalog:
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
             raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
-        await self.execute(f'DROP {kind.upper()} "{name.replace(chr(34), chr(34) * 2)}"', check=check)
+        await self.execute(f"DROP {kind.upper()} {_quoted(name)}", check=check)
         return {kind: name, "dropped": True}
+
+    async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
+        """What ALTER QUERY ... RENAME TO says, by the API."""
+        if name not in self.known.queries:
+            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
+        await self.execute(f"ALTER QUERY {_quoted(name)} RENAME TO {_quoted(to)}", check=check)
+        return {"query": to, "was": name}
 
     def explain(self, name: str) -> dict[str, Any]:
         query = self.known.queries.get(name)
         if query is None:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
-        return {"query": name, "text": explain(query, self.known), "sql": query.sql}
+        text = explain(query, self.known)
+        edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]
+        if edited:
+            text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in edited)])
+        return {"query": name, "text": text, "sql": query.sql}
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("pause", lambda: self._pause(name, reason), check)
@@ -401,15 +471,26 @@ class Catalog:
     ) -> dict[str, Any]:
         return await self._change("queue", lambda: self._runner.command(SetQueue(operator, kind, position)), check)
 
+    async def edit_operator(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
+        """Put an operator in, take it out or exchange it."""
+        kind = f"{edit.change}_operator"
+        return await self._change(kind, lambda: self._runner.command(edit.command(self._engine)), check)
+
+    async def plan_edit(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
+        """What that would make of the graph. Nothing is done."""
+        async with self._one_at_a_time:
+            check()
+            return self._engine.plan([edit.command(self._engine)])
+
     async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
             try:
                 check()
                 answer: dict[str, Any] = await ask()
-            except MillraceError:
-                self._metrics.reconfigured(kind, "refused")
+            except MillraceError as error:
+                self._tell(kind, "refused", reason=error.text)
                 raise
-            self._metrics.reconfigured(kind, "done")
+            self._tell(kind, "done")
             self.keep()
             return answer
 
@@ -443,6 +524,13 @@ class Catalog:
             return {}
 
         await self._change(kind, ask, _nothing)
+
+    def _refuse_renaming_in_trial(self, steps: Sequence[Planned]) -> None:
+        """A trial remembers operators by their names."""
+        components = {query["name"]: query["component"] for query in self._engine.queries()}
+        for step in steps:
+            if isinstance(step, RenameStatement) and step.name in components:
+                self._refuse_in_trial(components[step.name])
 
     def _refuse_in_trial(self, name: str) -> ComponentDecisions:
         """What is decided of the component, if no trial of it runs."""
@@ -505,6 +593,11 @@ class Catalog:
 
     async def _decide(self, decisions: Decisions) -> None:
         """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
+        for edit in decisions.operators:  # each is about the operators that those before it have made
+            try:
+                await self._runner.command(edit.command(self._engine))
+            except Refuse as refused:
+                log.warning("a decision of the catalog does not fit any more", reason=refused.text)
         futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
         for outcome in await asyncio.gather(*futures, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -513,7 +606,12 @@ class Catalog:
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
-            components=tuple(self._settled(found) for found in decided(self._engine) if self._outlasts(found)),
+            # By name: the order of the graph is another one after a restart.
+            components=tuple(
+                self._settled(found)
+                for found in sorted(decided(self._engine), key=attrgetter("component"))
+                if self._outlasts(found)
+            ),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
                 for query in sorted(self._engine.queries(), key=itemgetter("name"))
@@ -521,6 +619,7 @@ class Catalog:
             ),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
             queues=exchanged(self._engine, self.known.queries),
+            operators=edits(self._engine),
         )
 
     def _outlasts(self, component: ComponentDecisions) -> bool:
@@ -545,7 +644,9 @@ class Catalog:
     def export(self) -> dict[str, Any]:
         """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
         statements, decisions = self.statements(), self.decisions()
-        commands = decisions.shell()
+        commands = decisions.model_copy(
+            update={"components": tuple(filter(self._worth_telling, decisions.components))}
+        ).shell()
         parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
                  for statement in statements]  # fmt: skip
         if commands:
@@ -556,6 +657,11 @@ class Catalog:
             "decisions": decisions.model_dump(mode="json"),
             "commands": commands,
         }
+
+    def _worth_telling(self, component: ComponentDecisions) -> bool:
+        """Side streams run as everything does unless somebody has said otherwise: nobody made them."""
+        own = component.strategy != self._strategy or component.weight != 1 or component.operators or component.breaks
+        return bool(own) or component.component in self.known.streams
 
     def keep(self) -> None:
         """Write down what holds now."""
@@ -597,6 +703,10 @@ def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
     return list(found.values())
 
 
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _writer(definition: SinkDefinition, schema: Any) -> Writer:
     if definition.type == "stdout":
         return StdoutWriter()
@@ -627,6 +737,8 @@ def _kind(step: Planned) -> str:
             return "alter_stream"
         case CreateQuery():
             return "create_query"
+        case RenameStatement():
+            return "rename_query"
         case CreateSink():
             return "create_sink"
         case DropStatement(kind, _):
@@ -641,11 +753,17 @@ def _describe(step: Planned) -> dict[str, Any]:
     match step:
         case CreateStream(stream):
             return {"kind": kind, "name": stream.name, "fields": stream.schema.to_data()}
+        case AlterStatement(name, _, _, new, queries) if new:
+            added = [field.name for field in new]
+            return {"kind": kind, "name": name, "added": added, "rewritten": list(queries)}
         case AlterStatement(name, changes):
             return {"kind": kind, "name": name, "changes": dict(changes)}
         case CreateQuery(query, replaces):
             fields, warnings = query.schema.to_data(), list(query.warnings)
             return {"kind": kind, "name": query.name, "fields": fields, "replaces": replaces, "warnings": warnings}
+        case RenameStatement(name, to, queries, sinks):
+            rewritten = [query for query in queries if query != to] + list(sinks)
+            return {"kind": kind, "name": to, "was": name, "rewritten": rewritten}
         case CreateSink(sink):
             return {"kind": kind, "name": sink.name, "query": sink.query}
         case DropStatement(_, name):
@@ -682,3 +800,7 @@ def _check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, Si
             "sink first",
             code="in_use",
         )
+
+
+def _as_json(key: Iterable[tuple[str, Any]]) -> Key:
+    return tuple((name, in_json(value)) for name, value in key)

@@ -202,7 +202,8 @@ class EngineSection(Section):
         default=65_536,
         ge=1,
         le=2**31,
-        description="Tuples that operators may take in one step, before sockets are served again.",
+        description="Tuples that operators may take in one step, before sockets are served again; fewer where a step "
+        "would take longer than 10 ms.",
     )
     credit: int = Field(
         default=262_144, ge=1, le=2**31, description="Tuples that a feed may send ahead of their being taken."
@@ -213,7 +214,7 @@ class EngineSection(Section):
         description="Tuples queued in a component above which its feeds get no new credit.",
     )
     strategy: Annotated[str, AfterValidator(_check_strategy)] = Field(
-        default="dfs", description="Strategy of new components: dfs, bfs or rr, also with (k)."
+        default="dfs", description="Strategy of new components: dfs, bfs, rr or chain, also with (k)."
     )
     grace: Interval = Field(
         default="0 seconds",

@@ -49,12 +49,16 @@ from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
+from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
 from millrace.server.names import nearest
+from millrace.server.operations import guards, kernels, process
 from millrace.server.rates import LOOK_SECONDS, Rates
+from millrace.server.recent import recent
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.seams import Seams
 from millrace.server.sink import Slow
+from millrace.server.supervision import Supervisor
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 
@@ -76,6 +80,9 @@ SINK_SECONDS: Final = 5.0
 HISTORY_SECONDS: Final = 30.0
 # How long the end waits for trials to be taken back: a step or two of the engine.
 TRIAL_SECONDS: Final = 2.0
+# How often it is looked for rows that are older than sinks promise: at the least, and at the most.
+MOST_SECONDS: Final = 1.0
+LEAST_SECONDS: Final = 0.05
 
 
 class StartError(MillraceError):
@@ -90,6 +97,7 @@ class Daemon:
     def __init__(self, settings: Settings, clock: Timepiece | None = None) -> None:
         self.settings = settings
         self.state = "starting"
+        sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
@@ -265,6 +273,10 @@ class Daemon:
             "data_dir": None if self.settings.server.data_dir is None else str(self.settings.server.data_dir),
             "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
             "problems": self.archive.problems(),
+            "kernels": kernels(),
+            "clock_held_back_us": self.runner.clock_held_back_us,
+            **guards(self.settings.server),
+            "process": process(),
         }
 
     def mark_of(self, stream: str) -> int:
@@ -320,6 +332,7 @@ class Daemon:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
         self._watch(asyncio.create_task(self._measure(), name="rates"))
         self._watch(asyncio.create_task(self.archive.run(), name="history"))
+        self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
         self._write_addresses()
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
@@ -328,10 +341,14 @@ class Daemon:
 
     async def wait_ended(self) -> None:
         """Until `stop` is called or something fails; then drain, and end."""
-        await self._stopping.wait()
+        await self.wait_stopping()
         await self._end()
         if self._failure is not None:
             raise self._failure
+
+    async def wait_stopping(self) -> None:
+        """Until the orderly end is about to begin."""
+        await self._stopping.wait()
 
     def stop(self) -> None:
         """Begin the orderly end."""
@@ -425,6 +442,18 @@ class Daemon:
         while True:
             self.rates.look()
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _watch_ages(self) -> None:
+        """Look at what waits for sinks that promise freshness, twice in the time that they promise; as it takes time
+        where much waits, never for more than a twentieth of it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            self.catalog.look_for_breaches()
+            took = loop.time() - began
+            bound_us = self.catalog.strictest_us
+            pause = MOST_SECONDS if bound_us is None else min(bound_us / 2e6, MOST_SECONDS)
+            await asyncio.sleep(max(pause, LEAST_SECONDS, 20 * took))
 
     def _write_addresses(self) -> None:
         """Tell programs on this machine where the server listens, for as long as it does."""
@@ -535,8 +564,10 @@ def configure_logging(settings: Settings) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            add_context,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            recent,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(settings.log.level),
@@ -551,9 +582,14 @@ async def serve(settings: Settings) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
-    await daemon.start()
-    spare_the_collector()
-    await daemon.wait_ended()
+    supervisor = Supervisor()
+    async with supervisor.reassured():
+        await daemon.start()
+        spare_the_collector()
+        supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")
+        await daemon.wait_stopping()
+        supervisor.stopping()
+        await daemon.wait_ended()
     return not daemon.stuck
 
 

@@ -7,14 +7,15 @@ The next sequence numbers outlive connections, so that a producer that reconnect
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch
-from millrace.protocol import Refuse
+from millrace.protocol import Refuse, Schema
+from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
 from millrace.server.source import Source
@@ -42,8 +43,55 @@ class OwnedFeed(FeedPeer, Protocol):
 
 @dataclass(slots=True)
 class _Stream:
+    """A stream's wrapper, and by fingerprint those of feeds whose schema leaves out columns at the end."""
+
     source: Source
     received: Received
+    narrower: dict[str, Source] = field(default_factory=dict)
+
+    def alter(self, definition: StreamDefinition) -> None:
+        """Another definition. Feeds that are open go on with the fields that they were opened with."""
+        if definition.schema != self.source.schema:
+            self.narrower[self.source.schema.fingerprint()] = self.source
+            self.source = Source(definition)
+        for source in (self.source, *self.narrower.values()):
+            source.stream = replace(definition, schema=source.schema)
+
+    def by(self, fingerprint: str | None) -> Source:
+        """The wrapper for a feed of this schema: the stream's own, or one that lacks nullable columns at its end."""
+        schema = self.source.schema
+        if fingerprint is None or fingerprint == schema.fingerprint():
+            return self.source
+        if fingerprint not in self.narrower:
+            found = _without_the_last(self.source.stream, fingerprint)
+            if found is None:
+                fields = ", ".join(map(str, schema))
+                raise Refuse(
+                    f"stream {self.source.stream.name} has the schema ({fields}), fingerprint {schema.fingerprint()}, "
+                    f"not {fingerprint}",
+                    code="schema_mismatch",
+                )
+            self.narrower[fingerprint] = Source(found)
+        return self.narrower[fingerprint]
+
+
+def _without_the_last(stream: StreamDefinition, fingerprint: str) -> StreamDefinition | None:
+    """The stream without so many nullable columns at its end that it has this fingerprint."""
+    fields = stream.schema.fields
+    while len(fields) > 1 and fields[-1].nullable and fields[-1].name != stream.time:
+        fields = fields[:-1]
+        if Schema(fields).fingerprint() == fingerprint:
+            return replace(stream, schema=Schema(fields))
+    return None
+
+
+class MayBeHeld(Protocol):
+    """A feed that is told whether something of it may lie unread, and remembers it."""
+
+    stream: str
+    held: bool
+
+    def hold(self, held: bool) -> None: ...
 
 
 class Feeds:
@@ -57,6 +105,17 @@ class Feeds:
         # The streams whose time may be guessed by the clock: for them it matters what lies unread.
         self.guessed: frozenset[str] = frozenset()
 
+    def tell_held(self, feeds: Iterable[MayBeHeld], before: bool, unread: bool) -> bool:
+        """Say of a connection's feeds whose time may be guessed whether something of theirs may lie unread; whether
+        any is said to be held now, as `before` says of the last time."""
+        if not (self.guessed or before):
+            return False
+        held = False
+        for feed in feeds:
+            feed.hold(unread and feed.stream in self.guessed)
+            held |= feed.held
+        return held
+
     # -- streams -----------------------------------------------------------------------------------
 
     def add_stream(self, definition: StreamDefinition) -> None:
@@ -66,7 +125,9 @@ class Feeds:
         self._look_for_guesses()
 
     def alter_stream(self, definition: StreamDefinition) -> None:
-        self._streams[definition.name].source.stream = definition
+        self._streams[definition.name].alter(definition)
+        if definition.timestamps == "external":
+            self._runner.replace_side_outlet(definition.late)
         self._look_for_guesses()
 
     def _look_for_guesses(self) -> None:
@@ -92,8 +153,9 @@ class Feeds:
         for key in [key for key in self._next if key[0] == name]:
             del self._next[key]
 
-    def source(self, stream: str) -> Source:
-        return self._find(stream).source
+    def source(self, stream: str, fingerprint: str | None = None) -> Source:
+        """What decodes the rows of a feed; SCHEMA_MISMATCH if the stream takes none of this fingerprint."""
+        return self._find(stream).by(fingerprint)
 
     def received(self) -> Mapping[str, Received]:
         return {name: stream.received for name, stream in self._streams.items()}
@@ -117,6 +179,7 @@ class Feeds:
         self._owners[stream, producer] = owner
         found.received.connections += 1
         self._runner.open_feed(stream, producer, owner, can_answer=can_answer)
+        sparing.info("a feed opened", stream, stream=stream, feed=producer)
         return self._next.get((stream, producer), 0)
 
     def close(self, stream: str, producer: str, owner: OwnedFeed, *, lost: bool = False) -> None:
@@ -125,6 +188,7 @@ class Feeds:
             del self._owners[stream, producer]
             self._runner.close_feed(stream, producer, owner, lost=lost)
             self._find(stream).received.connections -= 1
+            sparing.info("a feed ended", stream, stream=stream, feed=producer, lost=lost)
 
     def hold(self, stream: str, producer: str, owner: OwnedFeed, held: bool) -> None:
         """Whether something that the feed said may lie unread."""

@@ -53,8 +53,10 @@ from millrace.protocol.messages import (
 )
 from millrace.protocol.session import Stage
 from millrace.server.connection import Connection, Dialect
+from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
+from millrace.server.source import Source
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
@@ -109,6 +111,7 @@ class FrameDialect(Dialect):
             self._take_gathered()
         except PeerError as error:
             self._take_gathered()
+            sparing.warning("a client broke the protocol", error.code, code=error.code, reason=error.text)
             self.say(Error.of(error))
             self._connection.close()
         self._tell_held()
@@ -117,15 +120,8 @@ class FrameDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        """Say of the feeds whose time may be guessed whether something of theirs may lie unread."""
-        guessed = self.hall.feeds.guessed
-        if not (guessed or self._holds):
-            return
         unread = self._reader.buffered > 0 or not self._connection.reads
-        self._holds = False
-        for feed in self._feeds.values():
-            feed.hold(unread and feed.stream in guessed)
-            self._holds |= feed.held
+        self._holds = self.hall.feeds.tell_held(self._feeds.values(), self._holds, unread)
 
     def writable_again(self) -> None:
         for subscriber in tuple(self.subscriptions.values()):
@@ -181,7 +177,8 @@ class FrameDialect(Dialect):
         except Refuse as error:
             self._refuse(error, getattr(message, "channel", None))
 
-    def _hello(self, _: Hello) -> None:
+    def _hello(self, said: Hello) -> None:
+        self._connection.called(said.client)
         self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, self.hall.runner.now_us()))
 
     def _bye(self, _: object) -> None:
@@ -190,6 +187,7 @@ class FrameDialect(Dialect):
 
     def _refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
         """Tell the peer. An error on a channel that is only being opened ends it, by the session's rules."""
+        sparing.warning("a client was refused", error.code, code=error.code, reason=error.text)
         self.say(Error.of(error, channel, sequence))
         if channel is not None and channel not in self.session.channels:
             self._leave(channel)
@@ -197,15 +195,8 @@ class FrameDialect(Dialect):
     # -- feeds -------------------------------------------------------------------------------------
 
     def _open(self, wish: Open) -> None:
-        source = self.hall.feeds.source(wish.stream)
-        fingerprint = source.schema.fingerprint()
-        if wish.fingerprint not in (None, fingerprint):
-            fields = ", ".join(map(str, source.schema))
-            raise Refuse(
-                f"stream {wish.stream} has the schema ({fields}), fingerprint {fingerprint}, not {wish.fingerprint}",
-                code="schema_mismatch",
-            )
-        feed = self._feeds[wish.channel] = _Feed(self, wish)
+        source = self.hall.feeds.source(wish.stream, wish.fingerprint)
+        feed = self._feeds[wish.channel] = _Feed(self, wish, source)
         feed.next_sequence = self.hall.feeds.open(wish.stream, wish.producer, feed, can_answer=wish.answers)
         if wish.sequence is not None:
             feed.next_sequence = max(feed.next_sequence, wish.sequence)
@@ -282,14 +273,14 @@ class FrameDialect(Dialect):
 class _Feed:
     """One open feed: the engine's orders to it, and its frames to the source."""
 
-    def __init__(self, dialect: FrameDialect, wish: Open) -> None:
+    def __init__(self, dialect: FrameDialect, wish: Open, source: Source) -> None:
         self.channel = wish.channel
         self.stream = wish.stream
         self.producer = wish.producer
         self.next_sequence = 0
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
-        self._source = self._feeds.source(wish.stream)
+        self._source = source
         self.held = False
         self._open = False
 
@@ -390,6 +381,7 @@ class _Subscriber:
         self._dialect.subscriptions[self.channel] = self
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)
+        sparing.info("a subscription began", self._outlet.query, query=self._outlet.query)
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
@@ -433,3 +425,4 @@ class _Subscriber:
     def leave(self) -> None:
         self._watch(False)
         self._outlet.remove(self.subscription)
+        sparing.info("a subscription ended", self._outlet.query, query=self._outlet.query)

@@ -78,10 +78,12 @@ class Reach:
     since_us     from when on the archive has the stream; None: from its beginning
     rows, ...    what was ever written: files that were deleted since count as well
     open         a server writes here, or was killed while it did
+    fields       the stream's columns; files from before it got some of them lack those
     """
 
     stream: str
     fingerprint: str
+    fields: tuple[tuple[str, str, bool], ...]
     mark: int | None = None
     last_seq: int = -1
     since_us: int | None = None
@@ -98,7 +100,25 @@ class Reach:
     @staticmethod
     def from_json(data: bytes) -> Reach:
         found = json.loads(data)
-        return Reach(**{**found, "gaps": tuple(Gap(**gap) for gap in found["gaps"])})
+        gaps, fields = (Gap(**gap) for gap in found["gaps"]), (tuple(one) for one in found["fields"])
+        return Reach(**{**found, "gaps": tuple(gaps), "fields": tuple(fields)})
+
+    @staticmethod
+    def begun(stream: StreamDefinition) -> Reach:
+        """Of an archive that has nothing yet."""
+        return Reach(stream.name, stream.schema.fingerprint(), _fields(stream))
+
+    def of(self, stream: StreamDefinition) -> Reach:
+        """The same, for a stream that may have got more columns."""
+        return replace(self, fingerprint=stream.schema.fingerprint(), fields=_fields(stream))
+
+    def fits(self, stream: StreamDefinition) -> bool:
+        """Whether the stream has the columns that are archived, and more at most: those are null in older files."""
+        return _fields(stream)[: len(self.fields)] == self.fields
+
+
+def _fields(stream: StreamDefinition) -> tuple[tuple[str, str, bool], ...]:
+    return tuple((field.name, str(field.type), field.nullable) for field in stream.schema)
 
 
 def stream_folder(history: Path, stream: str) -> Path:

@@ -27,6 +27,7 @@ from millrace.protocol.jsonlines import (
 )
 from millrace.protocol.session import same_token
 from millrace.server.connection import Connection, Dialect
+from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
@@ -69,6 +70,7 @@ class LineDialect(Dialect):
                 self._hear(line)
         except PeerError as error:
             self._take_all()
+            sparing.warning("a client broke the protocol", error.code, code=error.code, reason=error.text)
             self.connection.write(error_line(error, self._number + 1))
             self.connection.close()
         self._take_all()
@@ -78,15 +80,8 @@ class LineDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        """Say of the feeds whose time may be guessed whether something of theirs may lie unread."""
-        guessed = self.hall.feeds.guessed
-        if not (guessed or self._holds):
-            return
         unread = self._reader.buffered > 0 or not self.connection.reads
-        self._holds = False
-        for feed in self._feeds.values():
-            feed.hold(unread and feed.stream in guessed)
-            self._holds |= feed.held
+        self._holds = self.hall.feeds.tell_held(self._feeds.values(), self._holds, unread)
 
     def writable_again(self) -> None:
         for reader in tuple(self._readers.values()):
@@ -126,6 +121,8 @@ class LineDialect(Dialect):
                 self.connection.close()
 
     def refuse(self, error: MillraceError, line: int | None) -> None:
+        if line is not None:  # else it is told of something that has ended
+            sparing.warning("a client was refused", error.code, code=error.code, reason=error.text)
         self.connection.write(error_line(error, line))
 
     def _token(self, said: Token) -> None:
@@ -201,7 +198,6 @@ class _LineFeed:
         self._name = name
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
-        self._source = self._feeds.source(stream)
         self.held = False
         self._credit = 0
         self._gathered: list[Mapping[str, Any]] = []
@@ -222,7 +218,7 @@ class _LineFeed:
     def _take(self, gathered: list[Mapping[str, Any]], numbers: list[int]) -> None:
         while gathered:
             try:
-                batch = self._source.from_objects(gathered)
+                batch = self._feeds.source(self.stream).from_objects(gathered)
                 self._feeds.check_ahead(self.stream, batch)
                 self._arrived(batch)
                 return
@@ -277,7 +273,10 @@ def _about_the_tuple(error: RowError) -> MillraceError:
 
 
 class _LineReaderOf:
-    """A subscription by lines, as a Sender of its rows: the socket alone limits it."""
+    """A subscription by lines, as a Sender of its rows: the socket alone limits it.
+
+    It goes by the name that the peer asked for, also when the query has got another one since.
+    """
 
     def __init__(self, dialect: LineDialect, wish: SubscribeLine, outlet: Outlet) -> None:
         self._dialect = dialect
@@ -288,6 +287,7 @@ class _LineReaderOf:
     def begin(self) -> None:
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)
+        sparing.info("a subscription began", self._outlet.query, query=self._outlet.query)
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
@@ -300,17 +300,18 @@ class _LineReaderOf:
         return self._dialect.connection.writable
 
     def send_rows(self, sequence: int, batch: Batch) -> None:
-        self._dialect.connection.write(row_lines(self._outlet.query, sequence, batch))
+        self._dialect.connection.write(row_lines(self._wish.query, sequence, batch))
 
     def send_progress(self, value_us: int) -> None:
         if self._wish.progress:
-            self._dialect.connection.write(progress_line(self._outlet.query, value_us))
+            self._dialect.connection.write(progress_line(self._wish.query, value_us))
 
     def end(self, code: str, reason: str) -> None:
         self.leave()
-        self._dialect.forget_reader(self._outlet.query)
+        self._dialect.forget_reader(self._wish.query)
         self._dialect.refuse(MillraceError(reason, code=code), None)
 
     def leave(self) -> None:
         self._watch(False)
         self._outlet.remove(self.subscription)
+        sparing.info("a subscription ended", self._outlet.query, query=self._outlet.query)

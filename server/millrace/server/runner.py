@@ -16,6 +16,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -25,6 +26,8 @@ from millrace.engine.events import (
     Archived,
     AskEnded,
     AskTimestamp,
+    ChainDecided,
+    Change,
     ClockStepped,
     Command,
     CommandBody,
@@ -44,6 +47,7 @@ from millrace.engine.events import (
     Progressed,
     QueryFailed,
     Rejected,
+    RenameQuery,
     ResumeQuery,
     RowsFailed,
     TooFar,
@@ -54,15 +58,16 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.protocol import MAX_INT64
 from millrace.server.clock import Clock
+from millrace.server.logs import sparing
 from millrace.server.sink import Outlet
 
 log = structlog.get_logger()
 
 
-# What goes wrong again and again is logged at most so often for each culprit; counters have it all.
-COMPLAIN_EVERY_US: Final = 10_000_000
-# Culprits that are remembered; beyond that all are forgotten, and may be told once more.
-CULPRITS: Final = 10_000
+# How long a step should take at most, so that sockets and admins are served, and the fewest tuples that one may take
+# for it: below that the loop itself would cost more than the work.
+STEP_SECONDS: Final = 0.01
+LEAST_BUDGET: Final = 256
 # How often the system's clock is looked at while nothing happens.
 LOOK_SECONDS: Final = 1.0
 # How often the end of the server looks whether sinks and subscribers are done.
@@ -134,6 +139,7 @@ class Runner:
         self._held_back = False
         # Everything from before this time has been handed over to the engine.
         self._heard_us = 0
+        self._most = budget
         self._budget = budget
         self._retain = retain
         self._events: list[Event] = []
@@ -144,8 +150,6 @@ class Runner:
         self._answers: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
         self._last_command = 0
         self._watchers: dict[str, int] = {}
-        # By culprit: how much was not told yet, and when it may be.
-        self._untold: dict[tuple[str, ...], tuple[int, int]] = {}
         self._held: dict[str, asyncio.Future[Any]] = {}
         self._orders: Mapping[type, Callable[[Any], None]] = {
             Deliver: self._deliver,
@@ -161,6 +165,7 @@ class Runner:
             Rejected: self._rejected,
             RowsFailed: self._rows_failed,
             JoinTurned: self._join_turned,
+            ChainDecided: self._chain_decided,
             QueryFailed: self._query_failed,
         }
 
@@ -209,16 +214,25 @@ class Runner:
         self.feeds.pop((stream, feed), None)
 
     def add_outlet(self, plan: QueryPlan) -> Outlet:
-        query = plan.name
-        outlet = Outlet(
-            query, plan.schema, self._retain, lambda wait, reason: self._wait(query, wait, reason), key_of(plan)
-        )
-        self.outlets[query] = outlet
+        def wait(waits: bool, reason: str) -> None:
+            self._wait(outlet, waits, reason)
+
+        outlet = Outlet(plan.name, plan.schema, self._retain, wait, key_of(plan))
+        self.outlets[plan.name] = outlet
         return outlet
 
     def add_side_outlet(self, late: StreamDefinition) -> None:
         """Where a stream's late tuples can be read as they come. Nothing waits for a slow reader of them."""
         self.outlets[late.name] = Outlet(late.name, late.schema, self._retain, None)
+
+    def replace_side_outlet(self, late: StreamDefinition) -> None:
+        """Late tuples may have more columns now: who was promised fewer is told to come again."""
+        before = self.outlets[late.name]
+        if before.schema == late.schema:
+            return
+        self.add_side_outlet(late)
+        self.outlets[late.name].next_sequence = before.next_sequence
+        before.end("dropped", f"{late.name} has other columns now: subscribe again")
 
     def remove_outlet(self, query: str) -> None:
         """The query was dropped."""
@@ -240,6 +254,16 @@ class Runner:
         if waits:  # for consumers that are gone now
             self.command(ResumeQuery(plan.name)).add_done_callback(_look_at)
 
+    def rename_outlet(self, before: str, after: str) -> None:
+        """Who reads a query reads on under its new name, and so does what was asked for and has not been done yet."""
+        self.outlets = {after if name == before else name: outlet for name, outlet in self.outlets.items()}
+        self.outlets[after].query = after
+        of_queries: tuple[dict[str, Any], ...] = (self._held, self._watchers, self._progress)
+        for known in of_queries:
+            if before in known:
+                known[after] = known.pop(before)
+        self._events = [_renamed(event, before, after) for event in self._events]
+
     def watch(self, query: str, wanted: bool) -> None:
         """One subscriber more, or one less, who wants to know the query's progress."""
         before = self._watchers.get(query, 0)
@@ -249,20 +273,27 @@ class Runner:
 
     # -- waiting for slow consumers ----------------------------------------------------------------
 
-    def _wait(self, query: str, wait: bool, reason: str) -> None:
-        if query not in self.outlets:
+    def _wait(self, outlet: Outlet, wait: bool, reason: str) -> None:
+        if not self._serves(outlet):
             return
-        log.warning("a query waits" if wait else "a query goes on", query=query, reason=reason)
+        query = outlet.query
         if wait:
+            log.warning("a query waits", query=query, reason=reason)
             self._held[query] = self.command(PauseQuery(query, reason))
             self._held[query].add_done_callback(_look_at)
-        elif (held := self._held.pop(query, None)) is not None:
-            held.add_done_callback(lambda paused: self._go_on(query, paused))
+            return
+        log.info("a query goes on", query=query, reason=reason)
+        if (held := self._held.pop(query, None)) is not None:
+            held.add_done_callback(lambda paused: self._go_on(outlet, paused))
 
-    def _go_on(self, query: str, paused: asyncio.Future[Any]) -> None:
+    def _go_on(self, outlet: Outlet, paused: asyncio.Future[Any]) -> None:
         """Resume what a slow consumer had paused; not what an admin had paused before, or what is gone."""
-        if not paused.cancelled() and paused.exception() is None and query in self.outlets:
-            self.command(ResumeQuery(query)).add_done_callback(_look_at)
+        if not paused.cancelled() and paused.exception() is None and self._serves(outlet):
+            self.command(ResumeQuery(outlet.query)).add_done_callback(_look_at)
+
+    def _serves(self, outlet: Outlet) -> bool:
+        """Whether the outlet's query is there, under whatever name."""
+        return self.outlets.get(outlet.query) is outlet
 
     def forget_hold(self, query: str) -> bool:
         """Whether a slow consumer had paused the query; it is the admin's pause from now on."""
@@ -312,21 +343,33 @@ class Runner:
         now_us = self._clock.now_us()
         while self._wakes and self._wakes[0] <= now_us:
             heapq.heappop(self._wakes)
-        events, self._events = self._gather(), []
+        events = self._gather()
         self._something.clear()
         began = time.perf_counter()
         effects = self.engine.step(now_us, events, budget=self._budget)
+        took = time.perf_counter() - began
+        self._adapt(took, effects.more)
         if any(isinstance(event, Command) for event in events):
-            self.on_reconfiguration(time.perf_counter() - began)
+            self.on_reconfiguration(took)
         self.steps += 1
         self._more = effects.more
         for order in effects.orders:
             self._carry_out(order)
         self._tell_progress()
 
+    def _adapt(self, took: float, more: bool) -> None:
+        """Fewer tuples a step where they are dear, up to `engine.budget` where they are cheap."""
+        if took > STEP_SECONDS:
+            # One slow step may have had another cause: never to less than a quarter at once.
+            fewer = max(int(self._budget * STEP_SECONDS / took), self._budget // 4)
+            self._budget = max(fewer, min(LEAST_BUDGET, self._most))
+        elif more and took < STEP_SECONDS / 2:
+            self._budget = min(self._budget * 2, self._most)
+
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
-        events = self.stopwatch.take() + self._events
+        now, self._events = _until_a_name_changes(self._events)
+        events = self.stopwatch.take() + now
         if self._stepped_us:
             events.insert(0, ClockStepped(self._stepped_us))
             self._heard_us += self._stepped_us
@@ -352,10 +395,16 @@ class Runner:
 
     # -- the clock ---------------------------------------------------------------------------------
 
+    @property
+    def clock_held_back_us(self) -> int:
+        """How far the system's clock was set back, as long as this one is not near it."""
+        return self._clock.held_back_us
+
     async def _look_at_the_clock(self) -> None:
         """Notice in good time when somebody sets the system's clock, although nothing else happens."""
         while True:
             await asyncio.sleep(self._look_seconds)
+            sparing.flush()
             self._notice()
             if self._wakes and self._wakes[0] <= self._clock.now_us():
                 self._something.set()
@@ -405,22 +454,21 @@ class Runner:
         outlet = self.outlets.get(f"{order.stream}.late")
         if outlet is not None:
             outlet.deliver(outlet.next_sequence, order.told(outlet.schema, order.at_us))
+        whose = {"stream": order.stream, "feed": order.feed}
+        if late := len(order.batch) - order.broken:
+            sparing.warning("tuples came late", " ".join(whose.values()), late, unit="tuples", **whose)
         if order.broken:
-            self._complain(
-                "a client broke its own punctuation; the tuples are late",
-                order.broken,
-                stream=order.stream,
-                feed=order.feed,
-            )
+            text = "a client broke its own punctuation; the tuples are late"
+            sparing.warning(text, " ".join(whose.values()), order.broken, unit="tuples", **whose)
 
     def _archived(self, order: Archived) -> None:
         self.on_history(order)
 
     def _too_far(self, order: TooFar) -> None:
         self.far[order.stream] = self.far.get(order.stream, 0) + len(order.batch)
-        self._complain(
-            "tuples too far in the future were refused", len(order.batch), stream=order.stream, feed=order.feed
-        )
+        whose = {"stream": order.stream, "feed": order.feed}
+        text = "tuples too far in the future were refused"
+        sparing.warning(text, " ".join(whose.values()), len(order.batch), unit="tuples", **whose)
 
     def _grant(self, order: Grant) -> None:
         peer = self.feeds.get((order.stream, order.feed))
@@ -462,10 +510,15 @@ class Runner:
         log.warning("the engine rejected an event", kind=type(order.event).__name__, reason=order.refused.text)
 
     def _rows_failed(self, order: RowsFailed) -> None:
-        self._complain("rows were dropped", order.count, operator=order.operator, reason=order.reason)
+        about = {"operator": order.operator, "reason": order.reason}
+        sparing.warning("rows were dropped", order.operator, order.count, unit="tuples", **about)
 
     def _join_turned(self, order: JoinTurned) -> None:
         log.info("a join turned", operator=order.operator, **order.numbers)
+
+    def _chain_decided(self, order: ChainDecided) -> None:
+        cuts = [name for name, link in order.links.items() if link.cut]
+        log.info("chain decided", component=order.component, decisions=order.decisions, breaks=cuts)
 
     def _query_failed(self, order: QueryFailed) -> None:
         self.forget_hold(order.query)
@@ -473,18 +526,6 @@ class Runner:
             "a query failed", query=order.query, reason=order.reason, lost=order.lost, detail=order.detail or None
         )
         self.on_failure()
-
-    def _complain(self, text: str, tuples: int, **about: str) -> None:
-        """Told at once, then now and then: a stream of bad rows must not become a stream of lines."""
-        culprit = (text, *(value for name, value in about.items() if name != "reason"))
-        untold, due_us = self._untold.get(culprit, (0, 0))
-        untold, now_us = untold + tuples, self._clock.now_us()
-        if now_us >= due_us:
-            log.warning(text, tuples=untold, **about)
-            untold, due_us = 0, now_us + COMPLAIN_EVERY_US
-        if len(self._untold) >= CULPRITS:
-            self._untold.clear()
-        self._untold[culprit] = untold, due_us
 
 
 class Stopwatch:
@@ -510,6 +551,29 @@ class Stopwatch:
 
 def _ignore(*_: object) -> None:
     """The default listener."""
+
+
+def _until_a_name_changes(events: list[Event]) -> tuple[list[Event], list[Event]]:
+    """The events of a step, and the commands for the next: what was asked of a query before it was known to have
+    another name can then be asked under that one."""
+    for at, event in enumerate(events):
+        if isinstance(event, Command) and _renames(event.body):
+            behind = events[at + 1 :]
+            later: list[Event] = [other for other in behind if isinstance(other, Command)]
+            return events[: at + 1] + [other for other in behind if not isinstance(other, Command)], later
+    return events, []
+
+
+def _renames(body: CommandBody) -> bool:
+    return isinstance(body, RenameQuery) or (isinstance(body, Change) and any(map(_renames, body.commands)))
+
+
+def _renamed(event: Event, before: str, after: str) -> Event:
+    match event:
+        case Command(body=PauseQuery() | ResumeQuery() | WatchProgress() as body) if body.name == before:
+            return replace(event, body=replace(body, name=after))
+        case _:
+            return event
 
 
 def key_of(plan: QueryPlan) -> list[int] | None:

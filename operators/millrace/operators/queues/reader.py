@@ -11,13 +11,14 @@ that is queued, as for any reader; `low_water` is the lower of that and of what 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Moment
 from millrace.operators.queues.edge import EdgeSpec, build_queue
-from millrace.operators.queues.queue import Queue
+from millrace.operators.queues.queue import Queue, TupleQueue
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 
@@ -49,10 +50,10 @@ class QueueReader(Reader):
         self.seed = seed
         self._gone_superseded = self._gone_shed = 0
         self.queue = self._made(edge, buffer, since_us)
-        super().__init__(buffer, since_us)
+        super().__init__(buffer, since_us, edge.columns)
 
     def _made(self, edge: EdgeSpec, buffer: Buffer, since_us: int | None) -> Queue:
-        queue = build_queue(edge, buffer.schema, ordered=buffer.ordered, begin_us=since_us, seed=self.seed)
+        queue = build_queue(edge, edge.reads(buffer.schema), ordered=buffer.ordered, begin_us=since_us, seed=self.seed)
         if isinstance(queue, UpdateQueue | WindowQueue):
             queue.timed = self.timed
         return queue
@@ -104,6 +105,10 @@ class QueueReader(Reader):
         if waiting > self.peak:
             self.peak = waiting
 
+    def narrow(self, columns: tuple[int, ...]) -> None:
+        super().narrow(columns)
+        self.edge = replace(self.edge, columns=columns)
+
     def take(self, limit: int) -> Batch | None:
         if self.buffer is not self.home:
             return None
@@ -124,6 +129,9 @@ class QueueReader(Reader):
         if queue.waiting != before:
             self.home.gauge.add(queue.waiting - before, self.home.width)
             self.taken = self.home.end - queue.waiting
+
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        return self.queue.older(now_us, than_us)
 
     def pass_punctuations(self) -> None:
         """Take all punctuation: where it stood between the tuples says nothing when those are served in any order."""
@@ -146,10 +154,18 @@ class QueueReader(Reader):
         super().leave()
 
     def let_go(self) -> None:
-        """Empty the queue."""
-        self._retire()
-        self.queue = self._made(self.edge, self.home, self.since_us)
+        """Empty the queue. What it knows of keys stays: what is older than they had is still superseded at once."""
+        if isinstance(self.queue, TupleQueue):
+            self.home.gauge.add(-self.queue.waiting, self.home.width)
+            self.queue.drain()
+        else:
+            self._retire()
+            self.queue = self._made(self.edge, self.home, self.since_us)
         self.taken = self.home.end
+
+    def disorder(self) -> None:
+        if isinstance(self.queue, WindowQueue):
+            self.queue.by_tuples = False
 
     def _retire(self) -> None:
         """Keep the counts of a queue that goes."""
@@ -165,12 +181,12 @@ class QueueReader(Reader):
         Between two schedulers everybody keeps the place in line.
         """
         queue = self.queue
-        assert edge.updates or not isinstance(queue, WindowQueue)
         self.edge = edge
         if isinstance(queue, UpdateQueue | WindowQueue) and edge.updates:
             assert edge.kind != "append"
             queue.reschedule(edge.kind)
             return
+        assert isinstance(queue, TupleQueue)
         waiting = queue.drain()
         self._gone_superseded += queue.superseded
         self._gone_shed += queue.shed
@@ -179,6 +195,16 @@ class QueueReader(Reader):
             self.queue.enqueue(waiting, self.moment.now_us)
             self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
         self.taken = self.home.end - self.queue.waiting
+
+    def move(self, buffer: Buffer, since_us: int | None, columns: tuple[int, ...] | None) -> None:
+        """Go on at another arc, with what waits here: its fields are these of the other's."""
+        self.home = self.buffer = buffer
+        self.since_us = since_us
+        if columns is not None:
+            self.narrow(columns)
+        self.punctuations.clear()
+        buffer.admit(self)
+        self.taken = buffer.end - self.queue.waiting
 
     @classmethod
     def instead_of(cls, reader: Reader, edge: EdgeSpec, moment: Moment, *, timed: bool) -> QueueReader:
@@ -199,10 +225,12 @@ class QueueReader(Reader):
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
-        return [super().save(), self._gone_superseded, self._gone_shed, self.queue.save()]
+        return [super().save(), self.seed, self._gone_superseded, self._gone_shed, self.queue.save()]
 
     def restore(self, data: Sequence[Any]) -> None:
-        own, self._gone_superseded, self._gone_shed, queue = data
+        own, self.seed, self._gone_superseded, self._gone_shed, queue = data
         super().restore(own)
+        if not self.home.ordered:
+            self.disorder()
         self.queue.restore(queue)
         self.home.gauge.add(self.queue.waiting, self.home.width)

@@ -1,0 +1,247 @@
+"""A stream gets more columns while queries run: those that exist go on as if nothing had happened.
+
+The oracle is the same engine without the change, fed the same tuples without the new column.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.engine.engine import Engine
+from millrace.engine.events import (
+    AddQuery,
+    AddStream,
+    AlterStream,
+    Answer,
+    Arrived,
+    Command,
+    Deliver,
+    PauseQuery,
+    ResumeQuery,
+)
+from millrace.operators.batch import Batch
+from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.sql import AlterStatement, Catalog, CreateQuery, CreateStream, SqlError, parse, plan_all
+
+BASE = """CREATE STREAM s (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', update_key = 'k');
+CREATE STREAM t (ts TIMESTAMP, k BIGINT, w BIGINT) WITH (time = 'ts');
+"""
+QUERIES = [
+    "SELECT * FROM s WHERE v > 1",
+    "SELECT v, k FROM s",
+    "SELECT k, count(*) AS n, window_start FROM TUMBLE(s, ts, INTERVAL '10 us') GROUP BY k, window_start",
+    "SELECT *, s.v + 1 AS more FROM s [RANGE '5 us'] JOIN t [RANGE '3 us'] ON s.k = t.k",
+    "SELECT s.*, w FROM t [RANGE '5 us'] JOIN s [RANGE '3 us'] ON s.k = t.k",
+    "SELECT * FROM s UNION ALL SELECT * FROM t",
+    "SELECT DISTINCT * FROM TUMBLE(s, ts, '10 us')",
+    "SELECT k, sum(v) AS total FROM s GROUP BY k",
+    "SELECT k, v FROM s LATEST",
+    "SELECT * FROM s SHED RANDOM 3",
+    "SELECT s.v, t.w FROM s FOLLOWED BY t WITHIN '9 us' ON s.k = t.k",
+    "SELECT k FROM (SELECT * FROM s) d",
+    "SELECT k, late_by_us FROM s.late",
+    "SELECT * FROM s.late",
+]
+NARROW = Schema.of(ts="timestamp", k="bigint", v="bigint")
+ALTER = "ALTER STREAM s ADD COLUMN x DOUBLE"
+
+
+def command(step):
+    match step:
+        case CreateStream(stream):
+            return AddStream(stream)
+        case CreateQuery(made):
+            return AddQuery(made)
+        case AlterStatement():
+            return step.command
+    raise AssertionError(step)
+
+
+class Server:
+    """An engine and a catalog, as far as this needs them."""
+
+    def __init__(self, sql):
+        self.engine, self.catalog, self.rows, self.now = Engine(), Catalog(), {}, 0
+        self.execute(sql)
+
+    def execute(self, sql):
+        steps, self.catalog = plan_all(parse(sql), self.catalog)
+        for step in steps:
+            self.engine.obey(command(step))
+        return steps
+
+    def step(self, *events, **limits):
+        self.now += 1
+        effects = self.engine.step(self.now, events, **limits)
+        for order in effects.orders:
+            if isinstance(order, Deliver):
+                found = zip(order.batch.ts.tolist(), order.batch.rows(), strict=True)
+                self.rows.setdefault(order.query, []).extend(found)
+        return effects
+
+    def drain(self):
+        while self.step().more:
+            pass
+
+    def give(self, stream, rows, **limits):
+        wide = len(rows[0]) > 3
+        schema = Schema((*NARROW, Field("x", Type.DOUBLE))) if wide else NARROW
+        return self.step(Arrived(stream, "f", Batch.from_rows(schema, rows, [row[0] for row in rows])), **limits)
+
+    def save_and_restore(self):
+        saved = self.engine.save()
+        self.engine = Engine.restore(saved)
+        assert self.engine.save() == saved
+
+
+def named(queries):
+    return BASE + "".join(f"CREATE QUERY q{number} AS {query};" for number, query in enumerate(queries))
+
+
+TUPLES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=6)
+DOINGS = st.lists(
+    st.one_of(
+        st.tuples(st.just("s"), TUPLES, st.booleans()),
+        st.tuples(st.just("t"), TUPLES, st.just(False)),
+        st.tuples(st.just("pause"), st.integers(0, 3), st.none()),
+        st.tuples(st.just("restore"), st.none(), st.none()),
+        st.tuples(st.just("work"), st.integers(1, 9), st.none()),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(st.sampled_from(QUERIES), min_size=1, max_size=4), DOINGS, st.integers(0, 14), st.booleans())
+def test_queries_that_exist_go_on_as_if_nothing_had_happened(queries, doings, when, twice):
+    plain, altered = Server(named(queries)), Server(named(queries))
+    at = 0
+    for number, (kind, what, wide) in enumerate([*doings, ("t", [(90, 9, 9)], False), ("s", [(90, 9, 9)], True)]):
+        if number == min(when, len(doings)):
+            altered.execute(ALTER)
+            if twice:
+                altered.execute("ALTER STREAM s ADD COLUMN y TEXT DEFAULT NULL")
+        if kind == "pause":
+            name = f"q{what % len(queries)}"
+            for one in (plain, altered):
+                body = ResumeQuery(name) if one.engine.query(name).paused else PauseQuery(name)
+                one.engine.obey(body)
+        elif kind == "restore":
+            altered.save_and_restore()
+        elif kind == "work":
+            for one in (plain, altered):
+                one.step(budget=what)
+        else:
+            at += 2
+            rows = [(at + ts, k, v) for ts, k, v in what]
+            given_x = wide and len(altered.engine.streams_by_name[kind].definition.schema) == 4
+            plain.give(kind, rows, budget=1)
+            altered.give(kind, [(*row, 0.5) for row in rows] if given_x else rows, budget=1)
+    for one in (plain, altered):
+        one.drain()
+    assert altered.rows == plain.rows
+    assert altered.engine.gauge.tuples == plain.engine.gauge.tuples
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_texts_mean_the_same_in_a_new_server(query):
+    """What was rewritten, applied to an empty server, gives the same rows as what went on."""
+    running = Server(named([query]))
+    running.execute(ALTER)
+    streams = [stream.sql for stream in running.catalog.streams.values()]
+    anew = Server(";".join([*streams, *(made.sql for made in running.catalog.queries.values())]))
+    assert anew.catalog.queries["q0"].schema == running.catalog.queries["q0"].schema
+    for one in (running, anew):
+        for at in (1, 4, 2, 9, 30, 29, 60):
+            one.give("s", [(at, at % 3, at, 1.5)])
+            one.give("t", [(at, at % 3, at)])
+        one.drain()
+    assert anew.rows == running.rows
+
+
+def test_a_new_query_reads_the_new_column_and_old_feeds_have_none():
+    server = Server(named(["SELECT * FROM s"]))
+    server.give("s", [(1, 1, 1)], executions=0)
+    server.execute(f"{ALTER}; CREATE QUERY later AS SELECT k, x FROM s; CREATE QUERY star AS SELECT * FROM s")
+    server.give("s", [(2, 2, 2)])
+    server.give("s", [(3, 3, 3, 0.5)])
+    server.drain()
+    assert server.rows["q0"] == [(1, (1, 1, 1)), (2, (2, 2, 2)), (3, (3, 3, 3))]
+    assert server.rows["later"] == [(2, (2, None)), (3, (3, 0.5))]
+    assert server.rows["star"] == [(2, (2, 2, 2, None)), (3, (3, 3, 3, 0.5))]
+
+
+def test_late_tuples_have_the_column_too():
+    server = Server(named(["SELECT * FROM s.late"]))
+    server.execute(f"{ALTER}; CREATE QUERY lost AS SELECT k, x, late_by_us FROM s.late")
+    server.give("s", [(9, 1, 1, 0.5)])
+    server.give("s", [(4, 2, 2, 0.25), (5, 3, 3, 1.0)])
+    server.drain()
+    assert [row for _, row in server.rows["lost"]] == [(2, 0.25, 5), (3, 1.0, 4)]
+    assert [row[:4] for _, row in server.rows["q0"]] == [(4, 2, 2, 5), (5, 3, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("ALTER STREAM s ADD COLUMN x DOUBLE NOT NULL", "a column that comes later is nullable"),
+        ("ALTER STREAM s ADD COLUMN x DOUBLE DEFAULT 1.5", "DEFAULT NULL"),
+        ("ALTER STREAM s ADD COLUMN k DOUBLE", "s has a column k already"),
+        ("ALTER STREAM s ADD COLUMN mark BIGINT", "s.late tells of each late tuple its mark"),
+        ("ALTER STREAM s ADD COLUMN x INTERVAL", "a column cannot be an interval"),
+        ('ALTER STREAM s ADD COLUMN "$gone" BOOLEAN', "marks rows that are gone"),
+        ("ALTER STREAM q0 ADD COLUMN x DOUBLE", "the stream q0 is a query"),
+        ("ALTER STREAM nobody ADD COLUMN x DOUBLE", "the stream nobody does not exist"),
+        ("ALTER STREAM i ADD COLUMN ts TIMESTAMP", "i has a column ts already"),
+        ("ALTER STREAM s ADD x DOUBLE", "expected COLUMN"),
+        ("ALTER STREAM s ADD COLUMN w DOUBLE", "w could mean another column than before in q1"),
+        ("ALTER STREAM s ADD COLUMN n DOUBLE", "n could mean another column than before in q2"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_with_the_reason(sql, words):
+    server = Server(
+        named(
+            [
+                "SELECT k FROM s",
+                "SELECT v, w FROM s [RANGE '5 us'] JOIN t [RANGE '3 us'] ON s.k = t.k",
+                "SELECT v + 1 AS n, count(*) AS c FROM TUMBLE(s, ts, '1 s') GROUP BY n",
+            ]
+        )
+        + "CREATE STREAM i (k BIGINT)"
+    )
+    with pytest.raises(SqlError, match=words):
+        server.execute(sql)
+
+
+def test_the_engine_refuses_by_itself_and_nothing_has_changed():
+    server = Server(named(["SELECT k FROM s"]))
+    before = server.engine.save()
+    for field in (Field("x", Type.DOUBLE, False), Field("k", Type.DOUBLE), Field("feed", Type.TEXT)):
+        with pytest.raises(Refuse, match=r"nullable|already"):
+            server.engine.obey(AlterStream("s", (), fields=(field,)))
+    assert server.engine.save() == before
+
+
+def test_a_plan_shows_it_and_touches_nothing():
+    server = Server(named(["SELECT * FROM s"]))
+    before = server.engine.save()
+    (step,), _ = plan_all(parse(ALTER), server.catalog)
+    shown = server.engine.plan([command(step)])
+    assert {stream["name"]: stream["change"] for stream in shown["streams"]} == {"s": "changes", "t": "stays"}
+    assert server.engine.save() == before
+    (answer,) = server.engine.step(0, [Command(1, command(step))]).orders
+    assert isinstance(answer, Answer)
+    assert answer.refused is None
+
+
+def test_a_query_whose_stream_got_more_can_be_renamed_and_replaced():
+    server = Server(
+        named(["SELECT k, v FROM s", "SELECT q0.k, w FROM q0 [RANGE '5 us'] JOIN t [RANGE '3 us'] ON q0.k = t.k"])
+    )
+    server.execute(ALTER)
+    sql = "ALTER QUERY q0 RENAME TO z; CREATE OR REPLACE QUERY z AS SELECT k, v FROM s"
+    _, after = plan_all(parse(sql), server.catalog)
+    assert after.queries["q1"].sql.endswith("FROM z AS q0 [RANGE '5 us'] JOIN t [RANGE '3 us'] ON q0.k = t.k")
+    assert all(edge.columns is None for node in after.queries["z"].nodes for edge in node.edges)
