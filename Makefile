@@ -5,6 +5,7 @@
 #   make check               lint, types and tests: what CI runs
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
+#   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios
@@ -23,7 +24,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo docs test test-pure check check-api check-deploy lint types format bench figures simulate lock clean distclean kernels
+.PHONY: help setup demo docs test test-pure check check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean kernels
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -73,6 +74,9 @@ check-api: setup
 
 check-deploy: setup
 	@deploy/check.sh $(BIN)/python build/prove-image
+
+check-spark: setup
+	@$(BIN)/python -m pytest tests/spark/check_*.py
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check .

@@ -120,15 +120,8 @@ class FrameDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        """Say of the feeds whose time may be guessed whether something of theirs may lie unread."""
-        guessed = self.hall.feeds.guessed
-        if not (guessed or self._holds):
-            return
         unread = self._reader.buffered > 0 or not self._connection.reads
-        self._holds = False
-        for feed in self._feeds.values():
-            feed.hold(unread and feed.stream in guessed)
-            self._holds |= feed.held
+        self._holds = self.hall.feeds.tell_held(self._feeds.values(), self._holds, unread)
 
     def writable_again(self) -> None:
         for subscriber in tuple(self.subscriptions.values()):

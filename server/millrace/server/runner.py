@@ -26,6 +26,7 @@ from millrace.engine.events import (
     Archived,
     AskEnded,
     AskTimestamp,
+    ChainDecided,
     Change,
     ClockStepped,
     Command,
@@ -164,6 +165,7 @@ class Runner:
             Rejected: self._rejected,
             RowsFailed: self._rows_failed,
             JoinTurned: self._join_turned,
+            ChainDecided: self._chain_decided,
             QueryFailed: self._query_failed,
         }
 
@@ -513,6 +515,10 @@ class Runner:
 
     def _join_turned(self, order: JoinTurned) -> None:
         log.info("a join turned", operator=order.operator, **order.numbers)
+
+    def _chain_decided(self, order: ChainDecided) -> None:
+        cuts = [name for name, link in order.links.items() if link.cut]
+        log.info("chain decided", component=order.component, decisions=order.decisions, breaks=cuts)
 
     def _query_failed(self, order: QueryFailed) -> None:
         self.forget_hold(order.query)
