@@ -135,6 +135,11 @@ EVENTS: Final[dict[str, Told]] = {
     "a join turned": Told(
         "info", ("operator", "numbers"), "To another way of taking rows, with what it was decided by."
     ),
+    "an admin was turned away": Told(
+        "warning",
+        ("status", "times"),
+        "Without the token (401), from a page of another site (403), or with too much (413).",
+    ),
     "chain decided": Told(
         "info",
         ("component", "decisions", "breaks"),
