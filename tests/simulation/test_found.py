@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -37,6 +39,7 @@ from tests.engine.graphs import (
     times,
     union,
 )
+from tests.engine.test_edges import dashboard, seen, tick, ticks
 
 LATENT = StreamDefinition("l", TV, "latent")
 
@@ -195,6 +198,19 @@ def test_nobody_is_looked_at_again_for_whom_nobody_waits_any_more():
     bench.do(DropQuery("u"))
     bench.do(DropStream("b"))
     assert not [order for order in bench.run(at=610).orders if isinstance(order, WakeAt)]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "inplace", "linecutting"])
+def test_a_resumed_update_queue_knows_what_it_served(kind):
+    # Its queue began anew with the resumption, and an older row of a key came out after a newer one.
+    bench = Bench(ticks(disorder_us=100))
+    bench.query(dashboard(kind=kind))
+    assert rows(bench.run(tick(("a", 1000, 1))), "d") == [(1000, "a", 1)]
+    bench.do(PauseQuery("d"))
+    bench.do(ResumeQuery("d"))
+    assert rows(bench.run(tick(("a", 950, 2))), "d") == []
+    assert seen(bench)["superseded"] == 1
+    assert rows(bench.run(tick(("a", 1001, 3))), "d") == [(1001, "a", 3)]
 
 
 def test_the_clock_speaks_at_a_heartbeat_for_a_client_that_did_not_answer_the_last():

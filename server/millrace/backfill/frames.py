@@ -36,7 +36,7 @@ def read_input(session: SparkSession, one: Input, stream: StreamDefinition, low_
 
     if one.format == "table":
         found = session.table(one.path.removeprefix(TABLE))
-        columns = {field.name: field.type for field in to_arrow_schema(found.schema)}
+        columns = {field.name: field.type for field in to_arrow_schema(found.schema, timezone="UTC")}
         check_columns(columns, stream, one.path)
         return found
     paths = list(one.within(low_us, high_us)) or [part.path for part in one.parts[:1]]
@@ -63,12 +63,9 @@ def _whole_seconds(frame: DataFrame, one: Input) -> DataFrame:
 def _text(session: SparkSession, one: Input, stream: StreamDefinition, paths: Sequence[str]) -> DataFrame:
     """CSV or JSON lines, as `millrace run` reads them: times are integers or ISO 8601."""
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
 
-    schema = StructType()
-    for field in stream.schema:
-        as_text = field.type in (Type.TIMESTAMP, Type.BYTES)
-        schema = schema.add(field.name, "string" if as_text else _SPARK_TYPES[field.type])
+    kinds = {**_SPARK_TYPES, Type.TIMESTAMP: "string", Type.BYTES: "string"}
+    schema = ", ".join(f"`{field.name}` {kinds[field.type]}" for field in stream.schema)
     reader = session.read.schema(schema).option("mode", "FAILFAST")
     if one.format == "csv":
         frame = reader.option("header", "true").csv(list(paths))

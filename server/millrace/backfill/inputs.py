@@ -54,6 +54,7 @@ class Input:
     format    parquet, csv, json, or table (a name that Spark knows)
     columns   the Arrow types of its columns, where they are known before Spark reads it
     reach_us  how far an archive is whole: every row on time below this is in it
+    gaps      at how many places rows may be missing from it all the same
     """
 
     stream: str
@@ -62,6 +63,7 @@ class Input:
     parts: tuple[Part, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
     reach_us: int | None = None
+    gaps: int = 0
 
     @property
     def flagged(self) -> bool:
@@ -167,7 +169,7 @@ def _look_into_parquet(stream: str, path: str, files: Sequence[Path], flow: Flow
         columns = own
         parts.append(_part(file, _spans(head, time, file)))
         head.close()
-    return Input(stream, path, "parquet", tuple(parts), columns, _reach(Path(path)))
+    return Input(stream, path, "parquet", tuple(parts), columns, *_reach(Path(path)))
 
 
 def _part(file: Path, spans: tuple[tuple[int, int, int], ...] | None = None) -> Part:
@@ -212,14 +214,14 @@ def _micros(raw: int, kind: Any) -> int:
     return raw // 1_000 if kind.unit == "ns" else raw * scale[kind.unit]
 
 
-def _reach(directory: Path) -> int | None:
-    """How far an archive is whole, if it says so."""
+def _reach(directory: Path) -> tuple[int | None, int]:
+    """How far an archive is whole, if it says so, and how many gaps it has."""
     try:
         told = json.loads((directory / REACH).read_bytes())
-        mark = told["mark"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return mark if isinstance(mark, int) else None
+        mark, gaps = told["mark"], told.get("gaps", ())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None, 0
+    return mark if isinstance(mark, int) else None, len(gaps)
 
 
 def _look_into_csv(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
@@ -337,6 +339,8 @@ def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int) -> list[str]:
         if one.reach_us is not None and to_us != END_OF_TIME and to_us > one.reach_us:
             reach = "nothing yet" if one.reach_us == BEGINNING else format_timestamp(one.reach_us)
             notes.append(f"{name}: the archive is whole up to {reach}; rows at or above that may still be missing")
+        if one.gaps:
+            notes.append(f"{name}: the archive has {one.gaps} gaps, where rows may be missing ({one.path}/{REACH})")
         if one.columns and not one.flagged:
             notes.append(f"{name}: no {LATE} column, so rows are read in order of time and none is late")
         if f"{name}.late" in flow.streams and one.columns and not one.flagged:

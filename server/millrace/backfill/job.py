@@ -178,15 +178,20 @@ def result_frame(job: Job, rows: DataFrame) -> DataFrame:
     return rows.mapInArrow(run, from_arrow_schema(schema))
 
 
-def write_frame(job: Job, rows: DataFrame, out: str) -> DataFrame:
-    """Run and write every task; a row per task tells that it is done."""
+def write_frame(job: Job, rows: DataFrame, out: str, done: Sequence[int] = ()) -> DataFrame:
+    """Run and write every task that is not done; a row per task tells that it is."""
+    left_out = frozenset(done)
 
     def run(tables: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        told = write_task(job, context.partitionId(), tables, out)
+        number = context.partitionId()
+        if number in left_out:
+            # Its partition is empty now: running it would replace its files by none.
+            return
+        told = write_task(job, number, tables, out)
         yield pa.RecordBatch.from_pydict({"task": [told["task"]], "rows": [told["rows"]]})
 
     return rows.mapInArrow(run, "task long, rows long")
@@ -302,7 +307,7 @@ def backfill(
     for name in dict.fromkeys(name.removesuffix(".late") for name in flow.streams):
         if name not in inputs:
             raise Refuse(f"there is no DataFrame for stream {name}; there are: {', '.join(inputs) or 'none'}")
-        columns = {one.name: one.type for one in to_arrow_schema(inputs[name].schema)}
+        columns = {one.name: one.type for one in to_arrow_schema(inputs[name].schema, timezone="UTC")}
         check_columns(columns, flow.catalog.stream(name), f"the DataFrame of {name}")
     count = default_tasks(spark) if tasks is None else tasks
     wanted = slice_of(from_us, to_us)

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from millrace.backfill.layout import result_batch, result_schema
-from millrace.operators.batch import NO_TIME, Batch
-from millrace.protocol import Refuse, Schema
+from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch
+from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.server.arrow import arrow_schema, to_arrow
 from millrace.server.writers import ROW_GROUP
 
@@ -64,24 +64,26 @@ class Destination:
                 found[int(told["task"])] = told
         return found
 
-    def begin(self, identity: Mapping[str, Any], split: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the directory for this plan, or go on with it; the plan as it is kept there."""
+    def begun(self, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The plan that is to be gone on with, if there is one; Refuse if something else is in the directory."""
         found = self.plan()
         if found is not None:
             _same_plan(found["identity"], _plain(identity), self.path)
-            return found
-        if self.path.exists() and any(self.path.iterdir()):
+        elif self.path.exists() and not all(map(_left_at_birth, self.path.iterdir())):
             raise Refuse(
                 f"--out {self.path}: there is something else in it already; name an empty or a new directory",
                 code="destination",
             )
+        return found
+
+    def begin(self, identity: Mapping[str, Any], split: Mapping[str, Any]) -> None:
+        """Take the directory for this plan."""
         plan = {"identity": _plain(identity), "split": _plain(split), "began": _now()}
         try:
-            (self.path / TASKS).mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             _write(self.path / PLAN, plan)
         except OSError as error:
             raise Refuse(f"--out {self.path}: {(error.strerror or str(error)).lower()}", code="destination") from None
-        return plan
 
     # -- after ---------------------------------------------------------------------------------------------------------
 
@@ -111,22 +113,31 @@ class Destination:
             "finished": _now(),
         }
         shutil.rmtree(self.path / ASIDE, ignore_errors=True)
+        for left in self.path.glob(".*.json.*"):
+            left.unlink()
         _write(self.path / MANIFEST, manifest)
         return manifest
+
+
+def _left_at_birth(path: Path) -> bool:
+    """Whether a file is a plan that did not come to have its name."""
+    return path.name.startswith(f".{PLAN}.")
 
 
 def _same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
     for name in wanted:
         if found.get(name) != wanted[name]:
-            told = "other input files" if name == "inputs" else f"{name} {_short(found.get(name))}"
-            asked = "" if name == "inputs" else f", and now {_short(wanted[name])} is asked for"
+            told = "other input files" if name == "inputs" else f"{name} {_short(found.get(name), name)}"
+            asked = "" if name == "inputs" else f", and now {_short(wanted[name], name)} is asked for"
             raise Refuse(
                 f"--out {path}: a backfill with {told} is there already{asked}; name another directory, or remove it",
                 code="destination",
             )
 
 
-def _short(value: object) -> str:
+def _short(value: object, name: str) -> str:
+    if name in ("from_us", "to_us") and isinstance(value, int):
+        value = "open" if value in (BEGINNING, END_OF_TIME) else format_timestamp(value)
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -153,6 +164,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     """Whole or not at all, and on the disk."""
+    path.parent.mkdir(exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with aside.open("wb") as file:
         file.write(json.dumps(value, indent=1).encode() + b"\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +22,11 @@ from millrace.backfill.job import (
     write_frame,
     write_task,
 )
+from millrace.backfill.keys import keys_of
 from millrace.backfill.margins import margins_of
 from millrace.backfill.outputs import PLAN, Destination, check_destination
 from millrace.backfill.session import check_spark, opened_session, ship
-from millrace.backfill.splitting import ALWAYS, Mode, Slice, Split, span_words
+from millrace.backfill.splitting import ALWAYS, Extent, Mode, Slice, Split, plan_split, span_words
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
@@ -71,15 +74,19 @@ def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
     check_spark()
     check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
     place = Destination(wanted.out)
-    manifest = place.manifest()
+    begun, manifest = place.begun(wanted.identity()), place.manifest()
     if manifest is not None:
-        place.begin(wanted.identity(), {})
         say(f"{wanted.out}: this backfill is done already, {manifest['rows']} rows")
         return manifest
+    if begun is None:
+        # Whether it can be split as is asked does not depend on the rows.
+        plan_split(wanted.flow, Extent(0, 2), mode=wanted.mode, tasks=2)
+    else:
+        kept_split(wanted.flow, begun["split"], wanted)
     times = times_of(wanted.inputs.values())
     if times is not None:
         _refuse_nothing(times, wanted)
-    with opened_session(wanted.master, dict(wanted.settings)) as session:
+    with in_plain_words(), opened_session(wanted.master, dict(wanted.settings)) as session:
         return _run(wanted, session, place, times, say, advanced)
 
 
@@ -111,7 +118,6 @@ def _run(
         split = choose_split(flow, times, wanted.span, wanted.mode, tasks)
         place.begin(wanted.identity(), split.to_data())
     else:
-        place.begin(wanted.identity(), {})
         split = kept_split(flow, found["split"], wanted)
     for line in plan_words(wanted, split):
         say(line)
@@ -121,17 +127,15 @@ def _run(
     job = job_of(flow, split, wanted.functions)
     if len(done) < split.tasks:
         rows = rows_for_tasks(job, frames_of(session, wanted.inputs, flow, split), done)
-        watched(session, lambda: write_frame(job, rows, wanted.out).collect(), advanced)
+        watched(session, lambda: write_frame(job, rows, wanted.out, done).collect(), advanced)
     for number in sorted(set(range(split.tasks)) - place.done().keys()):
-        # Spark starts no task for a partition without rows.
+        # Where Spark sees that there are no rows at all it starts no task.
         write_task(job, number, (), wanted.out)
     return place.finish(flow.schema)
 
 
 def kept_split(flow: Flow, kept: Mapping[str, Any], wanted: Wanted) -> Split:
     """The split of a backfill that has begun, so that its tasks are the same ones."""
-    from millrace.backfill.keys import keys_of
-
     if wanted.mode not in ("auto", kept["how"]):
         raise Refuse(
             f"--mode {wanted.mode}: the backfill that has begun in {wanted.out} is split {_how(kept['how'])}; leave "
@@ -193,7 +197,7 @@ def watched(session: SparkSession, action: Callable[[], Any], advanced: Advanced
         context.cancelJobGroup(group)
         raise
     if failures:
-        raise _told(failures[0]) from None
+        raise failures[0]
 
 
 def _progress(tracker: Any, group: str) -> tuple[int, int]:
@@ -209,17 +213,31 @@ def _progress(tracker: Any, group: str) -> tuple[int, int]:
     return done, total
 
 
-def _told(error: BaseException) -> BaseException:
+@contextmanager
+def in_plain_words() -> Iterator[None]:
+    """What goes wrong in Spark becomes one line."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _told(error) from None
+
+
+def _told(error: Exception) -> Refuse:
     """What went wrong in a task, in its own words instead of Java's."""
-    if isinstance(error, Refuse):
-        return error
     text = str(error)
     for line in reversed(text.splitlines()):
-        for kind in ("Refuse: ", "RowError: ", "FunctionsError: ", "AssertionError: "):
-            if kind in line:
-                return Refuse(line.partition(kind)[2].strip(), code="task_failed")
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return Refuse(f"Spark could not run it: {first[:300]}", code="task_failed")
+        match = re.match(r"\s*(?:\w+\.)*(?:Refuse|RowError|FunctionsError|AssertionError): (.+)", line)
+        if match is not None:
+            return Refuse(match[1].strip(), code="task_failed")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Of a chain of causes the last is the reason; Spark's own have a name in brackets.
+    causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
+    causes += [line for line in lines if re.match(r"\[[A-Z_.0-9]+\]", line)]
+    reason = causes[-1] if causes else lines[0] if lines else type(error).__name__
+    return Refuse(f"Spark could not run it: {reason[:400]}", code="task_failed")
 
 
 def status(out: str) -> dict[str, Any]:

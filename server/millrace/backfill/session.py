@@ -53,6 +53,10 @@ def open_session(master: str | None = None, settings: Mapping[str, str] | None =
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
+    if not submitted:
+        # The root's level, before Spark's own defaults: what it warns of while it starts says nothing to our readers.
+        options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+        settings = {"spark.driver.extraJavaOptions": options, **(settings or {})}
     builder = SparkSession.builder.appName("millrace backfill")
     if master is not None:
         builder = builder.master(master)

@@ -8,16 +8,15 @@ executors (`pip install` what the `server` extra names, or Millrace itself, whic
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import millrace
-
 # A time that every archive can hold: the same sources give the same bytes.
 _DATE: Final = (1980, 1, 1, 0, 0, 0)
-_SHIPPED: Final = frozenset({".py", ".lark", ".json", ".typed", ".bin", ".pickle"})
+_SHIPPED: Final = frozenset({".py", ".lark", ".json", ".typed", ".bin", ".pickle", ".properties"})
 
 
 def write_archive(path: Path) -> Path:
@@ -38,7 +37,7 @@ def write_archive(path: Path) -> Path:
 def _sources() -> Iterator[tuple[str, Path]]:
     """Every file of every root of the namespace, by its name in the archive."""
     seen = set()
-    for root in map(Path, millrace.__path__):
+    for root in map(Path, sys.modules["millrace"].__path__):
         for path in root.rglob("*"):
             name = f"millrace/{path.relative_to(root).as_posix()}"
             if path.is_file() and path.suffix in _SHIPPED and "__pycache__" not in path.parts and name not in seen:
@@ -51,3 +50,7 @@ def _folders(name: str) -> Iterator[str]:
     parts = name.split("/")[:-1]
     for count in range(1, len(parts) + 1):
         yield "/".join(parts[:count]) + "/"
+
+
+if __name__ == "__main__":
+    write_archive(Path(sys.argv[1]))

@@ -20,11 +20,13 @@ from millrace.engine import views
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
+from millrace.server import logs
 from millrace.server.analysis import analyze as analyzed
 from millrace.server.analysis import asked_for
 from millrace.server.catalog import Check
 from millrace.server.conditions import FORMS
 from millrace.server.console import page
+from millrace.server.decisions import OperatorEdit
 from millrace.server.etags import Changed, etag, matches
 from millrace.server.graph import draw, render
 from millrace.server.metrics import version
@@ -60,6 +62,8 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_trial": 404,
     "bad_condition": 400,
     "bad_span": 400,
+    "bad_edit": 400,
+    "bad_share": 400,
 }
 
 
@@ -75,7 +79,7 @@ class StrategyRequest(BaseModel):
     """A strategy for a component, or for one of its operators."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Re-map this operator's row alone.", max_length=1_000)
 
 
@@ -126,6 +130,27 @@ class QueueRequest(BaseModel):
     input: int = Field(default=0, ge=0, le=1_000, description="Which of its inputs, from 0.")
 
 
+class RowsRequest(BaseModel):
+    """Which rows an operator lets through: by a condition, or a share of them by chance."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    where: str | None = Field(
+        default=None, max_length=100_000, description="A condition over the columns of the input, as after WHERE."
+    )
+    sample: float | None = Field(
+        default=None, gt=0, lt=1, allow_inf_nan=False, description="The share of the rows that go on, drawn at random."
+    )
+    seed: int | None = Field(default=None, ge=0, lt=2**32, description="What the lots are drawn from.")
+    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
+
+
+class InsertRequest(RowsRequest):
+    """An operator in front of an input."""
+
+    input: int = Field(default=0, ge=0, le=1_000, description="In front of which of its inputs, from 0.")
+    name: str | None = Field(default=None, max_length=1_000, description="Its name; without one, the query's next.")
+
+
 Name = Annotated[str, Path(max_length=1_000)]
 
 
@@ -133,7 +158,7 @@ class TrialRequest(BaseModel):
     """A strategy to try, for how long, and when not to keep it."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
-    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Try it for this operator's row alone.", max_length=1_000)
     for_: str = Field(alias="for", description="How long to try it, such as 30s.", max_length=100)
     before: str | None = Field(
@@ -155,6 +180,7 @@ def _span_us(name: str, text: str) -> int:
         raise Refuse(f"{name}: {error.text}", code="bad_span") from None
 
 
+DryRun = Annotated[bool, Query(description="Plan and check everything, change nothing.")]
 Analyze = Annotated[bool, Query(description="Measured rates, selectivity and cost per operator as well.")]
 Form = Annotated[
     Literal["json", "mermaid", "dot", "table", "text"],
@@ -248,6 +274,8 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
+        logs.request.set(f"{request.method} {request.url.path}")
         return _refuse_stranger(request) or _refuse_token(request, daemon.admin_token) or await proceed(request)
 
 
@@ -584,6 +612,55 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
         answer = await daemon.catalog.set_queue(name, request.kind, request.input, check)
         look.tagged(response, "operator", name)
         return answer
+
+    async def edit(edit: OperatorEdit, at: str, if_match: str | None, *, dry_run: bool) -> dict[str, Any]:
+        look.at("operator", at)
+        check = look.unless_changed("operator", at, if_match)
+        if dry_run:
+            return {"dry_run": True, "plan": await daemon.catalog.plan_edit(edit, check)}
+        return {"dry_run": False, **await daemon.catalog.edit_operator(edit, check)}
+
+    @app.post(
+        "/api/v1/operators/{name}/insert",
+        responses=tagged(400, 404, 409, 412),
+        summary="Put an operator in front of an operator's input, until its query is replaced",
+    )
+    async def insert(
+        name: Name, request: InsertRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        wish = OperatorEdit(
+            change="insert",
+            operator=request.name,
+            where=request.where,
+            sample=request.sample,
+            seed=request.seed,
+            before=name,
+            input=request.input,
+        )
+        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
+        look.tagged(response, "operator", name)
+        return answer
+
+    @app.put(
+        "/api/v1/operators/{name}",
+        responses=tagged(400, 404, 409, 412),
+        summary="Let an operator that leaves rows out leave out others",
+    )
+    async def replace(name: Name, request: RowsRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        wish = OperatorEdit(
+            change="replace", operator=name, where=request.where, sample=request.sample, seed=request.seed
+        )
+        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
+        look.tagged(response, "operator", name)
+        return answer
+
+    @app.delete(
+        "/api/v1/operators/{name}",
+        responses=refusals(404, 409, 412),
+        summary="Take out an operator that only leaves rows out",
+    )
+    async def remove(name: Name, dry_run: DryRun = False, if_match: IfMatch = None) -> dict[str, Any]:
+        return await edit(OperatorEdit(change="remove", operator=name), name, if_match, dry_run=dry_run)
 
     @app.delete("/api/v1/operators/{name}/break", responses=tagged(404, 409, 412), summary="Unset a break point")
     async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:

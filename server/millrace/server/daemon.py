@@ -49,6 +49,7 @@ from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
+from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
 from millrace.server.names import nearest
 from millrace.server.operations import guards, kernels, process
@@ -56,6 +57,7 @@ from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.recent import recent
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
+from millrace.server.supervision import Supervisor
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 
@@ -94,6 +96,7 @@ class Daemon:
     def __init__(self, settings: Settings, clock: Timepiece | None = None) -> None:
         self.settings = settings
         self.state = "starting"
+        sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
@@ -328,10 +331,14 @@ class Daemon:
 
     async def wait_ended(self) -> None:
         """Until `stop` is called or something fails; then drain, and end."""
-        await self._stopping.wait()
+        await self.wait_stopping()
         await self._end()
         if self._failure is not None:
             raise self._failure
+
+    async def wait_stopping(self) -> None:
+        """Until the orderly end is about to begin."""
+        await self._stopping.wait()
 
     def stop(self) -> None:
         """Begin the orderly end."""
@@ -546,6 +553,7 @@ def configure_logging(settings: Settings) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            add_context,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             recent,
@@ -563,9 +571,14 @@ async def serve(settings: Settings) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
-    await daemon.start()
-    spare_the_collector()
-    await daemon.wait_ended()
+    supervisor = Supervisor()
+    async with supervisor.reassured():
+        await daemon.start()
+        spare_the_collector()
+        supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")
+        await daemon.wait_stopping()
+        supervisor.stopping()
+        await daemon.wait_ended()
     return not daemon.stuck
 
 
