@@ -135,6 +135,16 @@ EVENTS: Final[dict[str, Told]] = {
     "a join turned": Told(
         "info", ("operator", "numbers"), "To another way of taking rows, with what it was decided by."
     ),
+    "an admin was turned away": Told(
+        "warning",
+        ("status", "times"),
+        "Without the token (401), from a page of another site (403), or with too much (413).",
+    ),
+    "chain decided": Told(
+        "info",
+        ("component", "decisions", "breaks"),
+        "The strategy `chain` has split the component anew, by what was measured.",
+    ),
     "changed": Told("info", ("change", "name"), "What an admin asked for was done (`request` says by which path)."),
     "a change was refused": Told("warning", ("change", "name", "reason"), "The admin was told the same."),
     "a trial ended": Told("info", ("component", "strategy", "outcome"), "`millrace strategy try`."),
