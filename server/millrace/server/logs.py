@@ -111,7 +111,7 @@ EVENTS: Final[dict[str, Told]] = {
     "rows got older than a sink promises": Told(
         "warning",
         ("sink", "reason", "times"),
-        "A key's rows, against the sink's `freshness`; `reason` names the oldest.",
+        "A key's rows, against the sink's `freshness`; the API has the keys.",
     ),
     # -- history
     "the history of a stream is behind: its feeds wait": Told("warning", ("stream", "rows"), "The disk is too slow."),
