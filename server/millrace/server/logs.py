@@ -135,6 +135,9 @@ EVENTS: Final[dict[str, Told]] = {
     "a join turned": Told(
         "info", ("operator", "numbers"), "To another way of taking rows, with what it was decided by."
     ),
+    "chain decided": Told(
+        "info", ("component", "decisions", "breaks"), "Under `chain` segments or slopes are others from now on."
+    ),
     "changed": Told("info", ("change", "name"), "What an admin asked for was done (`request` says by which path)."),
     "a change was refused": Told("warning", ("change", "name", "reason"), "The admin was told the same."),
     "a trial ended": Told("info", ("component", "strategy", "outcome"), "`millrace strategy try`."),
