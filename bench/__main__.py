@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "join-band": lambda: join.band(1 << 18),
     "join-single": lambda: join.single(20_000),
     "join-skew": lambda: join.skew(1 << 16),
+    "join-rows": lambda: join.by_rows(1 << 15),
     "join-size": lambda: join.size((4_000, 65_536, 1_000_000)),
     "wire-rows": lambda: wire.throughput("rows", 100, 5_000_000, 1e6),
     "wire-arrow": lambda: wire.throughput("arrow", 10_000, 50_000_000, 1e7),

@@ -242,6 +242,35 @@ def skew(tuples: int) -> list[Figure]:
     return figures
 
 
+def by_rows(tuples: int, *, repeats: int = 2) -> list[Figure]:
+    """[ROWS 1000] on both sides: the sides' times alternate tuple by tuple, or stand in runs of 64."""
+    figures = []
+    for run in (1, 64):
+        load = Load(tuples)
+        places = np.arange(tuples)
+        # Each side has every other run of the time line.
+        sides = [(places // run * 2 + side) * run + places % run for side in (0, 1)]
+        batches = [timed_anew(load.batches(side, 4096), times * EVERY_US) for side, times in enumerate(sides)]
+        spent = best_of(repeats, lambda batches=batches: play_rows(*batches))  # type: ignore[misc]
+        name = "newest 1,000 rows a side, " + ("alternating" if run == 1 else f"in runs of {run}")
+        figures.append(Figure(name, spent * 1e9 / (2 * tuples), "ns/tuple"))
+    return figures
+
+
+def timed_anew(batches: Sequence[Batch], times: Int64s) -> list[Batch]:
+    cuts = np.cumsum([len(batch) for batch in batches])[:-1]
+    return [
+        Batch(SCHEMA, ts, [ts, *batch.columns[1:]]) for batch, ts in zip(batches, np.split(times, cuts), strict=True)
+    ]
+
+
+def play_rows(left: Sequence[Batch], right: Sequence[Batch]) -> None:
+    run = Run.__new__(Run)
+    run.rows, run.engine = 0, engine_with(spec(None, rows=(1000, 1000)), 4096)
+    for one, other in zip(left, right, strict=True):
+        run.step(one, other)
+
+
 def size(sizes: Sequence[int], *, tuples: int = 400_000) -> list[Figure]:
     """So many tuples are remembered on each side: what another one costs, and the longest step."""
     figures = []

@@ -26,10 +26,17 @@ PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end 
 
 def parts() -> Mapping[str, Callable[[], str]]:
     """What can be generated, by the name that the comment says."""
+    from millrace.server import logs
     from millrace.server.config import reference
 
     papers = {f"claims-{paper}": _claims(paper) for paper in ("ets", "eqg", "ups", "nile", "oop")}
-    return {"cli": cli, "configuration": lambda: reference().strip() + "\n", **papers}
+    return {
+        "cli": cli,
+        "configuration": lambda: reference().strip() + "\n",
+        "metrics": metrics,
+        "logs": logs.reference,
+        **papers,
+    }
 
 
 def generated(text: str) -> str:
@@ -127,6 +134,18 @@ def _paragraphs(text: str) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    """What any server exposes: asked of one that was never started."""
+    from millrace.server.config import Settings
+    from millrace.server.daemon import Daemon
+    from millrace.server.metrics import reference
+
+    return reference(Daemon(Settings()).metrics)
 
 
 # -- the papers --------------------------------------------------------------------------------------------------------

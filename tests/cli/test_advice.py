@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,9 +180,23 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "history_behind",
             "s",
-            "is 60.0 s behind it",
+            "is behind: 900 rows wait for the disk, and the stream's feeds wait",
             "millrace stream show s",
-            {"stream": {"history": {"lag_us": 60 * SECOND}}},
+            {"stream": {"archive": {"held": True, "waiting_rows": 900, "error": None, "gaps": []}}},
+        ),
+        (
+            "history_behind",
+            "s",
+            "cannot be written: no space left on device.",
+            "millrace stream show s",
+            {"stream": {"archive": {"held": False, "error": "no space left on device", "gaps": []}}},
+        ),
+        (
+            "history_behind",
+            "s",
+            "has 1 gaps",
+            "millrace stream show s",
+            {"stream": {"archive": {"held": False, "error": None, "gaps": [{"reason": "killed"}]}}},
         ),
         (
             "late",
@@ -285,8 +301,8 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
         {"why": {**WAITING, "reason": "skew"}},  # as was agreed
         {"stream": {"late": 10}},  # one of a thousand
         {"stream": {"timestamps": "internal", "late": 500, "newest_us": None}},
-        {"stream": {"history": {"lag_us": SECOND}}},
-        {"stream": {"history": True}},
+        {"stream": {"history": True, "archive": None}},
+        {"stream": {"archive": {"held": False, "waiting_rows": 9, "error": None, "gaps": []}}},
         {"stream": {"update_key": ["k"]}, "operator": {"inputs": [{**INPUT, "queue_tuples": 9}]}},
         {"operator": {"inputs": [{**INPUT, "queue_tuples": 50_000}]}},  # no update stream
         {
@@ -312,3 +328,11 @@ def test_queries_that_wait_for_one_stream_are_one_advice() -> None:
 
 def test_no_rule_stands_twice() -> None:
     assert len(RULES) == len(set(RULES))
+
+
+def test_every_code_is_documented() -> None:
+    here = Path(__file__).parents[2]
+    codes = re.findall(r'Advice\(\s*"(\w+)"', (here / "server/millrace/cli/advice.py").read_text())
+    page = (here / "docs" / "cli.md").read_text()
+    assert len(set(codes)) >= len(RULES)
+    assert [code for code in codes if f"`{code}`" not in page] == []

@@ -17,16 +17,23 @@ from tests.simulation.simulator import simulate
 from tests.simulation.updates import simulate_updates
 from tests.simulation.world import world_of
 
+KINDS = {
+    "graphs": "worlds of graphs alone",
+    "joins": "worlds of joins and sequences alone",
+    "clocks": "worlds of clocks",
+    "updates": "worlds of update streams",
+}
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many worlds")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
     parser.add_argument("--styles", type=int, default=3, help="wild styles per world")
-    parser.add_argument("--clocks", action="store_true", help="worlds of clocks")
-    parser.add_argument("--updates", action="store_true", help="worlds of update streams")
+    for name, what in KINDS.items():
+        parser.add_argument(f"--{name}", dest="kind", action="store_const", const=name, default="", help=what)
     given = parser.parse_args()
-    kind = "updates" if given.updates else "clocks" if given.clocks else ""
+    kind = given.kind
     began, steps, failures = time.perf_counter(), 0, 0
     for seed in range(given.first, given.first + given.seeds):
         try:
@@ -43,6 +50,10 @@ def main() -> int:
 
 def play(seed: int, styles: int, *, kind: str = "") -> int:
     match kind:
+        case "graphs":
+            return simulate(world_of(seed), styles)
+        case "joins":
+            return simulate(joined_world_of(seed), styles)
         case "clocks":
             return simulate_clocks(seed, styles)
         case "updates":

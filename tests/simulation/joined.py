@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from millrace.engine.events import Measured, SetOrder
-from millrace.engine.plan import Node
+from millrace.engine.plan import Node, StreamDefinition
 from millrace.operators import join, segments, tempo
 from millrace.operators.expression import Call, Column, Constant, Expression
 from millrace.operators.join import Join, Order
@@ -119,18 +119,21 @@ class _JoinMaker(_Maker):
         self.clocked: set[str] = set()
         return super().make()
 
-    def _inputs(self, outside: list[str], inside: list[str], unread: list[str]) -> tuple[str, ...]:
-        found = super()._inputs(outside, inside, unread)
-        return found if self.rng.random() < 0.3 or len(found) > 1 else (*found, self.rng.choice(outside))
+    def _stream(self, name: str) -> StreamDefinition:
+        """Mostly one with times of its own."""
+        made = super()._stream(name)
+        return made if made.timestamps == "external" or self.rng.random() < 0.4 else super()._stream(name)
 
     def _many(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
         kind = self.rng.choice(self.MANY)
         if kind in ("union", "merge"):
             return self._seen(NodeModel(name, kind, inputs))
-        inputs = inputs[:3] if kind == "join" else inputs[:2]
         query = name.partition(".")[0]
-        if not self._may_pair(kind, inputs) or (kind == "join" and query in self.joined):
-            return self._seen(NodeModel(name, "merge", inputs))
+        given, inputs = inputs, self._paired(kind, inputs, query, all_of_them=name.endswith(".last"))
+        if not inputs or (kind == "join" and query in self.joined):
+            if len(given) == 1:
+                return super()._node(name, given)
+            return self._seen(NodeModel(name, "merge", given))
         if kind == "join":
             self.joined.add(query)
         node = NodeModel(name, kind, inputs, pairing=self._pairing(kind, len(inputs)))
@@ -138,12 +141,28 @@ class _JoinMaker(_Maker):
         self.timeless[name] = False
         return self._told(node)
 
-    def _may_pair(self, kind: str, inputs: tuple[str, ...]) -> bool:
-        """Rows with times of their own, not too many; of a sequence also in one order, and not stamped at a time that
-        an earlier answer of the clock has moved (what comes a microsecond after a row is waited for)."""
-        if any(self.timeless[name] or name in self.stamped or self.copies[name] > 1 for name in inputs):
+    def _node(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
+        return self._many(name, inputs) if self.rng.random() < 0.4 else super()._node(name, inputs)
+
+    def _paired(self, kind: str, inputs: tuple[str, ...], query: str, *, all_of_them: bool) -> tuple[str, ...]:
+        """Inputs that such an operator may have, these as far as possible; none if that cannot be."""
+        most = 3 if kind == "join" else 2
+        chosen = [name for name in inputs if self._may_pair(kind, name)][:most]
+        if all_of_them:
+            return tuple(chosen) if len(chosen) == len(inputs) > 1 else ()
+        inside = [name for name in self.copies if name.startswith(f"{query}.")]
+        others = [name for name in [*(one.source for one in self.streams), *inside] if self._may_pair(kind, name)]
+        while others and len(chosen) < self.rng.choice([2, 2, most]):
+            chosen.append(self.rng.choice(others))
+        return tuple(chosen) if len(chosen) > 1 else ()
+
+    def _may_pair(self, kind: str, name: str) -> bool:
+        """Whether a node's rows have times of their own and are not too many; for a sequence, that they also come in
+        one order, and are not stamped at a time that an earlier answer of the clock has moved (what comes a microsecond
+        after a row is waited for)."""
+        if self.timeless[name] or name in self.stamped or self.copies[name] > 1:
             return False
-        return kind == "join" or all(name in self.straight and name not in self._by_clock() for name in inputs)
+        return kind == "join" or (name in self.straight and name not in self._by_clock())
 
     def _by_clock(self) -> set[str]:
         """Nodes above which the clock answers for a stream."""
@@ -185,7 +204,7 @@ class _JoinMaker(_Maker):
 def meddle(play: Play) -> None:
     """Change how a join takes its rows, or tell it what executions have cost."""
     rng = play.rng
-    joins = _running(play)
+    joins = running(play)
     if not joins:
         return
     if rng.random() < 0.3:
@@ -201,12 +220,12 @@ def meddle(play: Play) -> None:
 
 def settle(play: Play) -> None:
     """Joins that were made to give rows at once do so again: what they have withheld was a matter of the command."""
-    for query, operator in _running(play):
+    for query, operator in running(play):
         if operator.spec.order == "arrival" and operator.order != "arrival":
             play.command(SetOrder(query, "arrival"))
 
 
-def _running(play: Play) -> list[tuple[str, Join]]:
+def running(play: Play) -> list[tuple[str, Join]]:
     return [
         (name, operator)
         for name, query in play.engine.queries_by_name.items()

@@ -11,10 +11,13 @@ from millrace.engine import replacing
 from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.aggregate import WindowAggregate
 from millrace.operators.arcs import Arc
+from millrace.operators.bands import Bands
 from millrace.operators.batch import END_OF_TIME
 from millrace.operators.buffer import Reader
 from millrace.operators.feeds import Feed
 from millrace.operators.grain import Grain
+from millrace.operators.join import Join
+from millrace.operators.matching import Matcher
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.source import Source
@@ -23,7 +26,8 @@ from millrace.operators.waiting import Waiting
 from tests.simulation.__main__ import again, play
 from tests.simulation.auditors import Broken
 from tests.simulation.clocks import Live, clocks_of
-from tests.simulation.simulator import Expected, Play
+from tests.simulation.joined import joined_world_of, running
+from tests.simulation.simulator import Expected, Play, simulate
 from tests.simulation.updates import UpdatePlay, simulate_updates, updates_of
 from tests.simulation.world import windowed_world_of, world_of
 
@@ -33,7 +37,13 @@ BLOCK = 10
 @pytest.mark.parametrize("first", range(0, 40, BLOCK))
 def test_worlds(first):
     for seed in range(first, first + BLOCK):
-        playing(seed, styles=1)
+        playing(seed, styles=1, kind="graphs")
+
+
+@pytest.mark.parametrize("first", range(0, 8, 4))
+def test_worlds_of_joins(first):
+    for seed in range(first, first + 4):
+        playing(seed, styles=1, kind="joins")
 
 
 @pytest.mark.parametrize("first", range(0, 12, 4))
@@ -44,7 +54,12 @@ def test_worlds_of_clocks(first):
 
 def play_many(worlds):
     for seed in range(worlds):
-        play(seed, 1)
+        play(seed, 1, kind="graphs")
+
+
+def join_many(worlds):
+    for seed in range(worlds - 1, -1, -1):
+        simulate(joined_world_of(seed), 1)
 
 
 def live_many(worlds):
@@ -61,7 +76,7 @@ def playing(seed, styles, *, kind=""):
         raise
 
 
-@pytest.mark.parametrize("strategy", ["dfs(1)", "dfs", "bfs", "rr(2)"])
+@pytest.mark.parametrize("strategy", ["dfs(1)", "dfs", "bfs", "rr(2)", "chain(2)"])
 def test_thin_punctuation_changes_neither_rows_nor_the_steps_that_release_them(strategy):
     less = 0
     for seed in range(30):
@@ -135,6 +150,62 @@ def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(Broken):
         play_many(20)
+
+
+def test_worlds_of_joins_are_worth_playing():
+    """Every kind of pairing gives rows that are compared, and joins change their order."""
+    kinds: Counter = Counter()
+    rows: Counter = Counter()
+    turned = 0
+    for seed in range(24):
+        world = joined_world_of(seed)
+        pairings = {node.name: node.pairing for query in world.queries for node in query.nodes if node.pairing}
+        for query in world.queries:
+            for node in query.nodes:
+                if node.pairing:
+                    kinds.update([node.kind, node.pairing.order, f"{len(node.inputs)} inputs", node.pairing.key])
+                    kinds.update(["outer"] * node.pairing.outer + ["rising"] * node.pairing.rising)
+        expected = Expected(world)
+        for query in world.queries:
+            if query.output.name in pairings:
+                for given in expected.checkpoints:
+                    rows[query.output.kind] += (given[query.name] or Counter()).total()
+        wild = Play(world, 0)
+        wild.run()
+        turned += sum(join.tempo.switches for _, join in running(wild))
+    wanted = {
+        "join",
+        "recent",
+        "chronicle",
+        "absent",
+        "sync",
+        "filter",
+        "adaptive",
+        "3 inputs",
+        "outer",
+        "rising",
+        None,
+    }
+    assert wanted <= kinds.keys()
+    assert all(kinds[kind] >= 5 for kind in kinds), kinds
+    assert all(rows[kind] > 100 for kind in ("join", "recent", "chronicle", "absent")), rows
+    assert turned > 10
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (Bands, "floor", lambda self, a, lows: min(lows) + 3),
+        (Join, "_lowest", lambda self, lows: max(lows)),
+        (Join, "paced", property(lambda self: False, lambda self, value: None)),
+        (Matcher, "match_row", lambda self, position, batch, time, floor, given: 0),
+    ],
+    ids=["floor", "what may leave", "rows left over", "single rows"],
+)
+def test_a_broken_join_is_noticed(monkeypatch, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken, raising=False)
+    with pytest.raises(AssertionError):
+        join_many(8)
 
 
 def test_worlds_of_clocks_are_worth_playing():

@@ -16,17 +16,19 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
+    AddQuery,
     AlterStream,
     Answer,
     Arrived,
     Command,
     CommandBody,
     Deliver,
+    DropQuery,
     Effects,
     Event,
     FeedClosed,
@@ -273,25 +275,28 @@ class UpdatePlay:
         self.rng = random.Random(f"style {world.seed} {style} {rough}")
         self.watch = Unread() if self.rng.random() < 0.6 else None
         self.engine = Engine(stopwatch=self.watch, trace=True)
+        self.script = plan_script(world.sql).commands
         self.consumers = {query.name: Consumer(query) for query in world.queries}
         self.appended = {name: Consumer(None) for name in world.disorder}
         self.late: Counter[str] = Counter()
         self.given: Counter[str] = Counter()
         self.steps = 0
         self.exchanged: Counter[str] = Counter()
+        # By operator, what its arcs had been given before it began.
+        self._starts: dict[str, int] = {}
         self.superseded = self.shed = 0
         self._effects: list[bytes] = []
         self._twin: tuple[Engine, int] | None = None
         self._readings: list[Event] = []
         self._paused: str | None = None
+        self.ending = False  # the last update of every key is on its way: who begins now would never get it
         self._more = False
         self._commands = 0
         self._now = 1000
 
     def run(self) -> list[bytes]:
         with grammar():
-            script = plan_script(self.world.sql)
-            for body in script.commands:
+            for body in self.script:
                 self._command(body)
             for query in self.world.queries:
                 if self.rng.random() < 0.6:
@@ -306,6 +311,7 @@ class UpdatePlay:
             if not self.wild:
                 self._drain()
             self._now = line.at
+        self.ending |= line.at == self.world.log[-1].at
         match line.kind:
             case "tuples":
                 for part in self._cut(line.tuples):
@@ -380,7 +386,8 @@ class UpdatePlay:
         self.steps += 1
         self._more = effects.more
         answer = self._obey(effects)
-        self._audit()
+        if work != 0:
+            self._audit()
         return answer
 
     def _obey(self, effects: Effects) -> Any:
@@ -429,6 +436,8 @@ class UpdatePlay:
             name = rng.choice(self.world.queries).name
             if self._paused is None:
                 self._command(ReplaceQuery(engine.queries_by_name[name].plan))
+        if self.rough and not self.ending and rng.random() < 0.06:
+            self._begin_anew()
         if rng.random() < 0.12:
             self._save_and_restore()
 
@@ -451,6 +460,38 @@ class UpdatePlay:
                         self.consumers[other.name].appends = True
         elif operator.inputs[0] is not before:
             raise Broken(f"a refused exchange has exchanged: {value}")
+
+    def _begin_anew(self) -> None:
+        """A query is dropped and comes again, or gets other queues by a replacement: it begins at this time."""
+        queries = [query for query in self.world.queries if query.name != self._paused]
+        queries = [query for query in queries if not any(other.of == query.name for other in self.world.queries)]
+        if not queries:
+            return
+        query = self.rng.choice(queries)
+        running = self.engine.queries_by_name[query.name]
+        before = list(running.operators)
+        plan = next(body.plan for body in self.script if isinstance(body, AddQuery) and body.plan.name == query.name)
+        if self.rng.random() < 0.5:
+            self._command(DropQuery(query.name))
+            self._command(AddQuery(plan))
+            before, self.consumers[query.name] = [], Consumer(query)
+        else:
+            kind = self.rng.choice(QUEUES)
+            nodes = [
+                node.with_edge(at, replace(node.edge(at), kind=kind))
+                if at < len(node.edges) and node.edge(at).updates
+                else node
+                for node in plan.nodes
+                for at in [0]
+            ]
+            self._command(ReplaceQuery(replace(plan, nodes=tuple(nodes))))
+        consumer = self.consumers[query.name]
+        consumer.away = True
+        consumer.times.clear()  # what begins anew knows nothing of the rows before it
+        for operator in self.engine.queries_by_name[query.name].operators:
+            if operator not in before:
+                self._starts[operator.name] = sum(reader.home.end - reader.waiting for reader in operator.inputs)
+        self._audit()
 
     def _save_and_restore(self) -> None:
         saved = self.engine.save()
@@ -476,7 +517,7 @@ class UpdatePlay:
         return [(o.name, o, reader) for o in operators for reader in o.inputs if isinstance(reader, QueueReader)]
 
     def _audit(self) -> None:
-        for name, operator, reader in self._readers():
+        for _, _, reader in self._readers():
             queue = reader.queue
             match queue:
                 case UpdateQueue():
@@ -485,21 +526,24 @@ class UpdatePlay:
                     audit_windows(queue)
                 case SheddingQueue():
                     assert queue.waiting == queue.paging.in_use
-            if len(operator.inputs) == 1 and not isinstance(queue, WindowQueue):
-                self._conserves(name, operator, reader)
+        for operator in dict.fromkeys(operator for _, operator, _ in self._readers()):
+            self._conserves(operator)
         self._gauge()
 
-    def _conserves(self, name: str, operator: Any, reader: QueueReader) -> None:
-        """Given = processed + superseded + shed + skipped + waiting."""
-        if reader.buffer is not reader.home:
-            return  # it is paused: what passes is counted when it comes back
-        given = reader.home.end
-        found = operator.counts.input_tuples + reader.superseded + reader.shed + reader.skipped + reader.queue.waiting
-        if given != found:
+    def _conserves(self, operator: Any) -> None:
+        """Given = processed + superseded + shed + skipped + waiting, over all its inputs."""
+        readers = [reader for reader in operator.inputs if isinstance(reader, QueueReader)]
+        if any(isinstance(reader.queue, WindowQueue) or reader.buffer is not reader.home for reader in readers):
+            return  # windows are counted otherwise; in a pause, what passes is counted when it ends
+        given = sum(reader.home.end for reader in operator.inputs) - self._starts.get(operator.name, 0)
+        lost = [(reader.superseded, reader.shed, reader.queue.waiting) for reader in readers]
+        waiting = sum(reader.waiting for reader in operator.inputs if reader not in readers)
+        skipped = sum(reader.skipped for reader in operator.inputs)
+        taken = operator.counts.input_tuples
+        if given != taken + skipped + waiting + sum(map(sum, lost)):
             raise Broken(
-                f"{name}: {given} tuples given, {found} accounted for: {operator.counts.input_tuples} processed, "
-                f"{reader.superseded} superseded, {reader.shed} shed, {reader.skipped} skipped, "
-                f"{reader.queue.waiting} waiting"
+                f"{operator.name}: {given} tuples given, {taken} processed, {skipped} skipped, {waiting} waiting on "
+                f"plain edges; superseded, shed and waiting on others: {lost}"
             )
 
     def _gauge(self) -> None:

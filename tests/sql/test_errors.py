@@ -242,6 +242,7 @@ CASES = [
     ("DROP STREAM «s", "s is still read by query x, query run: drop that first"),
     ("DROP QUERY «x", "x is still read by sink k: drop that first"),
     ("DROP QUERY «xx", "there is no query called xx; did you mean x?"),
+    ("DROP SINK «nowhere", "there is no sink called nowhere; there is k"),
     ("«WITH RECURSIVE r AS (SELECT a FROM s) SELECT a FROM r", "a query cannot read itself"),
     ("WITH r AS (SELECT «z FROM s) SELECT a FROM s", "there is no column z"),
     # what cannot run yet

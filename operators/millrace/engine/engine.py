@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, renaming, replacing, saving, shadow, views, widening
+from millrace.engine import edges, editing, failures, renaming, replacing, saving, seam, shadow, views, widening
+from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
     AddStream,
+    AdoptPast,
     AlterStream,
     Answer,
     Answered,
@@ -36,13 +38,17 @@ from millrace.engine.events import (
     Grant,
     Heard,
     HistoryHeld,
+    HoldQuery,
+    InsertOperator,
     JoinTurned,
     Late,
     Measured,
     PauseQuery,
     Punctuated,
     Rejected,
+    RemoveOperator,
     RenameQuery,
+    ReplaceOperator,
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
@@ -67,6 +73,7 @@ from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Clocking, Source
+from millrace.operators.spec import GateSpec
 from millrace.protocol import Refuse
 
 # Tuples that a step takes at the most before it returns to its driver: a few milliseconds of work.
@@ -144,7 +151,9 @@ class Engine:
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
         self._history_held: dict[str, None] = {}
-        self._remembering = 0
+        self.chains = Chains()
+        self.remembering: dict[str, Query] = {}
+        self._owners: dict[Operator, list[Query]] | None = None
 
     # -- the one door --------------------------------------------------------------------------------------------------
 
@@ -163,6 +172,8 @@ class Engine:
                 else:
                     effects.orders.append(Rejected(event, refused))
         self.time.ring(effects)
+        if self.graph.chained:
+            self.chains.decide(self, effects)
         self._work(effects, budget, executions)
         if self._owing:
             self._grant(effects)
@@ -190,6 +201,7 @@ class Engine:
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
                     measured.measured(event.tuples, event.us)
+                    self.graph.component_of(measured).worked_us += event.us
             case FeedOpened():
                 self._open_feed(event, effects)
             case FeedClosed():
@@ -317,7 +329,7 @@ class Engine:
             executions -= done
             if budget <= 0:
                 component.rotate()
-        if self._remembering:
+        if self.remembering:
             failures.check_states(self, worked, effects)
             self._tell_turns(worked, effects)
         for component in worked:
@@ -329,7 +341,7 @@ class Engine:
             for join in component.joins:
                 if join.tempo.untold:
                     for switch in join.tempo.tell():
-                        effects.orders.append(JoinTurned(join.name, switch.mode, switch._asdict()))
+                        effects.orders.append(JoinTurned(join.name, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""
@@ -346,7 +358,7 @@ class Engine:
         A stream that a blocked operator waits for gets credit all the same: what it brings is what frees the rest.
         """
         kept: dict[str, None] = {}
-        withheld = failures.withheld(self) if self._remembering else {}
+        withheld = failures.withheld(self) if self.remembering else {}
         for name in self._owing:
             stream = self.streams_by_name.get(name)
             if stream is None:
@@ -373,7 +385,25 @@ class Engine:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def obey(self, body: CommandBody) -> Any:
-        """Carry out a command, or refuse it with nothing changed."""
+        """Carry out a command, or refuse it with nothing changed; the answer."""
+        try:
+            return self._told(body, self.carry_out(body))
+        finally:
+            self.graph.derive()
+
+    def _told(self, body: CommandBody, answer: Any) -> Any:
+        """An answer with the components that queries have come into, which are found when all is done."""
+        match body:
+            case Change(commands):
+                return [self._told(command, part) for command, part in zip(commands, answer, strict=True)]
+            case AddQuery(plan) | ReplaceQuery(plan) if plan.name in self.queries_by_name:
+                sink = self.queries_by_name[plan.name].sink
+                return {**answer, "component": self.graph.component_of(sink).name}
+            case _:
+                return answer
+
+    def carry_out(self, body: CommandBody) -> Any:
+        """The same, and what follows from it for the graph is left for later: other commands may come first."""
         match body:
             case Change(commands):
                 return self._change(commands)
@@ -384,16 +414,27 @@ class Engine:
             case DropStream(name):
                 return self.drop_stream(name)
             case AddQuery(plan, strategy):
-                return self._add_query(plan, strategy)
+                added = self._add_query(plan, strategy)
+                if seam.is_gated(plan):
+                    self._pause(plan.name, seam.CATCHING_UP)
+                return added
+            case HoldQuery(name, keep):
+                return seam.hold(self, name) if keep else seam.let_go(self, name)
+            case AdoptPast(name, past):
+                return seam.adopt(self, name, past)
             case ReplaceQuery(plan):
+                seam.refuse_catching_up(self.query(plan.name))
                 return replacing.replace_query(self, plan)
             case RenameQuery(name, to, texts):
+                seam.refuse_catching_up(self.query(name))
                 return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
             case PauseQuery(name, reason):
+                seam.refuse_catching_up(self.query(name))
                 return self._pause(name, reason)
             case ResumeQuery(name):
+                seam.refuse_catching_up(self.query(name))
                 return self._resume(name)
             case WatchProgress(name, wanted):
                 self.query(name).sink.watched = wanted
@@ -410,6 +451,12 @@ class Engine:
                 return self._set_weight(name, weight)
             case SetOrder(query, order, alpha):
                 return self._set_order(query, order, alpha)
+            case InsertOperator():
+                return editing.insert(self, body)
+            case RemoveOperator():
+                return editing.remove(self, body)
+            case ReplaceOperator():
+                return editing.exchange(self, body)
 
     def _change(self, commands: Sequence[CommandBody]) -> list[Any]:
         """Several commands as one: all of them are obeyed, or none is.
@@ -421,7 +468,7 @@ class Engine:
         obeyed: list[Any] = []
         try:
             for command in commands:
-                obeyed.append(self.obey(command))  # noqa: PERF401 - what is obeyed before a refusal counts
+                obeyed.append(self.carry_out(command))  # noqa: PERF401 - what is obeyed before a refusal counts
         except Refuse as refused:
             if obeyed:
                 raise shadow.disagree(refused) from refused
@@ -488,12 +535,12 @@ class Engine:
         chosen = None if strategy is None else Strategy.parse(strategy)
         added = self.add_late_streams(plan)
         try:
-            query = self.make_query(plan, chosen)
+            self.make_query(plan, chosen)
         except Refuse:
             for name in added:
                 self.drop_stream(name)
             raise
-        return {"query": plan.name, "component": self.graph.component_of(query.sink).name}
+        return {"query": plan.name}
 
     def add_late_streams(self, plan: QueryPlan) -> list[str]:
         """A side stream of late tuples exists from the first query that reads it on."""
@@ -512,7 +559,7 @@ class Engine:
         self.build_nodes(plan, made, entries)
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
-        self._remembering += query.remembers
+        self.queries_changed()
         self.graph.add([*made.values(), sink], chosen)
         return query
 
@@ -540,7 +587,7 @@ class Engine:
                         since[name] = self.beginning(self.graph.operators[name])
                     attached.append(inputs[-1])
                 known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
-                since[node.name] = max(known, default=None)
+                since[node.name] = None if isinstance(node.spec, GateSpec) else max(known, default=None)
                 made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
         except Refuse:
             for reader in attached:
@@ -551,20 +598,36 @@ class Engine:
     def became(self, query: Query, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
         """A query has another plan and other operators, which stand in the graph already; queries stand in the order of
         their operators, as they will in a restored engine."""
-        self._remembering -= query.remembers
         query.become(plan, operators, entries)
-        self._remembering += query.remembers
         age = {operator: position for position, operator in enumerate(self.graph.operators.values())}
         self.queries_by_name = dict(sorted(self.queries_by_name.items(), key=lambda item: age[item[1].operators[0]]))
+        self.queries_changed()
+
+    def queries_changed(self) -> None:
+        """Queries or their operators are others than before: what is looked up of them is found anew."""
+        self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
+        self._owners = None
+
+    def owners(self, operator: Operator) -> list[Query]:
+        """The queries that an operator belongs to, in the order of their making; a source belongs to nobody."""
+        if self._owners is None:
+            self._owners = {}
+            for query in self.queries_by_name.values():
+                for member in (*query.operators, query.sink):
+                    self._owners.setdefault(member, []).append(query)
+        return self._owners.get(operator, [])
 
     def costs_move(self, names_after: Mapping[str, str | None]) -> None:
         """What operators have cost goes with their names; None are gone."""
+        self.chains.move(names_after)
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
     def _enter(self, producer: Operator, node: Node, position: int) -> Reader:
         """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""
         since_us = producer.newest + 1 if isinstance(producer, Source) and producer.newest > BEGINNING else None
+        if isinstance(node.spec, GateSpec):
+            since_us = None  # its past says what came before
         return edges.attach(self, node, position, producer.output, since_us)
 
     def beginning(self, operator: Operator) -> int | None:
@@ -588,16 +651,16 @@ class Engine:
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
         del self.queries_by_name[name]
-        self._remembering -= query.remembers
+        self.queries_changed()
         if query.paused is None:
             for reader in query.entries:
                 reader.buffer.detach(reader)
         for operator in query.operators:
             for reader in list(operator.output.readers):
                 operator.output.detach(reader)
-            self.costs.pop(operator.name, None)
             if isinstance(operator, Prone):
                 operator.clear()
+        self.costs_move({operator.name: None for operator in query.operators})
         self.graph.remove([*query.operators, query.sink])
         return {"query": name}
 
@@ -646,7 +709,7 @@ class Engine:
     def _set_weight(self, name: str, weight: int) -> dict[str, Any]:
         if weight < 1:
             raise Refuse(f"component {name}: a weight is a whole number from 1, got {weight}")
-        self.graph.component(name).weight = weight
+        self.graph.set_weight(name, weight)
         return {"component": name, "weight": weight}
 
     # -- looking up ----------------------------------------------------------------------------------------------------

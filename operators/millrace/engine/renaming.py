@@ -32,4 +32,5 @@ def rename_query(engine: Engine, name: str, to: str, texts: Mapping[str, str]) -
             plan = other.plan.renamed(name, to)
             other.plan = replace(plan, sql=texts.get(plan.name, plan.sql))
     engine.queries_by_name = {other.plan.name: other for other in engine.queries_by_name.values()}
+    engine.queries_changed()
     return {"query": to, "was": name}

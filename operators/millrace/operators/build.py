@@ -7,22 +7,26 @@ from collections.abc import Sequence
 from millrace.operators.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.filter import Filter
+from millrace.operators.gate import Gate
 from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.newest import NewestWindowAggregate
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.retime import Retime
 from millrace.operators.running import build_running
+from millrace.operators.sample import Sample
 from millrace.operators.select import Select
 from millrace.operators.sequence import build_sequence
 from millrace.operators.sort import Sort
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
+    GateSpec,
     JoinSpec,
     MapSpec,
     RetimeSpec,
     RowWindow,
+    SampleSpec,
     SelectSpec,
     SequenceSpec,
     SessionWindow,
@@ -54,6 +58,10 @@ def build(
     match spec:
         case SelectSpec():
             operator = Select(name, spec, inputs, output)
+        case GateSpec():
+            return Gate(name, inputs, output)  # which promises nothing before it is open
+        case SampleSpec():
+            operator = Sample(name, spec, inputs, output)
         case MapSpec():
             operator = Map(name, spec, inputs, output)
         case FilterSpec():

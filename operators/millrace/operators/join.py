@@ -25,7 +25,7 @@ from millrace.operators.bands import FAR
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.matching import Incoming, Matcher
-from millrace.operators.operator import Moment
+from millrace.operators.operator import Moment, Operator
 from millrace.operators.reorder import Reorder, merge_by_time, shares
 from millrace.operators.segments import Segment
 from millrace.operators.spec import JoinSpec
@@ -289,7 +289,7 @@ class Join(Lines):
                 self.failed(count, reason)
             self.matcher.failed.clear()
         if self.tempo.turned() and self.order == "adaptive":
-            self._turn_to(self.tempo.choose())
+            self._turn_to(self.tempo.choose(self.mode))
         if self.output.wanted:
             self.announce(gave, self._low_water(lows))
 
@@ -402,6 +402,7 @@ class Join(Lines):
         """Let the rows look, and remember them. `outside` is what holds for those that have not been taken."""
         rest = self.rest
         matcher = self.matcher
+        lows = self._with_rest(outside)
         while rest and self.toil <= MOST_LOOKED:
             rows = rest.popleft()
             done, looked = matcher.match(rows, MOST_LOOKED - self.toil, given)
@@ -409,7 +410,9 @@ class Join(Lines):
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
                 rows = rows.part(0, done)
-            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._with_rest(outside)))
+            if not self._by_rows:  # those may come in thousands of turns, and most are kept whatever their time
+                lows = self._with_rest(outside)
+            placed = matcher.remember(rows, matcher.bands.floor(rows.position, lows))
             if self._outer and not rows.position:
                 self._newest_outer = max(self._newest_outer, rows.greatest)
                 self._watch(placed)
@@ -440,11 +443,6 @@ class Join(Lines):
         self.toil = max(self.toil, len(out.ts))
         self.output.put(out)
         return True
-
-    def failed(self, count: int, reason: str) -> None:
-        """Count rows that could not be computed, of an input or of the result; the others go on."""
-        self.counts.errors += count
-        self.counts.last_error = reason
 
     # -- rows of input 0 that match nothing ----------------------------------------------------------------------------
 
@@ -552,15 +550,19 @@ class Join(Lines):
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
         """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.
 
-        A join whose readers were made for an output in order keeps its output in order.
+        A join whose readers were made for an output in order keeps its output in order. What `check_order` refuses must
+        not come here.
         """
-        self.check_order(order, alpha)
         if order is not None:
             self.order = order
         if alpha is not None:
             self.tempo.alpha = alpha
-        self._turn_to(self.tempo.choose() if self.order == "adaptive" else self.order)
+        self._turn_to(self.tempo.choose(self.mode) if self.order == "adaptive" else self.order)
         self.paced = True
+
+    def decide_as(self, other: Operator) -> None:
+        assert isinstance(other, Join)
+        self.set_order(other.order, other.tempo.alpha)
 
     def _turn_to(self, mode: Mode) -> None:
         if mode != self.mode:

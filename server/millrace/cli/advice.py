@@ -14,7 +14,7 @@ from typing import Any, Final
 SECOND_US: Final = 1_000_000
 # Rows that wait this long behind a silent feed are noticed by whoever reads them.
 WAIT_US: Final = 2 * SECOND_US
-# A sink or an archive that is this far behind does not catch up in its next write.
+# A sink that is this far behind does not catch up in its next write.
 LAG_US: Final = 5 * SECOND_US
 # One tuple of a thousand: below that a late tuple is an accident, above it a habit.
 LATE_SHARE: Final = 0.001
@@ -182,13 +182,21 @@ def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
 
 
 def history_behind(seen: Snapshot) -> Iterator[Advice]:
-    """An archive that does not follow its stream."""
+    """An archive that cannot follow its stream, or has holes."""
     for stream in seen.streams:
-        history = stream.get("history")
-        lag_us = history.get("lag_us") if isinstance(history, Mapping) else None
-        if lag_us is not None and lag_us > LAG_US:
-            text = f"The archive of stream {stream['name']} is {_seconds(lag_us)} behind it."
-            yield Advice("history_behind", stream["name"], text, f"millrace stream show {stream['name']}")
+        name, archive = stream["name"], stream.get("archive") or {}
+        if archive.get("error") is not None:
+            text = f"The history of stream {name} cannot be written: {_sentence(archive['error'])}"
+        elif archive.get("held"):
+            text = (
+                f"The history of stream {name} is behind: {archive['waiting_rows']} rows wait for the disk, and the "
+                "stream's feeds wait for them."
+            )
+        elif archive.get("gaps"):
+            text = f"The history of stream {name} has {len(archive['gaps'])} gaps: results over it are not whole."
+        else:
+            continue
+        yield Advice("history_behind", name, text, f"millrace stream show {name}")
 
 
 # -- what is left out --------------------------------------------------------------------------------------------------

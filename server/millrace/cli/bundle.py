@@ -146,9 +146,10 @@ def _parts(link: Link) -> dict[str, Callable[[], str]]:
 
 
 def without_keys(sink: Mapping[str, Any]) -> dict[str, Any]:
-    """A sink without the keys of its worst rows: they are data."""
+    """A sink without the keys of its worst rows, and of those that wait: they are data."""
     freshness = sink["freshness"]
-    return {**sink, "freshness": None if freshness is None else {**freshness, "worst": HIDDEN}}
+    hidden = {"worst": HIDDEN, "waiting_worst": HIDDEN}
+    return {**sink, "freshness": None if freshness is None else {**freshness, **hidden}}
 
 
 def without_sinks(why: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,11 +20,13 @@ from millrace.engine import views
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
+from millrace.server import logs
 from millrace.server.analysis import analyze as analyzed
 from millrace.server.analysis import asked_for
 from millrace.server.catalog import Check
 from millrace.server.conditions import FORMS
 from millrace.server.console import page
+from millrace.server.decisions import OperatorEdit
 from millrace.server.etags import Changed, etag, matches
 from millrace.server.graph import draw, render
 from millrace.server.metrics import version
@@ -58,8 +60,11 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_component": 404,
     "unknown_operator": 404,
     "unknown_trial": 404,
+    "unknown_backfill": 404,
     "bad_condition": 400,
     "bad_span": 400,
+    "bad_edit": 400,
+    "bad_share": 400,
 }
 
 
@@ -75,7 +80,7 @@ class StrategyRequest(BaseModel):
     """A strategy for a component, or for one of its operators."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Re-map this operator's row alone.", max_length=1_000)
 
 
@@ -126,6 +131,49 @@ class QueueRequest(BaseModel):
     input: int = Field(default=0, ge=0, le=1_000, description="Which of its inputs, from 0.")
 
 
+class BackfillRequest(BaseModel):
+    """A query that begins with the history of its streams."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    sql: str = Field(description="CREATE QUERY of a new name, and CREATE SINK over it if wanted.", max_length=1_000_000)
+    margin_us: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**62,
+        description="How far its operators look back and ahead together: history is read from so far below the marks "
+        "of its streams on. Null: from its beginning.",
+    )
+
+
+class BackfillTold(BaseModel):
+    """How far the rows below the seam have been computed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    history_us: int | None = Field(default=None, ge=-(2**63), lt=2**63, description="All rows below are written.")
+    done: bool = Field(default=False, description="All rows below the seam are written.")
+
+
+class RowsRequest(BaseModel):
+    """Which rows an operator lets through: by a condition, or a share of them by chance."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    where: str | None = Field(
+        default=None, max_length=100_000, description="A condition over the columns of the input, as after WHERE."
+    )
+    sample: float | None = Field(
+        default=None, gt=0, lt=1, allow_inf_nan=False, description="The share of the rows that go on, drawn at random."
+    )
+    seed: int | None = Field(default=None, ge=0, lt=2**32, description="What the lots are drawn from.")
+    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
+
+
+class InsertRequest(RowsRequest):
+    """An operator in front of an input."""
+
+    input: int = Field(default=0, ge=0, le=1_000, description="In front of which of its inputs, from 0.")
+    name: str | None = Field(default=None, max_length=1_000, description="Its name; without one, the query's next.")
+
+
 Name = Annotated[str, Path(max_length=1_000)]
 
 
@@ -133,7 +181,7 @@ class TrialRequest(BaseModel):
     """A strategy to try, for how long, and when not to keep it."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
-    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Try it for this operator's row alone.", max_length=1_000)
     for_: str = Field(alias="for", description="How long to try it, such as 30s.", max_length=100)
     before: str | None = Field(
@@ -155,6 +203,7 @@ def _span_us(name: str, text: str) -> int:
         raise Refuse(f"{name}: {error.text}", code="bad_span") from None
 
 
+DryRun = Annotated[bool, Query(description="Plan and check everything, change nothing.")]
 Analyze = Annotated[bool, Query(description="Measured rates, selectivity and cost per operator as well.")]
 Form = Annotated[
     Literal["json", "mermaid", "dot", "table", "text"],
@@ -181,6 +230,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_sql(app, daemon)
     _add_streams(app, daemon)
     _add_queries(app, daemon)
+    _add_backfills(app, daemon)
     _add_sinks(app, daemon)
     _add_components(app, daemon)
     _add_operators(app, daemon)
@@ -248,7 +298,13 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        return _refuse_stranger(request) or _refuse_token(request, daemon.admin_token) or await proceed(request)
+        logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
+        logs.request.set(f"{request.method} {request.url.path}")
+        refused = _refuse_stranger(request) or _refuse_token(request, daemon.admin_token)
+        if refused is not None:
+            host = request.client.host if request.client else ""
+            logs.sparing.warning("an admin was turned away", host, status=refused.status_code)
+        return refused or await proceed(request)
 
 
 def _refuse_stranger(request: Request) -> Response | None:
@@ -392,7 +448,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:
         look.at("query", name)
-        return daemon.catalog.why(name)
+        return daemon.why(name)
 
     @app.post(
         "/api/v1/queries/{name}/pause",
@@ -441,6 +497,37 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
         answer = await daemon.catalog.set_order(name, request.join, request.alpha, check)
         look.tagged(response, "query", name)
         return answer
+
+
+def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
+    @app.post(
+        "/api/v1/backfills",
+        responses=refusals(400, 404, 409, 500),
+        status_code=202,
+        summary="Make a query that begins with the history of its streams",
+    )
+    async def begin(request: BackfillRequest) -> dict[str, Any]:
+        return await daemon.seams.begin(request.sql, request.margin_us)
+
+    @app.get("/api/v1/backfills/{name}", responses=refusals(404), summary="How far such a query is")
+    async def look(name: Name) -> dict[str, Any]:
+        return daemon.seams.look(name)
+
+    @app.put(
+        "/api/v1/backfills/{name}",
+        responses=refusals(404, 409),
+        summary="Say how far the rows below its seam have been computed",
+    )
+    async def tell(name: Name, request: BackfillTold) -> dict[str, Any]:
+        return daemon.seams.tell(name, request.history_us, request.done)
+
+    @app.delete(
+        "/api/v1/backfills/{name}",
+        responses=refusals(404),
+        summary="Give it up, query and sinks; one that is live goes on",
+    )
+    async def cancel(name: Name) -> dict[str, Any]:
+        return await daemon.seams.cancel(name)
 
 
 def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
@@ -584,6 +671,55 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
         answer = await daemon.catalog.set_queue(name, request.kind, request.input, check)
         look.tagged(response, "operator", name)
         return answer
+
+    async def edit(edit: OperatorEdit, at: str, if_match: str | None, *, dry_run: bool) -> dict[str, Any]:
+        look.at("operator", at)
+        check = look.unless_changed("operator", at, if_match)
+        if dry_run:
+            return {"dry_run": True, "plan": await daemon.catalog.plan_edit(edit, check)}
+        return {"dry_run": False, **await daemon.catalog.edit_operator(edit, check)}
+
+    @app.post(
+        "/api/v1/operators/{name}/insert",
+        responses=tagged(400, 404, 409, 412),
+        summary="Put an operator in front of an operator's input, until its query is replaced",
+    )
+    async def insert(
+        name: Name, request: InsertRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        wish = OperatorEdit(
+            change="insert",
+            operator=request.name,
+            where=request.where,
+            sample=request.sample,
+            seed=request.seed,
+            before=name,
+            input=request.input,
+        )
+        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
+        look.tagged(response, "operator", name)
+        return answer
+
+    @app.put(
+        "/api/v1/operators/{name}",
+        responses=tagged(400, 404, 409, 412),
+        summary="Let an operator that leaves rows out leave out others",
+    )
+    async def replace(name: Name, request: RowsRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        wish = OperatorEdit(
+            change="replace", operator=name, where=request.where, sample=request.sample, seed=request.seed
+        )
+        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
+        look.tagged(response, "operator", name)
+        return answer
+
+    @app.delete(
+        "/api/v1/operators/{name}",
+        responses=refusals(404, 409, 412),
+        summary="Take out an operator that only leaves rows out",
+    )
+    async def remove(name: Name, dry_run: DryRun = False, if_match: IfMatch = None) -> dict[str, Any]:
+        return await edit(OperatorEdit(change="remove", operator=name), name, if_match, dry_run=dry_run)
 
     @app.delete("/api/v1/operators/{name}/break", responses=tagged(404, 409, 412), summary="Unset a break point")
     async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:

@@ -37,12 +37,22 @@ from millrace.engine.events import (
     SetWeight,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.seam import gated
 from millrace.operators.batch import BEGINNING
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.archive import Archive
-from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
+from millrace.server.decisions import (
+    ComponentDecisions,
+    Decisions,
+    JoinDecision,
+    OperatorEdit,
+    PausedQuery,
+    decided,
+    edits,
+    exchanged,
+)
 from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
@@ -140,6 +150,9 @@ class Catalog:
         self._strategy = strategy
         self._defaults = defaults
         self._archive = archive
+        self.on_query_dropped: Callable[[str], None] = lambda _: None
+        self.on_query_renamed: Callable[[str, str], None] = lambda name, to: None
+        self.catching: set[str] = set()  # queries that have not got their past yet: they are not written down
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
@@ -155,7 +168,7 @@ class Catalog:
             steps, _ = self._plan(sql)
             for stream in _settled_streams(steps):
                 self._archive.check(stream)
-            return [_describe(step) for step in steps], self._engine.plan(self._all_commands(steps))
+            return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
 
     async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
@@ -169,11 +182,23 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, after = self._plan(sql)
+            described = self._describe_all(steps)
             self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
             self.known = after
             self.keep()
-            return [_describe(step) for step in steps]
+            return described
+
+    def _describe_all(self, steps: Sequence[Planned]) -> list[dict[str, Any]]:
+        """What each statement comes to, and what of a query's operators goes with it that no statement says."""
+        described = [_describe(step) for step in steps]
+        edited = {edit.query for edit in edits(self._engine)}
+        for step, told in zip(steps, described, strict=True):
+            if isinstance(step, CreateQuery) and step.replaces and step.plan.name in edited:
+                told["warnings"].append(
+                    f"query {step.plan.name} has operators that were put in, taken out or exchanged: that is undone"
+                )
+        return described
 
     def _plan(self, sql: str) -> tuple[list[Planned], Known]:
         planned, after = plan_all(parse(sql), self.known)
@@ -195,10 +220,10 @@ class Catalog:
             with self._archive.prepared(_settled_streams(steps)):
                 # In the engine's step already, before it gives any row of what is new.
                 await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
-        except BaseException:
+        except BaseException as error:
             for writer in writers.values():
                 writer.close()
-            self._count(steps, "refused")
+            self._count(steps, "refused", str(error))
             raise
         for step in steps:
             await self._done(step, writers)
@@ -242,7 +267,9 @@ class Catalog:
             case AlterStatement():
                 return [step.command]
             case CreateQuery(query, replaces):
-                return [ReplaceQuery(query)] if replaces else [AddQuery(query)]
+                if replaces:
+                    return [ReplaceQuery(query)]
+                return [AddQuery(gated(query) if query.name in self.catching else query)]
             case RenameStatement():
                 return [step.command]
             case DropStatement("stream", name):
@@ -269,6 +296,7 @@ class Catalog:
                 case RenameStatement(name, to):
                     self._runner.rename_outlet(name, to)
                     self._metrics.rename_query(name, to)
+                    self.on_query_renamed(name, to)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
@@ -276,6 +304,7 @@ class Catalog:
                 case DropStatement("query", name):
                     self._runner.remove_outlet(name)
                     self._metrics.forget_query(name)
+                    self.on_query_dropped(name)
                 case _:
                     pass
 
@@ -292,11 +321,19 @@ class Catalog:
             case _:
                 pass
 
-    def _count(self, steps: list[Planned], result: str) -> None:
+    def _count(self, steps: list[Planned], result: str, reason: str | None = None) -> None:
         for step in steps:
             kind = _kind(step)
             if kind != "explain":
-                self._metrics.reconfigured(kind, result)
+                self._tell(kind, result, _describe(step)["name"], reason)
+
+    def _tell(self, kind: str, result: str, name: str | None = None, reason: str | None = None) -> None:
+        """Count a change, and log it."""
+        self._metrics.reconfigured(kind, result)
+        if result == "done":
+            log.info("changed", change=kind, name=name)
+        else:
+            log.warning("a change was refused", change=kind, name=name, reason=reason)
 
     # -- sinks -------------------------------------------------------------------------------------
 
@@ -390,7 +427,11 @@ class Catalog:
         query = self.known.queries.get(name)
         if query is None:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
-        return {"query": name, "text": explain(query, self.known), "sql": query.sql}
+        text = explain(query, self.known)
+        edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]
+        if edited:
+            text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in edited)])
+        return {"query": name, "text": text, "sql": query.sql}
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("pause", lambda: self._pause(name, reason), check)
@@ -432,15 +473,26 @@ class Catalog:
     ) -> dict[str, Any]:
         return await self._change("queue", lambda: self._runner.command(SetQueue(operator, kind, position)), check)
 
+    async def edit_operator(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
+        """Put an operator in, take it out or exchange it."""
+        kind = f"{edit.change}_operator"
+        return await self._change(kind, lambda: self._runner.command(edit.command(self._engine)), check)
+
+    async def plan_edit(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
+        """What that would make of the graph. Nothing is done."""
+        async with self._one_at_a_time:
+            check()
+            return self._engine.plan([edit.command(self._engine)])
+
     async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
             try:
                 check()
                 answer: dict[str, Any] = await ask()
-            except MillraceError:
-                self._metrics.reconfigured(kind, "refused")
+            except MillraceError as error:
+                self._tell(kind, "refused", reason=error.text)
                 raise
-            self._metrics.reconfigured(kind, "done")
+            self._tell(kind, "done")
             self.keep()
             return answer
 
@@ -543,6 +595,11 @@ class Catalog:
 
     async def _decide(self, decisions: Decisions) -> None:
         """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
+        for edit in decisions.operators:  # each is about the operators that those before it have made
+            try:
+                await self._runner.command(edit.command(self._engine))
+            except Refuse as refused:
+                log.warning("a decision of the catalog does not fit any more", reason=refused.text)
         futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
         for outcome in await asyncio.gather(*futures, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -560,10 +617,11 @@ class Catalog:
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
                 for query in sorted(self._engine.queries(), key=itemgetter("name"))
-                if query["state"] != "running" and not self._runner.holds(query["name"])
+                if query["state"] in ("paused", "failed") and not self._runner.holds(query["name"])
             ),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
             queues=exchanged(self._engine, self.known.queries),
+            operators=edits(self._engine),
         )
 
     def _outlasts(self, component: ComponentDecisions) -> bool:
@@ -573,11 +631,16 @@ class Catalog:
         return stream in self.known.streams or stream in read
 
     def statements(self) -> list[str]:
-        """What makes everything again, in an order in which it can be applied."""
+        """What makes everything again, in an order in which it can be applied; not queries that have yet to get their
+        past, nor who reads them."""
+        kept: set[str] = set()
+        for query in _readers_last(self.known.queries):
+            if query.name not in self.catching and kept.issuperset(query.reads_queries):
+                kept.add(query.name)
         return [
             *(stream.sql for stream in self.known.streams.values()),
-            *(query.sql for query in _readers_last(self.known.queries)),
-            *(sink.sql for sink in self.known.sinks.values()),
+            *(query.sql for query in _readers_last(self.known.queries) if query.name in kept),
+            *(sink.sql for sink in self.known.sinks.values() if sink.query in kept),
         ]
 
     def export(self) -> dict[str, Any]:

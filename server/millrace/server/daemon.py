@@ -49,13 +49,16 @@ from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
+from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
 from millrace.server.names import nearest
 from millrace.server.operations import guards, kernels, process
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.recent import recent
 from millrace.server.runner import Runner, Stopwatch, Timepiece
+from millrace.server.seams import Seams
 from millrace.server.sink import Slow
+from millrace.server.supervision import Supervisor
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 
@@ -94,6 +97,7 @@ class Daemon:
     def __init__(self, settings: Settings, clock: Timepiece | None = None) -> None:
         self.settings = settings
         self.state = "starting"
+        sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
@@ -119,7 +123,7 @@ class Daemon:
                 settings.server.archive_waiting_bytes,
             ),
             submit=self.runner.submit,
-            mark_of=self._mark_of,
+            mark_of=self.mark_of,
             now_us=self.runner.now_us,
         )
         self.runner.on_history = self.archive.take
@@ -136,6 +140,9 @@ class Daemon:
             archive=self.archive,
         )
         self.runner.on_failure = self.catalog.query_failed
+        self.seams = Seams(self)
+        self.catalog.on_query_dropped = self.seams.dropped
+        self.catalog.on_query_renamed = self.seams.renamed
         self.trials = Trials(self.engine, self.runner, self.catalog)
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
@@ -248,6 +255,7 @@ class Daemon:
                 "next_sequence": outlets[query["name"]].next_sequence,
                 "oldest_sequence": outlets[query["name"]].oldest_retained,
                 "subscribers": len(outlets[query["name"]].consumers),
+                "backfill": self.seams.view(query["name"]),
             }
             for query in self.engine.queries()
             if query["name"] in outlets
@@ -272,10 +280,16 @@ class Daemon:
             "process": process(),
         }
 
-    def _mark_of(self, stream: str) -> int:
+    def mark_of(self, stream: str) -> int:
         """No tuple that is still to come is on time below it: those that the engine stamps get at least its clock."""
         source = self.engine.source(stream)
         return source.mark if source.clocking.timestamps == "external" else max(source.mark, self.runner.now_us())
+
+    def why(self, query: str) -> dict[str, Any]:
+        """What a query waits for, and how far it is with its history."""
+        found = self.catalog.why(query)
+        sentence = self.seams.sentence(query)
+        return found if sentence is None else {**found, "text": f"{found['text']} {sentence}"}
 
     async def archive_now(self, stream: str) -> dict[str, Any]:
         """Have all that came in so far in the files of a stream's history."""
@@ -328,10 +342,14 @@ class Daemon:
 
     async def wait_ended(self) -> None:
         """Until `stop` is called or something fails; then drain, and end."""
-        await self._stopping.wait()
+        await self.wait_stopping()
         await self._end()
         if self._failure is not None:
             raise self._failure
+
+    async def wait_stopping(self) -> None:
+        """Until the orderly end is about to begin."""
+        await self._stopping.wait()
 
     def stop(self) -> None:
         """Begin the orderly end."""
@@ -353,6 +371,7 @@ class Daemon:
         self._remove_addresses()
         seconds = self.settings.server.drain_seconds
         log.info("draining", at_most_seconds=seconds)
+        await self.seams.close()
         if self._failure is None:
             await self._end_trials()
         if self._server is not None:
@@ -546,6 +565,7 @@ def configure_logging(settings: Settings) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            add_context,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             recent,
@@ -563,9 +583,14 @@ async def serve(settings: Settings) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
-    await daemon.start()
-    spare_the_collector()
-    await daemon.wait_ended()
+    supervisor = Supervisor()
+    async with supervisor.reassured():
+        await daemon.start()
+        spare_the_collector()
+        supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")
+        await daemon.wait_stopping()
+        supervisor.stopping()
+        await daemon.wait_ended()
     return not daemon.stuck
 
 

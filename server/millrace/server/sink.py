@@ -19,6 +19,7 @@ import structlog
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.server.freshness import Freshness, Key, in_json
+from millrace.server.logs import sparing
 from millrace.server.newest import Newest
 from millrace.server.writers import Writer
 
@@ -152,7 +153,10 @@ class Consumer:
 
     def _fall_behind(self) -> None:
         if self.slow.policy == "drop_oldest":
-            self._drop(self.held - self.slow.limit)
+            tuples = self.held - self.slow.limit
+            text = "a consumer is too slow; its oldest rows are dropped"
+            sparing.warning(text, self.name, tuples, unit="tuples", consumer=self.name)
+            self._drop(tuples)
         elif self.slow.policy == "disconnect":
             self._drop(self.held)
             self.ended("too_slow", f"more than {self.slow.limit} tuples were waiting for {self.name}")
@@ -338,6 +342,8 @@ class Subscription(Consumer):
             self._sender.send_progress(value)
 
     def ended(self, code: str, text: str) -> None:
+        if code == "too_slow":
+            log.warning("a subscriber was cut off", subscriber=self.name, reason=text)
         self._sender.end(code, text)
 
 
@@ -360,6 +366,7 @@ class WriterSink(Consumer):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
         self._writing: asyncio.Future[None] | None = None
         self._being_written: Sequence[Batch] = ()
+        self._breaches_told = 0
 
     @property
     def breaches(self) -> int:
@@ -378,6 +385,11 @@ class WriterSink(Consumer):
             older = self._newest.older(now_us, freshness.bound_us)
             found += [(tuple(zip(names, map(in_json, key), strict=True)), age) for key, age in older]
         freshness.look(now_us, found)
+        if (more := freshness.breaches - self._breaches_told) > 0:
+            self._breaches_told += more
+            text = "rows got older than a sink promises"
+            # The log holds no data: the API and `millrace why` have the keys.
+            sparing.warning(text, self.name, more, sink=self.name, reason=freshness.sentence(self.name, keys=False))
 
     def pump(self) -> None:
         if self.failed is not None:

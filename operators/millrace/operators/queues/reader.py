@@ -98,6 +98,8 @@ class QueueReader(Reader):
     def _take_in(self, batch: Batch) -> None:
         queue, now_us = self.queue, self.moment.now_us
         before = queue.waiting
+        if isinstance(queue, WindowQueue) and not self.home.ordered:
+            queue.by_tuples = False  # another queue above may have taken the order since
         queue.promised(self.promise, now_us)
         queue.enqueue(batch, now_us)
         waiting = queue.waiting
@@ -163,6 +165,10 @@ class QueueReader(Reader):
             self.queue = self._made(self.edge, self.home, self.since_us)
         self.taken = self.home.end
 
+    def disorder(self) -> None:
+        if isinstance(self.queue, WindowQueue):
+            self.queue.by_tuples = False
+
     def _retire(self) -> None:
         """Keep the counts of a queue that goes."""
         self._gone_superseded += self.queue.superseded
@@ -192,6 +198,16 @@ class QueueReader(Reader):
             self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
         self.taken = self.home.end - self.queue.waiting
 
+    def move(self, buffer: Buffer, since_us: int | None, columns: tuple[int, ...] | None) -> None:
+        """Go on at another arc, with what waits here: its fields are these of the other's."""
+        self.home = self.buffer = buffer
+        self.since_us = since_us
+        if columns is not None:
+            self.narrow(columns)
+        self.punctuations.clear()
+        buffer.admit(self)
+        self.taken = buffer.end - self.queue.waiting
+
     @classmethod
     def instead_of(cls, reader: Reader, edge: EdgeSpec, moment: Moment, *, timed: bool) -> QueueReader:
         """A reader that goes on where a plain one stands, with what that one has not taken yet."""
@@ -211,10 +227,12 @@ class QueueReader(Reader):
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
-        return [super().save(), self._gone_superseded, self._gone_shed, self.queue.save()]
+        return [super().save(), self.seed, self._gone_superseded, self._gone_shed, self.queue.save()]
 
     def restore(self, data: Sequence[Any]) -> None:
-        own, self._gone_superseded, self._gone_shed, queue = data
+        own, self.seed, self._gone_superseded, self._gone_shed, queue = data
         super().restore(own)
+        if not self.home.ordered:
+            self.disorder()
         self.queue.restore(queue)
         self.home.gauge.add(self.queue.waiting, self.home.width)

@@ -14,7 +14,7 @@ import numpy as np
 
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
 from millrace.operators.kernels import updating
-from millrace.operators.queues.keys import UpdateKeys
+from millrace.operators.numbers import Numbers
 from millrace.operators.queues.pages import SLOTS, Pages, resized
 from millrace.operators.queues.queue import Floor, Paging, Staleness, TupleQueue
 from millrace.protocol import Schema
@@ -44,7 +44,8 @@ class UpdateQueue(TupleQueue):
         self._policy = SCHEDULERS.index(scheduler)
         self.cost_us = 0.0
         self.timed = False
-        self._keys = UpdateKeys(schema, key)
+        self._key = tuple(key)
+        self._keys = Numbers([schema.fields[at] for at in key])
         self._pages = Pages(schema, slots)
         self._cells = np.zeros(0, np.int64)
         self._areas = np.zeros(2, np.float64)
@@ -82,7 +83,8 @@ class UpdateQueue(TupleQueue):
             return
         if self._keys.count + count > self._forget_at:
             self._forget(now_us)
-        slots = self._keys.find(batch)
+        at = self._key
+        slots = self._keys.find([batch.columns[one] for one in at], [batch.valid[one] for one in at], count)
         if self._keys.count > self._room:
             self._make_room(self._keys.count)
         entering = np.empty(count, np.int64)
@@ -112,11 +114,11 @@ class UpdateQueue(TupleQueue):
 
     def _enqueue_one(self, batch: Batch, now_us: int) -> None:
         """The same for a single tuple, without arrays of one."""
-        cell = self._keys.find_one(batch)
+        cell = self._keys.find_one(batch, self._key)
         if cell >= self._room:
             if self._keys.count > self._forget_at:
                 self._forget(now_us)
-                cell = self._keys.find_one(batch)  # it has no cell yet, and was forgotten with the others
+                cell = self._keys.find_one(batch, self._key)  # it has no cell yet, and was forgotten with the others
             self._make_room(self._keys.count)
         pages, ts, arrival = self._pages, batch.ts.item(0), batch.arrival.item(0)
         while True:
