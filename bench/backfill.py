@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,6 +90,15 @@ class Race:
         window = f.window("ts", f"{WINDOW_US // 1_000_000} seconds")
         return self._counted(lambda frame: frame.groupBy("src", window).agg(f.count("*").alias("n")))
 
+    def spark_integers(self) -> tuple[float, int]:
+        """The windows by integer arithmetic, which Spark computes faster than its own windows of time."""
+        from pyspark.sql import functions as f
+
+        us = f.unix_micros("ts")
+        return self._counted(
+            lambda frame: frame.groupBy("src", (us - us % WINDOW_US).alias("w")).agg(f.count("*").alias("n"))
+        )
+
     def python_udf(self) -> tuple[float, int]:
         """Each packet's window is found by a Python function that is called for it."""
         from pyspark.sql import functions as f
@@ -136,19 +147,21 @@ def race(rows: int, groups: int = GROUPS, session: SparkSession | None = None, t
             made = Race(spark, archive(folder, rows, groups), folder)
             if own:
                 warm = Race(spark, archive(folder, 20_000, groups), folder)
-                for run in (warm.spark_sql, warm.python_udf, warm.python_rows):
+                for run in (warm.spark_sql, warm.spark_integers, warm.python_udf, warm.python_rows):
                     run()
                 warm.millrace("key")
-            sql, right = made.spark_sql()
+            sql, right = best(made.spark_sql)
+            integers, by_integers = best(made.spark_integers)
             udf, by_udf = made.python_udf()
             loop, by_loop = made.python_rows()
-            found = {mode: made.millrace(mode, tasks) for mode in MODES}
+            found = {mode: best(partial(made.millrace, mode, tasks)) for mode in MODES}
         finally:
             if own:
                 spark.stop()
-    assert {right, by_udf, by_loop, *(manifest["rows"] for _, manifest in found.values())} == {right}
+    assert {right, by_integers, by_udf, by_loop, *(manifest["rows"] for _, manifest in found.values())} == {right}
     figures = [
         Figure(f"{rows:,} packets: Spark's SQL", sql, "s"),
+        Figure(f"{rows:,} packets: Spark's SQL, windows as integers", integers, "s"),
         Figure(f"{rows:,} packets: a Python UDF per row", udf, "s"),
         Figure(f"{rows:,} packets: a Python loop over rows", loop, "s"),
     ]
@@ -157,12 +170,18 @@ def race(rows: int, groups: int = GROUPS, session: SparkSession | None = None, t
         figures += [
             Figure(f"by {mode}", took, "s"),
             Figure(f"by {mode}, over Spark's SQL", took / sql, "times", 3),
+            Figure(f"by {mode}, over Spark's SQL, windows as integers", took / integers, "times", 3),
             Figure(f"by {mode}, a Python UDF per row over it", udf / took, "times"),
             Figure(f"by {mode}, a Python loop over rows over it", loop / took, "times", 5, most=False),
             Figure(f"by {mode}, slowest task", max(seconds), "s"),
             Figure(f"by {mode}, slowest task over the mean", max(seconds) * len(seconds) / sum(seconds), "times"),
         ]
     return figures
+
+
+def best(run: Callable[[], tuple[float, Any]]) -> tuple[float, Any]:
+    """The faster of two runs: the first one also pays for what is new to the disk's cache and to Java."""
+    return min(run(), run(), key=itemgetter(0))
 
 
 MODES: Sequence[Literal["key", "time"]] = ("key", "time")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from millrace.backfill.session import open_session
@@ -19,6 +21,13 @@ def pytest_collection_modifyitems(items):
             # Spark starts processes and sockets of its own, and warns as it likes; the first test waits for the JVM.
             item.add_marker(pytest.mark.filterwarnings("default"))
             item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(autouse=True)
+def swept():
+    """Sockets that Spark's client leaves open are closed here, and not in some test that is strict about it."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
