@@ -622,7 +622,7 @@ def simulate(world: World, styles: int = 3) -> int:
     for style in (None, *range(styles)):
         outcome = Play(world, style).run()
         steps += outcome.steps
-        _compare(expected, expected.checkpoints, outcome, "plain" if style is None else f"wild {style}")
+        compare(expected, expected.checkpoints, outcome, "plain" if style is None else f"wild {style}")
         if style == 0 and Play(world, style).run().digest != outcome.digest:
             raise Broken("the same seed gave other effects")
     for style in range(styles):
@@ -641,10 +641,10 @@ def _compare_untouched(expected: Expected, outcome: Outcome, style: int) -> None
             touched.add(query.name)
         else:
             wanted[query.name] = expected.checkpoints[-1][query.name]
-    _compare(expected, [wanted], outcome, f"rough {style}")
+    compare(expected, [wanted], outcome, f"rough {style}")
 
 
-def _compare(expected: Expected, checkpoints: Sequence[Mapping[str, Rows | None]], outcome: Outcome, how: str) -> None:
+def compare(expected: Expected, checkpoints: Sequence[Mapping[str, Rows | None]], outcome: Outcome, how: str) -> None:
     late = expected.late
     if outcome.late != late:
         raise Broken(f"{how}: late {outcome.late - late} more than {late - outcome.late}")

@@ -27,7 +27,7 @@ from tests.simulation.__main__ import again, play
 from tests.simulation.auditors import Broken
 from tests.simulation.clocks import Live, clocks_of
 from tests.simulation.joined import joined_world_of, running
-from tests.simulation.simulator import Expected, Play, simulate
+from tests.simulation.simulator import Expected, Play, compare, simulate
 from tests.simulation.updates import UpdatePlay, simulate_updates, updates_of
 from tests.simulation.world import windowed_world_of, world_of
 
@@ -312,3 +312,10 @@ def test_broken_queues_are_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises((Broken, AssertionError)):
         update_many(60)
+
+
+def test_under_chain_who_has_more_gets_another_turn():
+    """A join that releases in parts what it has held back: none of them asks for the next, so the scheduler must."""
+    world = joined_world_of(201)
+    expected = Expected(world)
+    compare(expected, expected.checkpoints, Play(world, 0).run(), "wild 0")
