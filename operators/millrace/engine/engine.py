@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, editing, failures, renaming, replacing, saving, shadow, views, widening
+from millrace.engine import edges, editing, failures, renaming, replacing, saving, seam, shadow, views, widening
 from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
     AddStream,
+    AdoptPast,
     AlterStream,
     Answer,
     Answered,
@@ -37,6 +38,7 @@ from millrace.engine.events import (
     Grant,
     Heard,
     HistoryHeld,
+    HoldQuery,
     InsertOperator,
     JoinTurned,
     Late,
@@ -71,6 +73,7 @@ from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Clocking, Source
+from millrace.operators.spec import GateSpec
 from millrace.protocol import Refuse
 
 # Tuples that a step takes at the most before it returns to its driver: a few milliseconds of work.
@@ -411,16 +414,27 @@ class Engine:
             case DropStream(name):
                 return self.drop_stream(name)
             case AddQuery(plan, strategy):
-                return self._add_query(plan, strategy)
+                added = self._add_query(plan, strategy)
+                if seam.is_gated(plan):
+                    self._pause(plan.name, seam.CATCHING_UP)
+                return added
+            case HoldQuery(name, keep):
+                return seam.hold(self, name) if keep else seam.let_go(self, name)
+            case AdoptPast(name, past):
+                return seam.adopt(self, name, past)
             case ReplaceQuery(plan):
+                seam.refuse_catching_up(self.query(plan.name))
                 return replacing.replace_query(self, plan)
             case RenameQuery(name, to, texts):
+                seam.refuse_catching_up(self.query(name))
                 return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
             case PauseQuery(name, reason):
+                seam.refuse_catching_up(self.query(name))
                 return self._pause(name, reason)
             case ResumeQuery(name):
+                seam.refuse_catching_up(self.query(name))
                 return self._resume(name)
             case WatchProgress(name, wanted):
                 self.query(name).sink.watched = wanted
@@ -573,7 +587,7 @@ class Engine:
                         since[name] = self.beginning(self.graph.operators[name])
                     attached.append(inputs[-1])
                 known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
-                since[node.name] = max(known, default=None)
+                since[node.name] = None if isinstance(node.spec, GateSpec) else max(known, default=None)
                 made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
         except Refuse:
             for reader in attached:
@@ -612,6 +626,8 @@ class Engine:
     def _enter(self, producer: Operator, node: Node, position: int) -> Reader:
         """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""
         since_us = producer.newest + 1 if isinstance(producer, Source) and producer.newest > BEGINNING else None
+        if isinstance(node.spec, GateSpec):
+            since_us = None  # its past says what came before
         return edges.attach(self, node, position, producer.output, since_us)
 
     def beginning(self, operator: Operator) -> int | None:
