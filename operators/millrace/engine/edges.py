@@ -15,6 +15,7 @@ from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sample import Sample
 from millrace.operators.select import Select
+from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.protocol import Refuse, Schema
 
@@ -131,7 +132,7 @@ def _find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Que
 
 def _query_of(engine: Engine, operator: Operator) -> Query:
     owners = engine.owners(operator)
-    if not owners:
+    if not owners or isinstance(operator, Sink):
         raise Refuse(f"{operator.name} is a {operator.kind}: only the operators of queries have queues to exchange")
     return owners[0]
 

@@ -130,15 +130,21 @@ def _gathering(engine: Engine, query: Query) -> Why | None:
         need = waiter.need()
         if need is None or not waiter.state_tuples or not waiter.holding():
             continue
-        promise = waiter.inputs[waiter.holding()[0]].promise
-        upto = "nothing is promised yet" if promise == BEGINNING else f"it has come to {_time(promise)}"
+        reader = waiter.inputs[waiter.holding()[0]]
+        producer = engine.graph.producer(reader).name
+        upto = "nothing is promised yet" if reader.promise == BEGINNING else f"it has come to {_time(reader.promise)}"
         text = (
             f"Nothing waits: {waiter.name} has {_tuples(waiter.state_tuples)} in its state, and gives rows when its "
-            f"input has come to {_time(need)}; {upto}. "
-            f"{query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+            f"input from {producer} has come to {_time(need)}; {upto}"
         )
-        producer = engine.graph.producer(waiter.inputs[waiter.holding()[0]]).name
-        return Why(text, "gathering", waiter.name, producer, try_=f"millrace explain {query.plan.name} --analyze")
+        advice = f"millrace explain {query.plan.name} --analyze"
+        for source in engine.time.holders(waiter, need):
+            if isinstance(source, Source) and not len(source.feeds):
+                text += f", and no client feeds {source.stream}"
+                advice = f"millrace feed {source.stream} FILE"
+                break
+        text += f". {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+        return Why(text, "gathering", waiter.name, producer, try_=advice)
     return None
 
 

@@ -300,7 +300,11 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
         logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
         logs.request.set(f"{request.method} {request.url.path}")
-        return _refuse_stranger(request) or _refuse_token(request, daemon.admin_token) or await proceed(request)
+        refused = _refuse_stranger(request) or _refuse_token(request, daemon.admin_token)
+        if refused is not None:
+            host = request.client.host if request.client else ""
+            logs.sparing.warning("an admin was turned away", host, status=refused.status_code)
+        return refused or await proceed(request)
 
 
 def _refuse_stranger(request: Request) -> Response | None:
