@@ -515,7 +515,7 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
 
     @app.put(
         "/api/v1/backfills/{name}",
-        responses=refusals(404, 409),
+        responses=refusals(400, 404, 409),
         summary="Say how far the rows below its seam have been computed",
     )
     async def tell(name: Name, request: BackfillTold) -> dict[str, Any]:
