@@ -126,7 +126,7 @@ class Race:
         return took, self.session.read.parquet(out).count()
 
 
-def race(rows: int, groups: int = GROUPS, session: SparkSession | None = None) -> list[Figure]:
+def race(rows: int, groups: int = GROUPS, session: SparkSession | None = None, tasks: int = 4) -> list[Figure]:
     """Spark's SQL, Python per row, and Millrace by key and by time; the rows must be as many."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
         folder = Path(name)
@@ -134,14 +134,15 @@ def race(rows: int, groups: int = GROUPS, session: SparkSession | None = None) -
         spark = session or open_session("local[2]", SETTINGS)
         try:
             made = Race(spark, archive(folder, rows, groups), folder)
-            warm = Race(spark, archive(folder, 20_000, groups), folder)
-            for run in (warm.spark_sql, warm.python_udf, warm.python_rows):
-                run()
-            warm.millrace("key")
+            if own:
+                warm = Race(spark, archive(folder, 20_000, groups), folder)
+                for run in (warm.spark_sql, warm.python_udf, warm.python_rows):
+                    run()
+                warm.millrace("key")
             sql, right = made.spark_sql()
             udf, by_udf = made.python_udf()
             loop, by_loop = made.python_rows()
-            found = {mode: made.millrace(mode) for mode in MODES}
+            found = {mode: made.millrace(mode, tasks) for mode in MODES}
         finally:
             if own:
                 spark.stop()
