@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, join, memory, punctuation, reconfigure, sequence, updates, wire
+from bench import aggregate, backfill, engine, ets, join, memory, punctuation, reconfigure, sequence, updates, wire
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -39,6 +39,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
     "reconfigure": lambda: reconfigure.under_load(60, 1_000, 500),
+    "backfill": lambda: backfill.race(10_000_000),
     **updates.BENCHMARKS,
 }
 

@@ -260,6 +260,9 @@ def test_over_http(tmp_path):
             told = await ask(daemon, "PUT", "/api/v1/backfills/q", {"history_us": 5})
             assert (told["history_us"], told["state"]) == (5, "catching up")
             assert (await ask(daemon, "PUT", "/api/v1/backfills/q", {"done": True}))["state"] == "caught up"
+            await daemon.catalog.execute("ALTER QUERY q RENAME TO p")
+            assert (await ask(daemon, "GET", "/api/v1/backfills/p"))["query"] == "p"
+            await daemon.catalog.execute("ALTER QUERY p RENAME TO q")
             assert await ask(daemon, "DELETE", "/api/v1/backfills/q") == {"query": "q", "cancelled": False}
             assert (await ask(daemon, "GET", "/api/v1/backfills/q"))["code"] == "unknown_backfill"
             assert (await ask(daemon, "GET", "/api/v1/queries/q"))["state"] == "running"

@@ -151,6 +151,7 @@ class Catalog:
         self._defaults = defaults
         self._archive = archive
         self.on_query_dropped: Callable[[str], None] = lambda _: None
+        self.on_query_renamed: Callable[[str, str], None] = lambda name, to: None
         self.catching: set[str] = set()  # queries that have not got their past yet: they are not written down
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
@@ -295,6 +296,7 @@ class Catalog:
                 case RenameStatement(name, to):
                     self._runner.rename_outlet(name, to)
                     self._metrics.rename_query(name, to)
+                    self.on_query_renamed(name, to)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)

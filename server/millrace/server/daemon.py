@@ -142,6 +142,7 @@ class Daemon:
         self.runner.on_failure = self.catalog.query_failed
         self.seams = Seams(self)
         self.catalog.on_query_dropped = self.seams.dropped
+        self.catalog.on_query_renamed = self.seams.renamed
         self.trials = Trials(self.engine, self.runner, self.catalog)
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)

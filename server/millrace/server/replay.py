@@ -152,10 +152,9 @@ class Replay:
         ts = np.ascontiguousarray(times[rows])
         if stream.always_ordered:
             ts = np.maximum.accumulate(ts) if len(ts) else ts  # the clock may have been set back between two lives
-        there = set(taken.schema.names)  # the stream may have got columns since
-        made = self._sources[piece.stream].from_table(
-            taken.select([one for one in stream.schema.names if one in there])
-        )
+        # The stream may have got columns since: they are null here.
+        there = [name for name in stream.schema.names if name in taken.schema.names]
+        made = self._sources[piece.stream].from_table(taken.select(there))
         return Batch(made.schema, ts, made.columns, made.valid, np.ascontiguousarray(arrival))
 
 

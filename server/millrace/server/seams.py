@@ -18,7 +18,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,6 +183,13 @@ class Seams:
         job = self._jobs.get(query)
         if job is not None and job.phase == "live":
             del self._jobs[query]
+
+    def renamed(self, query: str, to: str) -> None:
+        """A live query has another name."""
+        job = self._jobs.pop(query, None)
+        if job is not None:
+            job.plan = replace(job.plan, name=to)
+            self._jobs[to] = job
 
     async def close(self) -> None:
         for job in self._jobs.values():
