@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
+    AddStream,
     Arrived,
+    Change,
     Deliver,
     DropQuery,
     FeedOpened,
@@ -21,6 +23,7 @@ from millrace.engine.events import (
     Measured,
     PauseQuery,
     Progressed,
+    ReplaceQuery,
     ResumeQuery,
     SetQueue,
     WatchProgress,
@@ -165,6 +168,20 @@ def test_the_result_of_an_update_queue_is_not_taken_for_ordered() -> None:
     assert not bench.engine.graph.operators["d.Q"].output.ordered
 
 
+def test_an_edge_draws_its_lots_on_under_another_name() -> None:
+    bench = Bench(ticks())
+    bench.query(with_edges(plan("q", ("A", identity(TICKS), ["s.source"]), schema=TICKS), [EdgeSpec(shed=3)]))
+    again = plan("q", ("B", identity(TICKS), ["s.source"]), schema=TICKS)
+    bench.do(ReplaceQuery(with_edges(again, [EdgeSpec(shed=3)])))
+    other = Bench()
+    other.engine, other.now_us = Engine.restore(bench.engine.save(), trace=True), bench.now_us
+    for one in (bench, other):
+        one.do(PauseQuery("q"))
+        one.do(ResumeQuery("q"))
+    many = [(f"k{at % 7}", at, at) for at in range(1, 40)]
+    assert rows(bench.run(tick(*many)), "q") == rows(other.run(tick(*many)), "q")
+
+
 # -- exchanging --------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +230,16 @@ def test_an_exchange_takes_the_order_of_all_that_follows() -> None:
     operators = bench.engine.graph.operators
     assert not any(operators[name].output.ordered for name in ("d.Q", "d.R", "e.Q"))
     bench.do(SetQueue("d.Q", "append"))
+    # What is disordered stays so, also in an engine that is made from the same definitions.
+    restored = Engine.restore(bench.engine.save())
+    assert restored.save() == bench.engine.save()
+    assert not any(restored.graph.operators[name].output.ordered for name in ("d.Q", "d.R", "e.Q"))
+    before = bench.engine.save()
+    changed = plan("d", ("Q", select(), ["s.source"]), ("R", identity(TICKS), ["Q"]), schema=TICKS)
+    assert "would come in order of time" in refusal(
+        bench, Change((AddStream(StreamDefinition("z", TICKS)), ReplaceQuery(changed)))
+    )
+    assert bench.engine.save() == before
     assert not operators["d.Q"].output.ordered
     assert Engine.restore(bench.engine.save()).save() == bench.engine.save()
 

@@ -8,10 +8,21 @@ from typing import Any
 import pytest
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import DropQuery, Effects, FeedOpened, Grant, PauseQuery, QueryFailed, ResumeQuery
+from millrace.engine.events import (
+    Command,
+    DropQuery,
+    Effects,
+    FeedOpened,
+    Grant,
+    JoinTurned,
+    PauseQuery,
+    QueryFailed,
+    ResumeQuery,
+    SetOrder,
+)
 from millrace.engine.plan import QueryPlan
 from millrace.operators.operator import Operator
-from millrace.operators.spec import TimeWindow
+from millrace.operators.spec import Band, TimeWindow
 from tests.engine.graphs import (
     Bench,
     arrive,
@@ -26,6 +37,7 @@ from tests.engine.graphs import (
     rows,
     union,
 )
+from tests.engine.test_joins import joined, pairs
 from tests.engine.test_windows import counted
 
 
@@ -215,3 +227,25 @@ def test_backpressure_that_frees_nothing_fails_in_the_end() -> None:
     assert bench.state("q")[0] == "running"
     (told,) = failures(bench.run(give_tv("a", 81, 91, 101)))
     assert told.reason == "it remembered 11 tuples although streams waited, and max_state is 3"
+
+
+def test_a_join_that_begins_again_goes_by_the_order_that_was_decided() -> None:
+    bench = Fails(external("a"), external("b"))
+    bench.query(joined(pairs(Band(0, 1, -10, 10))))
+    bench.do(SetOrder("q", "adaptive", 0.25))
+    bench.breaks("q.J")
+    bench.run(give_tv("a", 100))
+    assert bench.state("q")[0] == "failed"
+    bench.do(ResumeQuery("q"))
+    (order,) = bench.engine.queries()[0]["joins"].values()
+    assert order == {"order": "adaptive", "alpha": 0.25}
+
+
+def test_an_order_decided_before_the_first_row_is_no_turn() -> None:
+    bench = Bench(external("a"), external("b"))
+    bench.query(joined(pairs(Band(0, 1, -10, 10), order="sync")))
+    bench.do(SetOrder("q", "filter"))
+    assert not [order for order in bench.run(give_tv("a", 100)).orders if isinstance(order, JoinTurned)]
+    effects = bench.step(Command(1, SetOrder("q", "sync")))
+    (turned,) = [order for order in effects.orders if isinstance(order, JoinTurned)]
+    assert (turned.numbers["at_us"], turned.numbers["mode"]) == (100, "sync")

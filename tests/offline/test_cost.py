@@ -129,3 +129,20 @@ def test_peaks_count_what_waits_for_its_time(tmp_path):
     report = run_events(sql, events, tmp_path).report
     (sort,) = (found for found in report["operators"].values() if found["kind"] == "sort")
     assert sort["peak_queue_tuples"] == report["totals"]["peak_queue_tuples"] == 3
+
+
+def test_chain_holds_less_than_the_others_under_bursts(tmp_path):
+    # Two operators that pass everything or a tenth, then six that pass it all: rid of most for least by the first two.
+    select = "SELECT v FROM s WHERE v >= 0"
+    for predicate in ["mod(v, 10) = 0", *["v >= 0"] * 6]:
+        select = f"SELECT v FROM ({select}) WHERE {predicate}"
+    sql = "CREATE STREAM s (v BIGINT) WITH (timestamps = 'latent');"
+    sql += f"CREATE QUERY q WITH (fuse = 'off') AS {select};"
+    events = [{"at": number * 15, "stream": "s", "tuple": {"v": number}} for number in range(1_500)]
+    strategies = ("chain(1)", "dfs(1)", "bfs(1)", "rr(1)", "chain", "dfs", "rr")
+    runs = [run_events(sql, events, tmp_path, strategy=strategy, cost="10") for strategy in strategies]
+    peaks = [run.report["totals"]["peak_queue_tuples"] for run in runs]
+    assert peaks[0] < min(peaks[1:4])
+    assert peaks[4] < min(peaks[5:])
+    assert len({run.report["totals"]["virtual_us"] for run in runs}) == 1
+    assert all(sorted(row["v"] for row in run.rows["q"]) == [*range(0, 1_500, 10)] for run in runs)

@@ -531,9 +531,9 @@ def test_what_an_order_would_break_is_refused() -> None:
     ):
         harness = Harness(spec, 2)
         with pytest.raises(Refuse, match=text):
-            harness.operator.set_order(order)  # type: ignore[arg-type]
+            harness.operator.check_order(order, None)  # type: ignore[arg-type]
     with pytest.raises(Refuse, match="alpha"):
-        Harness(keyed(order="adaptive"), 2).operator.set_order(None, -1.0)
+        Harness(keyed(order="adaptive"), 2).operator.check_order(None, -1.0)
 
 
 @pytest.mark.parametrize("inputs", [1, 7])

@@ -35,14 +35,14 @@ async def test_an_alteration_is_shown_then_applied(daemon):
 @served(SQL)
 async def test_an_alteration_is_undone_with_the_rest_of_its_request(daemon, monkeypatch):
     await daemon.catalog.execute("ALTER STREAM s SET (max_skew = '5 s')")
-    obey = type(daemon.engine).obey
+    carry_out = type(daemon.engine).carry_out
 
     def stubborn(engine, body):
         if isinstance(body, AddQuery):
             raise Refuse("not today")
-        return obey(engine, body)
+        return carry_out(engine, body)
 
-    monkeypatch.setattr(type(daemon.engine), "obey", stubborn)
+    monkeypatch.setattr(type(daemon.engine), "carry_out", stubborn)
     with pytest.raises(Refuse, match="not today"):
         await daemon.catalog.execute(
             "ALTER STREAM s SET (disorder = '7 s', max_skew = 'none'); ALTER STREAM s SET (disorder = '8 s');"

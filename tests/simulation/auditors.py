@@ -20,6 +20,7 @@ from millrace.engine.events import (
     TooFar,
 )
 from millrace.engine.plan import StreamDefinition
+from millrace.engine.shadow import shadow_of
 from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.batch import BEGINNING, NO_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
@@ -27,6 +28,7 @@ from millrace.operators.feeds import Feed
 from millrace.operators.map import Map
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
+from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.operators.waiting import Waiting
@@ -199,6 +201,26 @@ class Books:
             else:
                 self.began(operator)
 
+    @contextmanager
+    def editing(self, engine: Engine) -> Iterator[None]:
+        """While this holds, operators are put in or taken out: those that stay have taken what they had before."""
+        before = {one: [reader.home for reader in one.inputs] for one in engine.graph.operators.values()}
+        yield
+        there = engine.graph.operators
+        self._starts = {name: starts for name, starts in self._starts.items() if name in there}
+        for operator in there.values():
+            if isinstance(operator, Source):
+                continue
+            if operator not in before:
+                self.began(operator)
+                continue
+            starts = self._starts[operator.name]
+            for at, (reader, home) in enumerate(zip(operator.inputs, before[operator], strict=True)):
+                if reader.home is not home:
+                    # It counts on from where the other arc stood; what it has taken in all is what it makes of it.
+                    others = sum(_taken(one, starts[i]) for i, one in enumerate(operator.inputs) if i != at)
+                    starts[at] = reader.taken - reader.skipped - (_had(operator) - others)
+
     def begins_anew(self, query: str) -> None:
         """The query's rows are about something else from now on; their numbers go on."""
         self._progress.pop(query, None)
@@ -240,8 +262,7 @@ class Books:
         if operator.name not in self._starts:
             raise Broken(f"{operator.name}: nobody saw it begin")
         taken = sum(map(_taken, operator.inputs, self._starts[operator.name]))
-        held = operator.held_tuples() if isinstance(operator, Prone) else 0
-        self._equal(operator, taken, counts.input_tuples + held, "taken from its arcs", "consumed or held")
+        self._equal(operator, taken, _had(operator), "taken from its arcs", "consumed or held")
         if isinstance(operator, Map):
             self._equal(operator, counts.input_tuples, counts.output_tuples + counts.errors, "in", "out or failed")
         elif operator.kind == "aggregate":
@@ -262,6 +283,8 @@ class Books:
         buffers = {id(o.output): o.output for o in engine.graph.operators.values() if not isinstance(o, Sink)}
         queued = sum(len(batch) for buffer in buffers.values() for batch in buffer.segments)
         queued += sum(o.held_tuples() for o in engine.graph.operators.values() if isinstance(o, Prone))
+        readers = [reader for operator in engine.graph.operators.values() for reader in operator.inputs]
+        queued += sum(reader.queue.waiting for reader in readers if isinstance(reader, QueueReader))
         if queued != engine.gauge.tuples:
             raise Broken(f"the gauge says {engine.gauge.tuples} queued tuples, counting says {queued}")
 
@@ -269,6 +292,11 @@ class Books:
 def _block(engine: Engine, query: str) -> list[Operator]:
     found = engine.queries_by_name[query]
     return [*found.operators, found.sink]
+
+
+def _had(operator: Operator) -> int:
+    """Tuples that an operator has consumed or holds."""
+    return operator.counts.input_tuples + (operator.held_tuples() if isinstance(operator, Prone) else 0)
 
 
 def _taken(reader: Reader, start: int) -> int:
@@ -293,3 +321,24 @@ def quiet(engine: Engine) -> None:
     effects = engine.step(engine.moment.now_us, ())
     if effects.more or effects.executions or any(isinstance(order, Deliver) for order in effects.orders):
         raise Broken(f"an idle engine had something left: {effects.orders} {effects.executions}")
+
+
+def faithful(engine: Engine) -> None:
+    """A shadow has all that a refusal may depend on: it obeys exactly what the engine obeys."""
+    shadow = shadow_of(engine)
+    if (mine := _refusable(engine)) != (theirs := _refusable(shadow)):
+        raise Broken(f"the shadow is not the engine:\n{mine}\n{theirs}")
+
+
+def _refusable(engine: Engine) -> list[Any]:
+    components = [
+        [found[key] for key in ("name", "strategy", "strategies", "weight", "operators", "breaks")]
+        for found in engine.components()
+    ]
+    arcs = [
+        [one.name, one.output.ordered, one.output.promise]
+        for one in engine.graph.operators.values()
+        if not isinstance(one, Sink)
+    ]
+    queries = [[query[key] for key in ("name", "state", "reason", "joins")] for query in engine.queries()]
+    return [components, [engine.table(name) for name, *_ in components], arcs, queries]

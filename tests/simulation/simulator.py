@@ -35,11 +35,14 @@ from millrace.engine.events import (
     Event,
     FeedClosed,
     FeedOpened,
+    InsertOperator,
     Late,
+    Measured,
     PauseQuery,
     Punctuated,
     QueryFailed,
     Rejected,
+    RemoveOperator,
     RenameQuery,
     ReplaceQuery,
     ResumeQuery,
@@ -53,14 +56,20 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan
 from millrace.operators.batch import NO_TIME, Batch
+from millrace.operators.expression import Constant
 from millrace.operators.fork import Fork
 from millrace.operators.sink import Sink
+from millrace.operators.spec import SelectSpec
+from millrace.protocol import Type
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
-from tests.simulation.auditors import Books, Broken, grammar, quiet
+from tests.simulation.auditors import Books, Broken, faithful, grammar, quiet
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
-STRATEGIES = ("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)")
+STRATEGIES = (
+    *("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)"),
+    *("chain", "chain(1)", "chain(3)"),
+)
 
 # Steps after which an engine that still has something to do is said to run in circles.
 ENDLESS = 20_000
@@ -288,6 +297,12 @@ class Play:
             self._command(AlterStream(stream, (("propagation", rng.choice(["arcs", "punctuation"])),)))
         if rng.random() < 0.05:
             self._command(SetWeight(rng.choice(self.engine.graph.components).name, rng.randint(1, 4)))
+        if rng.random() < 0.2:
+            self._step([Measured(name, 20, rng.choice([100.0, 3_000.0, 6_000.0])) for name in self._row_operators()])
+        if rng.random() < 0.15:
+            self._put_in()
+        if rng.random() < 0.15:
+            self._take_out()
         if rng.random() < 0.1:
             self._replace_by_the_same()
         if self.rough and rng.random() < 0.15:
@@ -309,12 +324,32 @@ class Play:
             self._save_and_restore()
         self._command(RenameQuery(f"{name}2", name), work=0)
 
+    def _put_in(self) -> None:
+        """An operator that lets everything through changes nothing of what comes out."""
+        queries = [query for query in self.engine.queries_by_name.values() if query.paused is None]
+        nodes = [node for query in queries if len(query.plan.nodes) < 12 for node in query.plan.nodes]
+        if nodes:
+            node = self.rng.choice(nodes)
+            spec = SelectSpec(Constant(Type.BOOLEAN, False, True))
+            self._edit(InsertOperator(node.name, spec, self.rng.randrange(len(node.inputs))))
+
+    def _take_out(self) -> None:
+        queries = [query for query in self.engine.queries_by_name.values() if query.paused is None]
+        edits = [edit.operator for query in queries for edit in query.plan.edits if edit.change == "insert"]
+        there = [name for name in edits if name in self.engine.graph.operators]
+        if there:
+            self._edit(RemoveOperator(self.rng.choice(there)))
+
+    def _edit(self, body: CommandBody) -> None:
+        with self.books.editing(self.engine):
+            self._command(body, work=0)
+
     def _replace_by_the_same(self) -> None:
         """A plan that differs in names, or in a map at its end, changes nothing of what comes out."""
         query = self.rng.choice(list(self.engine.queries_by_name.values()) or [None])
         if query is None or query.failed:
             return
-        plan = query.plan
+        plan = replace(query.plan, edits=())
         taken = {node.name for node in plan.nodes}
         if self.rng.random() < 0.4 and len(plan.nodes) < 12:
             plan = longer(plan)
@@ -341,6 +376,7 @@ class Play:
 
     def _change_and_refuse(self) -> None:
         """Several commands of which one is refused leave the engine as a step without any does."""
+        faithful(self.engine)
         before = self.engine.save()
         component = self.rng.choice(self.engine.graph.components).name
         commands: list[CommandBody] = [SetWeight(component, 7), SetStrategy(component, "bfs(5)"), DropQuery("nobody")]

@@ -55,7 +55,7 @@ def playing(seed, styles, *, clocks):
         raise
 
 
-@pytest.mark.parametrize("strategy", ["dfs(1)", "dfs", "bfs", "rr(2)"])
+@pytest.mark.parametrize("strategy", ["dfs(1)", "dfs", "bfs", "rr(2)", "chain(2)"])
 def test_thin_punctuation_changes_neither_rows_nor_the_steps_that_release_them(strategy):
     less = 0
     for seed in range(30):

@@ -7,11 +7,13 @@ queue of the rows at which something lies unseen, in the order in which it came 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
-from millrace.engine.table import Role, Row, Strategy
+from millrace.engine.table import Discipline, Role, Row, Strategy
+from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
@@ -32,6 +34,8 @@ class Component:
     table     the state table, by operator
     ready     where a cycle may begin: sources, and rows behind a break point or left with tuples; first come first
     current   the operator to execute next, if a step's budget ended inside a cycle
+    slopes    by operator under `chain`: the steepest with something to do has the next turn
+    worked_us    measured work since `chain` last looked, and `decisions`: how often it has decided anew
     failed    the operator whose last execution broke off, and with what: the run ended there
     """
 
@@ -44,6 +48,9 @@ class Component:
         self.table: dict[Operator, Row] = {}
         self.ready: dict[Operator, None] = {}
         self.current: Operator | None = None
+        self.slopes: dict[Operator, float] = {}
+        self.worked_us = 0.0
+        self.decisions = 0
         self.failed: tuple[Operator, Exception] | None = None
         self.stirred = False
         self.sources: tuple[Source, ...] = ()
@@ -64,6 +71,7 @@ class Component:
         self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
         self.waiters = tuple(operator for operator in operators if isinstance(operator, Prone))
         self.sinks = tuple(sinks)
+        self.slopes = dict(_slopes(self.table))
         if self.current not in self.table:
             self.current = None
         self.ready.clear()
@@ -152,7 +160,7 @@ class Component:
     def _begin(self, effects: Effects) -> Operator | None:
         """The first operator of a new cycle."""
         while self.ready:
-            operator = next(iter(self.ready))
+            operator = max(self.ready, key=self._slope) if self.slopes else next(iter(self.ready))
             del self.ready[operator]
             if isinstance(operator, Sink):
                 self._empty(operator, effects)
@@ -165,6 +173,10 @@ class Component:
                 if following is not None:
                     return following
         return None
+
+    def _slope(self, operator: Operator) -> float:
+        """Who is not under `chain` waits for nobody; among equals the first come has the turn."""
+        return self.slopes.get(operator, math.inf)
 
     def _choose(self, row: Row) -> Operator | None:
         """The continuation step: follow the rules until one names an operator to execute, or exits."""
@@ -212,4 +224,18 @@ class Component:
             [operator.name for operator in self.ready],
             None if self.current is None else self.current.name,
             self.stirred,
+            self.worked_us,
+            self.decisions,
         ]
+
+
+def _slopes(table: Mapping[Operator, Row]) -> Iterator[tuple[Operator, float]]:
+    """Of the rows under `chain`; sources and forks have that of the steepest that they lead to, the undecided none."""
+    for operator, row in table.items():
+        if row.strategy.discipline is not Discipline.CHAIN:
+            continue
+        if isinstance(operator, Source | Fork):
+            links = [table[succ].link for succ in row.succs]
+            yield operator, max((link.slope for link in links if link is not None), default=0.0)
+        else:
+            yield operator, 0.0 if row.link is None else row.link.slope

@@ -13,6 +13,8 @@ from millrace.operators.build import gives_order
 from millrace.operators.operator import Operator
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.reader import QueueReader
+from millrace.operators.sample import Sample
+from millrace.operators.select import Select
 from millrace.operators.source import Source
 from millrace.protocol import Refuse, Schema
 
@@ -66,9 +68,9 @@ def measured(engine: Engine, event: Measured) -> None:
     operator = engine.graph.operators.get(event.operator)
     if operator is None or not any(reader.absorbs for reader in operator.inputs):
         return
-    query = _query_of(engine, operator)
+    queries = engine.owners(operator)
     taken, _ = engine.costs[operator.name]
-    us = sum(engine.costs.get(other.name, (0, 0.0))[1] for other in query.operators)
+    us = sum(engine.costs.get(other.name, (0, 0.0))[1] for query in queries for other in query.operators)
     for reader in operator.inputs:
         if isinstance(reader, QueueReader):
             reader.queue.measured(event.us, engine.moment.now_us)
@@ -100,7 +102,7 @@ def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[
         operator.inputs[position] = made
         query.entries = [made if entry is reader else entry for entry in query.entries]
     for other in disordered:
-        other.output.ordered = False
+        other.output.disorder()
     nodes = tuple(one.with_edge(position, edge) if one is node else one for one in query.plan.nodes)
     query.plan = replace(query.plan, nodes=nodes)
     engine.graph.rewire()
@@ -120,24 +122,25 @@ def _losses(reader: Reader) -> tuple[int, int]:
 
 def _find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Query]:
     operator = engine.graph.operator(name)
-    query = _query_of(engine, operator, refuse=True)
+    query = _query_of(engine, operator)
     node = next(node for node in query.plan.nodes if node.name == name)
     if not 0 <= position < len(node.inputs):
         raise Refuse(f"operator {name}: expected an input from 0 to {len(node.inputs) - 1}, got {position}")
     return operator, node, query
 
 
-def _query_of(engine: Engine, operator: Operator, *, refuse: bool = False) -> Query:
-    found = next((query for query in engine.queries_by_name.values() if operator in query.operators), None)
-    if found is None:
-        assert refuse
+def _query_of(engine: Engine, operator: Operator) -> Query:
+    owners = engine.owners(operator)
+    if not owners:
         raise Refuse(f"{operator.name} is a {operator.kind}: only the operators of queries have queues to exchange")
-    return found
+    return owners[0]
 
 
 def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
     """The update key of what an input reads."""
     producer = engine.graph.producer(operator.inputs[position])
+    while isinstance(producer, Select | Sample) and not _is_output(engine, producer):
+        producer = engine.graph.producer(producer.inputs[0])
     key: tuple[str, ...] | None = None
     if isinstance(producer, Source):
         key = engine.streams_by_name[producer.stream].definition.update_key or None
@@ -155,6 +158,10 @@ def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int,
     if None in at:
         raise Refuse(f"operator {operator.name}, input {position}: {producer.name} lacks {names(key)}")
     return tuple(one for one in at if one is not None)
+
+
+def _is_output(engine: Engine, operator: Operator) -> bool:
+    return any(query.plan.output == operator.name for query in engine.owners(operator))
 
 
 def _disordered(engine: Engine, changed: Operator) -> list[Operator]:

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, failures, renaming, replacing, saving, shadow, views, widening
+from millrace.engine import edges, editing, failures, renaming, replacing, saving, shadow, views, widening
+from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
@@ -34,13 +35,16 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Heard,
+    InsertOperator,
     JoinTurned,
     Late,
     Measured,
     PauseQuery,
     Punctuated,
     Rejected,
+    RemoveOperator,
     RenameQuery,
+    ReplaceOperator,
     ReplaceQuery,
     ResumeQuery,
     SetBreak,
@@ -141,7 +145,9 @@ class Engine:
         self._turn = 0
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
-        self._remembering = 0
+        self.chains = Chains()
+        self.remembering: dict[str, Query] = {}
+        self._owners: dict[Operator, list[Query]] | None = None
 
     # -- the one door --------------------------------------------------------------------------------------------------
 
@@ -160,6 +166,8 @@ class Engine:
                 else:
                     effects.orders.append(Rejected(event, refused))
         self.time.ring(effects)
+        if self.graph.chained:
+            self.chains.decide(self, effects)
         self._work(effects, budget, executions)
         if self._owing:
             self._grant(effects)
@@ -184,6 +192,7 @@ class Engine:
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
                     measured.measured(event.tuples, event.us)
+                    self.graph.component_of(measured).worked_us += event.us
             case FeedOpened():
                 self._open_feed(event, effects)
             case FeedClosed():
@@ -294,7 +303,7 @@ class Engine:
             executions -= done
             if budget <= 0:
                 component.rotate()
-        if self._remembering:
+        if self.remembering:
             failures.check_states(self, worked, effects)
             self._tell_turns(worked, effects)
         for component in worked:
@@ -306,7 +315,7 @@ class Engine:
             for waiter in component.waiters:
                 if isinstance(waiter, Join) and waiter.tempo.untold:
                     for switch in waiter.tempo.tell():
-                        effects.orders.append(JoinTurned(waiter.name, switch.mode, switch._asdict()))
+                        effects.orders.append(JoinTurned(waiter.name, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""
@@ -323,7 +332,7 @@ class Engine:
         A stream that a blocked operator waits for gets credit all the same: what it brings is what frees the rest.
         """
         kept: dict[str, None] = {}
-        withheld = failures.withheld(self) if self._remembering else {}
+        withheld = failures.withheld(self) if self.remembering else {}
         for name in self._owing:
             stream = self.streams_by_name.get(name)
             if stream is None:
@@ -350,7 +359,25 @@ class Engine:
     # -- commands ------------------------------------------------------------------------------------------------------
 
     def obey(self, body: CommandBody) -> Any:
-        """Carry out a command, or refuse it with nothing changed."""
+        """Carry out a command, or refuse it with nothing changed; the answer."""
+        try:
+            return self._told(body, self.carry_out(body))
+        finally:
+            self.graph.derive()
+
+    def _told(self, body: CommandBody, answer: Any) -> Any:
+        """An answer with the components that queries have come into, which are found when all is done."""
+        match body:
+            case Change(commands):
+                return [self._told(command, part) for command, part in zip(commands, answer, strict=True)]
+            case AddQuery(plan) | ReplaceQuery(plan) if plan.name in self.queries_by_name:
+                sink = self.queries_by_name[plan.name].sink
+                return {**answer, "component": self.graph.component_of(sink).name}
+            case _:
+                return answer
+
+    def carry_out(self, body: CommandBody) -> Any:
+        """The same, and what follows from it for the graph is left for later: other commands may come first."""
         match body:
             case Change(commands):
                 return self._change(commands)
@@ -387,6 +414,12 @@ class Engine:
                 return self._set_weight(name, weight)
             case SetOrder(query, order, alpha):
                 return self._set_order(query, order, alpha)
+            case InsertOperator():
+                return editing.insert(self, body)
+            case RemoveOperator():
+                return editing.remove(self, body)
+            case ReplaceOperator():
+                return editing.exchange(self, body)
 
     def _change(self, commands: Sequence[CommandBody]) -> list[Any]:
         """Several commands as one: all of them are obeyed, or none is.
@@ -398,7 +431,7 @@ class Engine:
         obeyed: list[Any] = []
         try:
             for command in commands:
-                obeyed.append(self.obey(command))  # noqa: PERF401 - what is obeyed before a refusal counts
+                obeyed.append(self.carry_out(command))  # noqa: PERF401 - what is obeyed before a refusal counts
         except Refuse as refused:
             if obeyed:
                 raise shadow.disagree(refused) from refused
@@ -464,12 +497,12 @@ class Engine:
         chosen = None if strategy is None else Strategy.parse(strategy)
         added = self.add_late_streams(plan)
         try:
-            query = self.make_query(plan, chosen)
+            self.make_query(plan, chosen)
         except Refuse:
             for name in added:
                 self.drop_stream(name)
             raise
-        return {"query": plan.name, "component": self.graph.component_of(query.sink).name}
+        return {"query": plan.name}
 
     def add_late_streams(self, plan: QueryPlan) -> list[str]:
         """A side stream of late tuples exists from the first query that reads it on."""
@@ -488,7 +521,7 @@ class Engine:
         self.build_nodes(plan, made, entries)
         sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
         self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
-        self._remembering += query.remembers
+        self.queries_changed()
         self.graph.add([*made.values(), sink], chosen)
         return query
 
@@ -527,14 +560,29 @@ class Engine:
     def became(self, query: Query, plan: QueryPlan, operators: list[Operator], entries: list[Reader]) -> None:
         """A query has another plan and other operators, which stand in the graph already; queries stand in the order of
         their operators, as they will in a restored engine."""
-        self._remembering -= query.remembers
         query.become(plan, operators, entries)
-        self._remembering += query.remembers
         age = {operator: position for position, operator in enumerate(self.graph.operators.values())}
         self.queries_by_name = dict(sorted(self.queries_by_name.items(), key=lambda item: age[item[1].operators[0]]))
+        self.queries_changed()
+
+    def queries_changed(self) -> None:
+        """Queries or their operators are others than before: what is looked up of them is found anew."""
+        self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
+        self._owners = None
+
+    def owners(self, operator: Operator) -> list[Query]:
+        """The queries that an operator belongs to, in the order of their making; a source belongs to nobody."""
+        if self._owners is None:
+            self._owners = {}
+            for query in self.queries_by_name.values():
+                for member in (*query.operators, query.sink):
+                    self._owners.setdefault(member, []).append(query)
+        return self._owners.get(operator, [])
 
     def costs_move(self, names_after: Mapping[str, str | None]) -> None:
         """What operators have cost goes with their names; None are gone."""
+        for name in names_after:
+            self.chains.forget(name)
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
@@ -564,7 +612,7 @@ class Engine:
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
         del self.queries_by_name[name]
-        self._remembering -= query.remembers
+        self.queries_changed()
         if query.paused is None:
             for reader in query.entries:
                 reader.buffer.detach(reader)
@@ -572,6 +620,7 @@ class Engine:
             for reader in list(operator.output.readers):
                 operator.output.detach(reader)
             self.costs.pop(operator.name, None)
+            self.chains.forget(operator.name)
             if isinstance(operator, Prone):
                 operator.clear()
         self.graph.remove([*query.operators, query.sink])
@@ -622,7 +671,7 @@ class Engine:
     def _set_weight(self, name: str, weight: int) -> dict[str, Any]:
         if weight < 1:
             raise Refuse(f"component {name}: a weight is a whole number from 1, got {weight}")
-        self.graph.component(name).weight = weight
+        self.graph.set_weight(name, weight)
         return {"component": name, "weight": weight}
 
     # -- looking up ----------------------------------------------------------------------------------------------------

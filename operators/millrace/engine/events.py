@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.table import Link
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
 from millrace.operators.queues.edge import QueueKind
+from millrace.operators.spec import Spec
 from millrace.protocol import Field, Refuse, Schema
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class DropQuery:
 
 @dataclass(frozen=True, slots=True)
 class PauseQuery:
-    """Detach the query's sink: it takes nothing until it is resumed at the then current end, and counts what it
+    """Detach the query's readers: it takes nothing until it is resumed at the then current end, and counts what it
     skips."""
 
     name: str
@@ -236,6 +238,36 @@ class SetOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class InsertOperator:
+    """Put an operator that leaves rows out in front of an operator's input, until the query is replaced.
+
+    `where` is the predicate as it was written, to be shown. Without a name it gets the next one.
+    """
+
+    before: str
+    spec: Spec
+    input: int = 0
+    where: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveOperator:
+    """Take out an operator that passes rows as they are, or not at all."""
+
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceOperator:
+    """Let an operator that leaves rows out leave out others."""
+
+    operator: str
+    spec: Spec
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """Several commands as one, between two executions: all are obeyed in this order, or none is."""
 
@@ -258,6 +290,9 @@ CommandBody = (
     | SetQueue
     | SetWeight
     | SetOrder
+    | InsertOperator
+    | RemoveOperator
+    | ReplaceOperator
     | Change
 )
 Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
@@ -380,11 +415,20 @@ class RowsFailed:
 
 @dataclass(frozen=True, slots=True)
 class JoinTurned:
-    """A join takes its rows in another way from now on, and the numbers that caused it (see Tempo)."""
+    """A join takes its rows in another way from now on: which, and the numbers that caused it (see Switch)."""
 
     operator: str
-    mode: str
     numbers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainDecided:
+    """A component under `chain` has other segments or slopes from now on: by operator, with the numbers; `decisions`
+    counts how often that has happened."""
+
+    component: str
+    decisions: int
+    links: dict[str, Link]
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +457,7 @@ Effect = (
     | Rejected
     | RowsFailed
     | JoinTurned
+    | ChainDecided
     | QueryFailed
 )
 

@@ -28,18 +28,19 @@ def broken(engine: Engine, component: Component, effects: Effects) -> None:
     assert component.failed is not None
     operator, error = component.failed
     component.failed = None
-    query = next((one for one in engine.queries_by_name.values() if operator in one.operators), None)
-    if query is None:
+    owners = engine.owners(operator)
+    if not owners:
         raise error  # a source broke: that is nobody's query
     reason = f"{operator.name} broke off: {type(error).__name__}: {error}"
-    fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
+    for query in owners:
+        fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
 
 
 def check_states(engine: Engine, worked: Iterable[Component], effects: Effects) -> None:
     """Stop the queries that remember more than they may, unless they are to wait until it has become less."""
     components = set(worked)
-    for query in list(engine.queries_by_name.values()):
-        if not query.remembers or engine.graph.component_of(query.operators[0]) not in components:
+    for query in list(engine.remembering.values()):
+        if engine.graph.component_of(query.operators[0]) not in components:
             continue
         held = state_tuples(query)
         most = query.plan.options.max_state
@@ -56,9 +57,9 @@ def check_states(engine: Engine, worked: Iterable[Component], effects: Effects) 
 def withheld(engine: Engine) -> dict[Source, None]:
     """The sources that get no credit because a query remembers too much: those ahead of the one that could free it."""
     found: dict[Source, None] = {}
-    for query in engine.queries_by_name.values():
+    for query in engine.remembering.values():
         options = query.plan.options
-        if options.on_max_state != "backpressure" or not query.remembers or state_tuples(query) <= options.max_state:
+        if options.on_max_state != "backpressure" or state_tuples(query) <= options.max_state:
             continue
         sources = list(_sources(engine, query))
         least = min((source.mark for source in sources), default=BEGINNING)
@@ -84,6 +85,7 @@ def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: st
     query.failed = True
     query.lost += lost
     _renew(engine, query)
+    engine.graph.derive()
     effects.orders.append(QueryFailed(query.plan.name, reason, lost, detail))
 
 
@@ -112,11 +114,13 @@ def _renew(engine: Engine, query: Query) -> None:
         new = build(node.name, node.spec, old.inputs, engine.gauge, engine.moment, engine.beginning(old))
         new.output = output
         new.counts = old.counts
+        new.decide_as(old)
         if isinstance(new, Prone) and isinstance(old, Prone):
             new.idle_us = old.idle_us
         renewed.append((old, new))
     query.operators = [new for _, new in renewed]
     engine.graph.replace(renewed)
+    engine.queries_changed()
 
 
 def _sources(engine: Engine, query: Query) -> Iterator[Source]:

@@ -1,19 +1,20 @@
 """The graph: which operators there are, who reads whom, and the state tables that follow from it.
 
-Everything derived (forks, components, tables, who wants punctuation) is made anew by `rewire` after each change, from
-the operators and three small things that an admin decides: a strategy per operator, break points, and weights. A
-graph changes between two steps only, so `rewire` never meets a cycle in progress.
+Everything derived (forks, components, tables, who wants punctuation) is made anew after a change, from the operators
+and few small things that are decided: a strategy per operator, break points, weights, and which sources' promises go
+through the operators. A change says `rewire`, and who asks next makes it so: several changes in a row cost one. A
+graph changes between two steps only, so that never meets a cycle in progress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from millrace.engine.component import Component
 from millrace.engine.rules import RULES
-from millrace.engine.table import Discipline, Next, Row, Strategy, role_of
+from millrace.engine.table import Discipline, Link, Next, Row, Strategy, role_of
 from millrace.operators.arcs import Arc
 from millrace.operators.buffer import Reader
 from millrace.operators.fork import Fork
@@ -33,22 +34,24 @@ class Graph:
     components   in order of the age of their oldest stream, whose name each one has
     strategies   per operator; one without an entry has its component's
     breaks       the operators at whose output an admin has set a break point
+    links        by operator, what `chain` has decided of those that it schedules
     punctuating  the sources whose promises on demand go through the operators, not by arcs
     thin         whether arcs carry only the punctuation that their readers declare, or all there is (to compare)
     """
 
     def __init__(self, *, thin: bool = True) -> None:
         self.thin = thin
-        self._still = False
         self.operators: dict[str, Operator] = {}
-        self.components: list[Component] = []
         self.strategies: dict[str, Strategy] = {}
         self.breaks: dict[str, None] = {}
-        self.forks: dict[Operator, Fork] = {}
+        self.links: dict[str, Link] = {}
         self.punctuating: dict[Source, None] = {}
+        self._components: list[Component] = []
+        self._forks: dict[Operator, Fork] = {}
         self._component_of: dict[Operator, Component] = {}
         self._consumers: dict[Reader, Operator] = {}
         self._producers: dict[int, Operator] = {}
+        self._unconnected = self._underived = False
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
@@ -65,16 +68,19 @@ class Graph:
     def remove(self, operators: Iterable[Operator]) -> None:
         for operator in operators:
             del self.operators[operator.name]
+            if not isinstance(operator, Sink):
+                del self._producers[id(operator.output)]
             if isinstance(operator, Source):
                 self.punctuating.pop(operator, None)
             self.strategies.pop(operator.name, None)
             self.breaks.pop(operator.name, None)
+            self.links.pop(operator.name, None)
         self.rewire()
 
     def exchange(
         self, arranged: Sequence[Operator], before: Iterable[Operator], renamed: Mapping[Operator, str]
     ) -> None:
-        """Take all operators anew, in this order, without a `rewire`: of those before, only the renamed ones go on.
+        """Take all operators anew, in this order: of those before, only the renamed ones go on.
 
         What an admin decided of an operator follows its name.
         """
@@ -83,6 +89,7 @@ class Graph:
         for operator in before:
             strategy, broken = self.strategies.pop(operator.name, None), operator.name in self.breaks
             self.breaks.pop(operator.name, None)
+            self.links.pop(operator.name, None)  # the paths are others now: they are measured anew
             if operator in renamed:
                 if strategy is not None:
                     strategies[renamed[operator]] = strategy
@@ -93,6 +100,8 @@ class Graph:
         self.strategies |= strategies
         self.breaks |= breaks
         self.operators = {operator.name: operator for operator in arranged}
+        self._producers = {id(operator.output): operator for operator in arranged if not isinstance(operator, Sink)}
+        self.rewire()
 
     def rename(self, names: Mapping[Operator, str]) -> None:
         """Other names for operators and forks, which keep their places and what was decided of them."""
@@ -102,22 +111,30 @@ class Graph:
         self.operators = {operator.name: operator for operator in self.operators.values()}
         self.strategies = {moved.get(name, name): strategy for name, strategy in self.strategies.items()}
         self.breaks = {moved.get(name, name): None for name in self.breaks}
+        if self.links:  # a row of the state table tells them
+            self.links = {
+                moved.get(name, name): replace(link, segment=moved.get(link.segment, link.segment))
+                for name, link in self.links.items()
+            }
+            self.rewire()
 
     def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
         """Put operators in the places of others of the same names, on the same arcs."""
         for old, new in renewed:
             self.operators[new.name] = new
-            if old in self.forks:
-                self.forks[new] = self.forks.pop(old)
-            self._component_of[new] = self._component_of.pop(old)
+            self._producers[id(new.output)] = new
+            if old in self._forks:
+                self._forks[new] = self._forks.pop(old)
+            if old in self._component_of:
+                self._component_of[new] = self._component_of.pop(old)
         self.rewire()
 
     def set_strategy(self, component_name: str, strategy: Strategy, operator_name: str | None) -> None:
         """Re-map the rows of a component, or one of them."""
-        component = self.component(component_name)
+        component = self._named(component_name)
         if operator_name is None:
             component.strategy = strategy
-            for operator in component.table:
+            for operator in self._members(component):
                 self.strategies[operator.name] = strategy
         else:
             operator = self._row_operator(operator_name)
@@ -142,15 +159,13 @@ class Graph:
             del self.breaks[operator.name]
         self.rewire()
 
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """While this holds, additions are not derived from; once at the end they are."""
-        self._still = True
-        try:
-            yield
-        finally:
-            self._still = False
+    def decide_chain(self, links: Mapping[str, Link]) -> None:
+        """Take what `chain` has decided of a component."""
+        self.links.update(links)
         self.rewire()
+
+    def set_weight(self, component_name: str, weight: int) -> None:
+        self._named(component_name).weight = weight
 
     def decide_as(self, other: Graph) -> None:
         """Take over what was decided of another graph with the same operators: strategies, weights, break points, and
@@ -159,27 +174,60 @@ class Graph:
             mine = self.operators[operator.name]
             if mine in self.forks:
                 self.forks[mine].name = fork.name
-        by_first = {next(iter(found.table)).name: found for found in other.components}
-        self.rewire()
-        for component in self.components:
-            twin = by_first[next(iter(component.table)).name]
-            component.name, component.strategy, component.weight = twin.name, twin.strategy, twin.weight
-        self.strategies, self.breaks = dict(other.strategies), dict(other.breaks)
+        for component in other.components:
+            twin = self.component_of(self.operators[next(iter(component.table)).name])
+            twin.name, twin.strategy, twin.weight = component.name, component.strategy, component.weight
+        self.strategies, self.breaks, self.links = dict(other.strategies), dict(other.breaks), dict(other.links)
         self.rewire()
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
+    @property
+    def components(self) -> list[Component]:
+        self.derive()
+        return self._components
+
+    @property
+    def forks(self) -> dict[Operator, Fork]:
+        """By operator whose output several share, the fork that says whose turn it is."""
+        self._connect()
+        return self._forks
+
+    def divided(self) -> list[Component]:
+        """The same, of which it is enough to know what is in them: their tables may not have been derived yet."""
+        self._connect()
+        return self._components
+
+    @property
+    def chained(self) -> bool:
+        """Whether any operator is under `chain`."""
+        return any(component.slopes for component in self.components)
+
     def component(self, name: str) -> Component:
-        for component in self.components:
+        self.derive()
+        return self._named(name)
+
+    def component_of(self, operator: Operator) -> Component:
+        """The component that an operator is in; its table may not have been derived yet."""
+        self._connect()
+        return self._component_of[operator]
+
+    def _named(self, name: str) -> Component:
+        for component in self.divided():
             if component.name == name:
                 return component
         raise Refuse(
-            f"there is no component {name}; there are: {', '.join(c.name for c in self.components) or 'none'}",
+            f"there is no component {name}; there are: {', '.join(c.name for c in self._components) or 'none'}",
             code="unknown_component",
         )
 
-    def component_of(self, operator: Operator) -> Component:
-        return self._component_of[operator]
+    def _members(self, component: Component) -> list[Operator]:
+        """The operators that have a row in the component's table."""
+        return [
+            operator
+            for operator, owner in self._component_of.items()
+            if owner is component and not isinstance(operator, Sink)
+        ]
 
     def operator(self, name: str) -> Operator:
         found = self.operators.get(name) or next((fork for fork in self.forks.values() if fork.name == name), None)
@@ -195,7 +243,12 @@ class Graph:
         """The operators that read what this one gives; a sink gives nothing."""
         if isinstance(operator, Sink):
             return []
+        self._connect()
         return [self._consumers[reader] for reader in operator.output.readers]
+
+    def scheduled(self, operator: Operator) -> list[Operator]:
+        """The same, without sinks: they have no turns."""
+        return [one for one in self.readers(operator) if not isinstance(one, Sink)]
 
     def all_operators(self) -> list[Operator]:
         """Every operator, each fork behind the operator whose output it shares."""
@@ -207,17 +260,22 @@ class Graph:
         return listed
 
     def broken(self, operator: Operator) -> str | None:
-        """Why there is a break point at an operator's output: `user`, `rr`, or None if there is none.
+        """Why there is a break point at an operator's output: `user`, `rr`, `chain`, or None if there is none.
 
-        Round robin runs paths only, so an operator under it ends its fragment before a fork or a join of several
-        inputs.
+        Round robin and chain run paths only, so an operator under one of them ends its fragment before a fork or a join
+        of several inputs; under chain also where its segment ends.
         """
         if operator.name in self.breaks:
             return "user"
-        if self._strategy(operator).discipline is Discipline.RR:
+        self._connect()
+        discipline = self._strategy(operator).discipline
+        if discipline is Discipline.RR or discipline is Discipline.CHAIN:
+            why = "rr" if discipline is Discipline.RR else "chain"
             scheduled = self._scheduled(operator)
             if len(scheduled) > 1 or any(len(self._consumers[reader].inputs) > 1 for reader in scheduled):
-                return "rr"
+                return why
+            if why == "chain" and operator.name in self.links and self.links[operator.name].cut:
+                return why
         return None
 
     def _row_operator(self, name: str) -> Operator:
@@ -240,42 +298,61 @@ class Graph:
     # -- deriving ------------------------------------------------------------------------------------------------------
 
     def rewire(self) -> None:
-        """Derive forks, components, state tables and the wish for punctuation from the operators."""
-        if self._still:
+        """Something has changed: what follows from the operators is derived by `derive`, or when somebody asks."""
+        self._unconnected = self._underived = True
+
+    def _connect(self) -> None:
+        """Derive who reads whom, forks and components."""
+        if not self._unconnected:
             return
+        self._unconnected = False
         operators = list(self.operators.values())
         self._consumers = {reader: operator for operator in operators for reader in operator.inputs}
-        self._producers = {id(operator.output): operator for operator in operators if not isinstance(operator, Sink)}
         self._sort_readers(operators)
         self._fork(operators)
         self._divide(operators)
+
+    def derive(self) -> None:
+        """Derive everything: also the wish for punctuation, ETS arcs and the state tables."""
+        if not self._underived:
+            return
+        self._connect()
+        self._underived = False
+        operators = list(self.operators.values())
         self._want(operators)
         self._draw_arcs(operators)
-        for component in self.components:
-            members = [operator for operator in self.all_operators() if self._component_of[operator] is component]
-            sinks = [operator for operator in members if isinstance(operator, Sink)]
-            component.rows((self._row(operator) for operator in members if not isinstance(operator, Sink)), sinks)
+        rows: dict[Component, list[Row]] = {component: [] for component in self._components}
+        sinks: dict[Component, list[Sink]] = {component: [] for component in self._components}
+        for operator in self.all_operators():
+            component = self._component_of[operator]
+            if isinstance(operator, Sink):
+                sinks[component].append(operator)
+            else:
+                rows[component].append(self._row(operator))
+        for component in self._components:
+            component.rows(rows[component], sinks[component])
 
     def _sort_readers(self, operators: Sequence[Operator]) -> None:
-        """Readers of an output stand in the order of their operators, after a pause too: forks take turns by it."""
-        age = {operator: position for position, operator in enumerate(operators)}
+        """Readers of an output stand in the order of their operators and inputs, after a pause too: forks take turns by
+        it."""
+        place = {reader: position for position, reader in enumerate(self._consumers)}
         for operator in operators:
             if len(operator.output.readers) > 1:
-                operator.output.readers.sort(key=lambda reader: age[self._consumers[reader]])
+                operator.output.readers.sort(key=place.__getitem__)
 
     def _fork(self, operators: Sequence[Operator]) -> None:
         """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn."""
         forks: dict[Operator, Fork] = {}
-        taken = {fork.name for operator, fork in self.forks.items() if self.operators.get(operator.name) is operator}
+        taken = {fork.name for operator, fork in self._forks.items() if self.operators.get(operator.name) is operator}
         for operator in operators:
             if isinstance(operator, Sink) or len(self._scheduled(operator)) < 2:
                 continue
-            fork = self.forks.get(operator)
+            fork = self._forks.get(operator)
             if fork is None:
                 fork = Fork(self._fork_name(operator, taken), operator.output)
                 taken.add(fork.name)
             forks[operator] = fork
-        self.forks = forks
+        self._forks = forks
 
     def _fork_name(self, operator: Operator, taken: set[str]) -> str:
         base = operator.name.rpartition(".")[0]
@@ -299,7 +376,7 @@ class Graph:
             for reader in operator.inputs:
                 one, other = sorted((find(operator), find(self.producer(reader))), key=age.__getitem__)
                 leader[other] = one
-        before = {component.name: component for component in self.components}
+        before = {component.name: component for component in self._components}
         made: dict[Operator, Component] = {}
         component_of: dict[Operator, Component] = {}
         for operator in operators:
@@ -310,14 +387,14 @@ class Graph:
                 strategy = parent.strategy if parent is not None else DEFAULT
                 made[first] = before.get(name) or Component(name, strategy)
             component_of[operator] = made[first]
-        for operator, fork in self.forks.items():
+        for operator, fork in self._forks.items():
             component_of[fork] = component_of[operator]
         # Rows that exist keep their rule when components merge; new operators take the strategy of the one they join.
         for operator, parent in self._component_of.items():
             if operator in component_of and component_of[operator] is not parent:
                 self.strategies.setdefault(operator.name, parent.strategy)
         self._component_of = component_of
-        self.components = list(made.values())
+        self._components = list(made.values())
 
     def _want(self, operators: Sequence[Operator]) -> None:
         """Punctuation is put on an arc only where somebody behind it has a use for it, and only what is of use."""
@@ -357,7 +434,7 @@ class Graph:
     def _row(self, operator: Operator) -> Row:
         strategy = self._strategy(operator)
         if isinstance(operator, Fork):
-            origin = next(producer for producer, fork in self.forks.items() if fork is operator)
+            origin = next(producer for producer, fork in self._forks.items() if fork is operator)
             readers = tuple(self._scheduled(origin))
             succs = tuple(self._consumers[reader] for reader in readers)
             preds: tuple[Operator | None, ...] = (None if self.broken(origin) else origin,)
@@ -374,7 +451,8 @@ class Graph:
                 readers = ()
         role = role_of(operator, preds, succs)
         rule = RULES[role, strategy.discipline]
-        return Row(operator, preds, succs, readers, sinks, role, strategy, rule, self._leaps(operator))
+        link = self.links.get(operator.name) if strategy.discipline is Discipline.CHAIN else None
+        return Row(operator, preds, succs, readers, sinks, role, strategy, rule, self._leaps(operator), link)
 
     def _leaps(self, operator: Operator) -> tuple[tuple[Reader, Next], ...]:
         """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
@@ -386,17 +464,21 @@ class Graph:
 
     def _pred(self, reader: Reader) -> Operator | None:
         producer = self.producer(reader)
-        if producer in self.forks:
-            return self.forks[producer]
+        if producer in self._forks:
+            return self._forks[producer]
         return None if self.broken(producer) else producer
 
     def _succs(self, operator: Operator, readers: Sequence[Reader]) -> tuple[Operator, ...]:
         if self.broken(operator) or not readers:
             return ()
-        return (self.forks[operator],) if operator in self.forks else (self._consumers[readers[0]],)
+        return (self._forks[operator],) if operator in self._forks else (self._consumers[readers[0]],)
 
     def _entries(self, operator: Operator, readers: Sequence[Reader]) -> tuple[Operator, ...]:
         """Where a cycle may begin when something is put into the operator's output."""
-        if self.broken(operator):
-            return (self.forks[operator],) if operator in self.forks else tuple(self._consumers[r] for r in readers)
+        broken = self.broken(operator)
+        if broken == "chain":
+            # Each branch has a slope of its own: they take no turns.
+            return tuple(self._consumers[reader] for reader in readers)
+        if broken:
+            return (self._forks[operator],) if operator in self._forks else tuple(self._consumers[r] for r in readers)
         return (operator,) if isinstance(operator, Source) else ()

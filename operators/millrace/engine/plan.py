@@ -165,13 +165,29 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of one operator that an admin has made to a query's plan while it ran (editing.py).
+
+    `where` is the text of a select's predicate; `before` and `input` say where an operator was put in.
+    """
+
+    change: Literal["insert", "remove", "replace"]
+    operator: str
+    spec: Spec | None = None
+    where: str | None = None
+    before: str | None = None
+    input: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class QueryPlan:
     """A query ready to run. Nodes come after the nodes they read; `output` is the operator whose rows are the result.
 
     An input that is no node of the plan is a stream's source (`packets.source`) or another query's output operator.
     `reads_streams` and `reads_queries` name what must exist and may not be dropped meanwhile. `update_key` is that of
     an update stream: a row replaces the one before it with the same values there. Other results have None. `warnings`
-    say what its author should think about, `notes` how it was understood.
+    say what its author should think about, `notes` how it was understood. `edits` are what has been changed of the
+    operators since, in order.
     """
 
     name: str
@@ -185,6 +201,7 @@ class QueryPlan:
     update_key: tuple[str, ...] | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
 
     @property
     def sink(self) -> str:
@@ -223,6 +240,10 @@ class QueryPlan:
             nodes=nodes,
             output=moved(self.output),
             reads_queries=tuple(after if name == before else name for name in self.reads_queries),
+            edits=tuple(
+                replace(edit, operator=moved(edit.operator), before=None if edit.before is None else moved(edit.before))
+                for edit in self.edits
+            ),
         )
 
 

@@ -24,7 +24,9 @@ def rename_query(engine: Engine, name: str, to: str, texts: Mapping[str, str]) -
         for operator in engine.graph.all_operators()
         if operator.name.startswith(f"{name}.")
     }
-    engine.costs_move({operator.name: after for operator, after in names.items()})
+    moved = {operator.name: after for operator, after in names.items()}
+    engine.chains.rename(moved)
+    engine.costs = {moved.get(operator, operator): cost for operator, cost in engine.costs.items()}
     engine.graph.rename(names)
     query.sink.query = to
     for other in engine.queries_by_name.values():
@@ -32,4 +34,5 @@ def rename_query(engine: Engine, name: str, to: str, texts: Mapping[str, str]) -
             plan = other.plan.renamed(name, to)
             other.plan = replace(plan, sql=texts.get(plan.name, plan.sql))
     engine.queries_by_name = {other.plan.name: other for other in engine.queries_by_name.values()}
+    engine.queries_changed()
     return {"query": to, "was": name}

@@ -17,7 +17,9 @@ from millrace.operators.batch import ANY_TIME, BEGINNING
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
+from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.sink import Sink
+from millrace.operators.spec import AggregateSpec, MapSpec
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
@@ -50,7 +52,22 @@ def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, s
 
 
 def _definition(node: Node, inputs: tuple[str, ...]) -> Node:
-    return replace(node, name="", inputs=inputs)
+    edges = tuple(_keeps(node, node.edge(at)) for at in range(len(inputs)))
+    return replace(node, name="", inputs=inputs, edges=edges)
+
+
+def _keeps(node: Node, edge: EdgeSpec) -> EdgeSpec:
+    """An edge, to compare: fields that a stream has got since do not matter to what makes rows of its own."""
+    indifferent = isinstance(node.spec, MapSpec | AggregateSpec) and edge.columns is not None
+    first = edge.columns is not None and edge.columns == tuple(range(len(edge.columns)))
+    return replace(edge, columns=None) if indifferent and first else edge
+
+
+def _with_queues(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
+    """The new plan, in which operators that go on keep the queues that they have."""
+    edges = {node.name: node.edges for node in before.nodes}
+    nodes = tuple(replace(node, edges=edges[same[node.name]]) if node.name in same else node for node in plan.nodes)
+    return replace(plan, nodes=nodes)
 
 
 def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
@@ -61,6 +78,7 @@ def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
     readers = _readers(engine, query)
     # One that has failed holds nothing: it begins again as a whole.
     same = {} if query.failed else unchanged(query.plan, plan, read=bool(readers))
+    plan = _with_queues(plan, query.plan, same)
     old = dict(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
     kept = {name: old[before] for name, before in same.items()}
     entries = [reader for operator in kept.values() for reader in operator.inputs if reader in query.entries]
@@ -78,10 +96,8 @@ def replace_query(engine: Engine, plan: QueryPlan) -> dict[str, Any]:
         if plan.name in other.plan.reads_queries:
             other.plan = other.plan.reading(query.plan.output, plan.output)
     _exchange(engine, query, plan, old, kept, made, entries, list(readers))
-    engine.graph.rewire()
     return {
         "query": plan.name,
-        "component": engine.graph.component_of(query.sink).name,
         "kept": list(kept),
         "new": [name for name in made if name not in kept],
         "gone": [name for name in old if name not in same.values()],
@@ -178,12 +194,10 @@ def _arranged(engine: Engine, query: Query, block: list[Operator]) -> list[Opera
 
     The replaced query stays where it is, but comes after what it reads now, and those who read it after it.
     """
-    owners: dict[Operator, str] = {}
-    for other in engine.queries_by_name.values():
-        owners.update(dict.fromkeys([*other.operators, other.sink], other.plan.name))
     blocks: dict[str, list[Operator]] = {}
     for operator in engine.graph.operators.values():
-        blocks.setdefault(owners.get(operator, operator.name), []).append(operator)
+        owner = next((owner.plan.name for owner in engine.owners(operator)), operator.name)
+        blocks.setdefault(owner, []).append(operator)
     blocks[query.plan.name] = block
     makers = {id(one.output): name for name, made in blocks.items() for one in made if not isinstance(one, Sink)}
     arranged: list[Operator] = []

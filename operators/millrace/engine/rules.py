@@ -9,6 +9,8 @@ One row per role and strategy. Every rule is made of the papers' four moves:
     Exit        leave the component to its scheduler
 
 Depth first tries Forward before Encore, breadth first Encore before Forward; round robin exits where they backtrack.
+Chain only goes forward: whatever is left with tuples waits for its turn among all segments, of which the scheduler
+takes the steepest (chain.py).
 The number of tuples that an execution takes belongs to the strategy, not to its rules. A rule reads its row and
 nothing else.
 """
@@ -96,6 +98,16 @@ def rr_fork(row: Row) -> Next | None:
     return branch(row)
 
 
+def chain_inner(row: Row) -> Next | None:
+    """Forward, else Exit."""
+    return row.ahead if row.yields() else None
+
+
+def chain_waiting(row: Row) -> Next | None:
+    """Forward by a tuple, else Forward by a register, else Exit."""
+    return row.ahead if row.yields() else row.tells()
+
+
 # One row per (role, strategy), impossible ones too: a new role or strategy does not pass the tests until someone has
 # decided every new row.
 RULES: Final[Mapping[tuple[Role, Discipline], Rule]] = {
@@ -117,6 +129,12 @@ RULES: Final[Mapping[tuple[Role, Discipline], Rule]] = {
     (Role.SOURCE_SINK, Discipline.RR): dfs_source_sink,
     (Role.FORK, Discipline.RR): rr_fork,
     (Role.WAITING, Discipline.RR): rr_waiting,
+    (Role.SOURCE, Discipline.CHAIN): chain_waiting,
+    (Role.INNER, Discipline.CHAIN): chain_inner,
+    (Role.SINK, Discipline.CHAIN): chain_inner,
+    (Role.SOURCE_SINK, Discipline.CHAIN): chain_inner,
+    (Role.FORK, Discipline.CHAIN): rr_fork,
+    (Role.WAITING, Discipline.CHAIN): chain_waiting,
 }
 
 

@@ -8,7 +8,7 @@ changes with the form.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import fields, is_dataclass
+from dataclasses import astuple, fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ import numpy as np
 from millrace.engine import plan as plans
 from millrace.engine.component import Component
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.engine.table import Strategy
+from millrace.engine.table import Link, Strategy
 from millrace.operators import expression, spec
 from millrace.operators.operator import Operator
 from millrace.operators.queues.edge import EdgeSpec
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millrace.engine.component import Stopwatch
     from millrace.engine.engine import Engine
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
 
@@ -42,6 +42,7 @@ CLASSES: Final[dict[str, type]] = {
         Schema,
         Type,
         EdgeSpec,
+        plans.Edit,
         plans.Node,
         plans.QueryOptions,
         plans.QueryPlan,
@@ -133,6 +134,8 @@ def save(engine: Engine) -> bytes:
             "lost": [[name, query.lost] for name, query in engine.queries_by_name.items() if query.lost],
             "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
             "breaks": list(graph.breaks),
+            "links": [[name, *astuple(link)] for name, link in graph.links.items()],
+            "chains": engine.chains.save(),
             "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.forks.items()],
             "operators": [[operator.name, _save_operator(operator)] for operator in graph.operators.values()],
             "components": [component.save() for component in graph.components],
@@ -170,9 +173,9 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
     engine.moment.now_us = saved["now_us"]
     for definition in saved["definitions"]:
         if isinstance(definition, StreamDefinition):
-            engine._add_stream(definition)
+            engine.make_stream(definition)
         else:
-            engine._add_query(definition, None)
+            engine.make_query(definition)
     _restore_graph(engine, saved)
     engine._turn = saved["turn"]
     engine.time.restore(saved["time"])
@@ -191,6 +194,8 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
         engine.query(name).lost = lost
     graph.strategies = {name: Strategy.parse(text) for name, text in saved["strategies"]}
     graph.breaks = dict.fromkeys(saved["breaks"])
+    graph.links = {name: Link(*link) for name, *link in saved["links"]}
+    engine.chains.restore(saved["chains"])
     by_name = {operator.name: fork for operator, fork in graph.forks.items()}
     for name, fork_name, turn in saved["forks"]:
         by_name[name].name = fork_name
@@ -203,9 +208,8 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
         for reader, reader_state in zip(operator.inputs, readers, strict=True):
             reader.restore(reader_state)
         operator.restore(state)
-    for component, state in zip(graph.components, saved["components"], strict=True):
+    for component, state in zip(graph.divided(), saved["components"], strict=True):
         component.strategy = Strategy.parse(state[1])  # rows without one of their own have it
-    graph.rewire()
     for component, state in zip(graph.components, saved["components"], strict=True):
         _restore_component(component, graph.operator, state)
 
@@ -220,6 +224,8 @@ def _restore_component(component: Component, find: Any, state: list[Any]) -> Non
         ready,
         current,
         component.stirred,
+        component.worked_us,
+        component.decisions,
     ) = state
     component.strategy = Strategy.parse(strategy)
     component.ready.clear()

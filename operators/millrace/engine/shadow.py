@@ -14,8 +14,8 @@ from millrace.engine.component import Component
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.saving import definitions
 from millrace.operators.fork import Fork
-from millrace.operators.join import Join
 from millrace.operators.operator import Operator
+from millrace.operators.sink import Sink
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
@@ -28,22 +28,21 @@ Fate = Literal["stays", "changes", "appears", "goes"]
 def shadow_of(engine: Engine) -> Engine:
     """The same streams, queries, strategies, break points, weights and pauses, and nothing in them."""
     made = type(engine)(thin=engine.graph.thin, credit=engine.credit, most_queued=engine.most_queued)
-    with made.graph.still():
-        for definition in definitions(engine):
-            if isinstance(definition, StreamDefinition):
-                made.make_stream(definition)
-            else:
-                made.make_query(definition)
+    for definition in definitions(engine):
+        if isinstance(definition, StreamDefinition):
+            made.make_stream(definition)
+        else:
+            made.make_query(definition)
+    for mine, its in zip(engine.graph.operators.values(), made.graph.operators.values(), strict=True):
+        its.decide_as(mine)
+        if not isinstance(its, Sink):
+            its.output.stand_as(mine.output)
     for name, query in engine.queries_by_name.items():
-        if query.paused is not None:
-            for reader in made.queries_by_name[name].entries:
-                reader.leave()
         twin = made.queries_by_name[name]
+        if query.paused is not None:
+            for reader in twin.entries:
+                reader.leave()
         twin.paused, twin.failed = query.paused, query.failed
-        for mine, its in zip(query.operators, twin.operators, strict=True):
-            if isinstance(mine, Join) and isinstance(its, Join):
-                its.set_order(mine.order, mine.tempo.alpha)
-        twin.sink.watched = query.sink.watched
     made.graph.decide_as(engine.graph)
     return made
 
@@ -52,7 +51,7 @@ def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
     """Refuse what cannot be obeyed as a whole; the engine itself is not touched."""
     shadow = shadow_of(engine)
     for command in commands:
-        shadow.obey(command)
+        shadow.carry_out(command)
 
 
 def plan(engine: Engine, commands: Sequence[CommandBody]) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def plan(engine: Engine, commands: Sequence[CommandBody]) -> dict[str, Any]:
     shadow = shadow_of(engine)
     before = _Picture.of(shadow)
     for command in commands:
-        shadow.obey(command)
+        shadow.carry_out(command)
     after = _Picture.of(shadow)
     return {
         "streams": _fates(before.streams, after.streams),

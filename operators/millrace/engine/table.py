@@ -25,6 +25,8 @@ from millrace.protocol import Refuse
 # execution shows in every tuple; above, columns stop fitting the cache and a low-rate neighbour waits longer for its
 # turn.
 MOST_TUPLES: Final = 16_384
+# The same under `chain`, which is worth something only if a steeper segment gets its turn soon.
+MOST_CHAINED: Final = 256
 
 
 class Role(Enum):
@@ -44,6 +46,7 @@ class Discipline(Enum):
     DFS = "dfs"
     BFS = "bfs"
     RR = "rr"
+    CHAIN = "chain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Strategy:
 
     @staticmethod
     def parse(text: str) -> Strategy:
-        """`dfs`, `bfs`, `rr`, each also with a number of tuples: `dfs(1)`."""
+        """`dfs`, `bfs`, `rr`, `chain`, each also with a number of tuples: `dfs(1)`."""
         found = re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*(\d{1,9})\s*\))?\s*", text.lower())
         names = [discipline.value for discipline in Discipline]
         if found is None or found[1] not in names:
@@ -70,10 +73,38 @@ class Strategy:
 
     @property
     def limit(self) -> int:
-        return MOST_TUPLES if self.k is None else self.k
+        if self.k is not None:
+            return self.k
+        return MOST_CHAINED if self.discipline is Discipline.CHAIN else MOST_TUPLES
 
     def __str__(self) -> str:
         return self.discipline.value if self.k is None else f"{self.discipline.value}({self.k})"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What `chain` has decided of an operator, and from which numbers (see chain.py).
+
+    slope        of its segment: tuples that leave the queues per microsecond of work
+    selectivity, cost_us    tuples that it gives for each that it takes, and microseconds for each
+    segment      the first operator of its segment
+    cut          whether the segment ends here with a break point
+    """
+
+    slope: float
+    selectivity: float
+    cost_us: float
+    segment: str
+    cut: bool
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "slope": self.slope,
+            "selectivity": self.selectivity,
+            "cost_us": self.cost_us,
+            "segment": self.segment,
+            "break": self.cut,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +127,7 @@ class Row:
     readers   the head pointers of those successors: the row yields if one of them has something unseen
     sinks     the sinks that the operator fills
     arcs      the operator's ETS arcs: each register and the move to the operator that has it
+    link      what `chain` has decided of the operator, if that is its strategy and anything was measured
     """
 
     operator: Operator
@@ -107,6 +139,7 @@ class Row:
     strategy: Strategy
     rule: Rule
     arcs: tuple[tuple[Reader, Next], ...] = ()
+    link: Link | None = None
     limit: int = field(init=False)
     ahead: Next | None = field(init=False)
     again: Next = field(init=False)
@@ -139,12 +172,13 @@ class Row:
         return f"{str(self.strategy).upper()}-{self.role.value}"
 
     def describe(self) -> dict[str, object]:
-        return {
+        row: dict[str, object] = {
             "state": self.operator.name,
             "pred": [pred.name for pred in self.preds if pred is not None],
             "succ": [succ.name for succ in self.succs],
             "transition": self.transition,
         }
+        return row if self.link is None else {**row, "chain": self.link.describe()}
 
 
 def role_of(operator: Operator, preds: Sequence[Operator | None], succs: Sequence[Operator]) -> Role:

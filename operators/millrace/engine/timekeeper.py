@@ -363,8 +363,9 @@ class Timekeeper:
         return self._engine.streams_by_name[source.stream].definition
 
     def save(self) -> list[Any]:
-        return [self.heard_us, self.requests, self.timers.save()]
+        return [self.requests, self.timers.save()]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.heard_us, self.requests, timers = data
+        self.heard_us = self._engine.moment.now_us  # each step begins so
+        self.requests, timers = data
         self.timers.restore(timers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millrace.engine import editing
 from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
@@ -14,6 +15,7 @@ from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
+from millrace.operators.spec import SampleSpec
 
 if TYPE_CHECKING:
     from millrace.engine.component import Component
@@ -108,6 +110,7 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
         "steps": found.steps,
         "queued": found.queued(),
         "ready": found.busy(),
+        "chain": _chain(found),
         "operators": [operator.name for operator in found.table] + [sink.name for sink in found.sinks],
         "breaks": {
             operator.name: why
@@ -115,6 +118,16 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
             if not isinstance(operator, Fork) and (why := engine.graph.broken(operator))
         },
     }
+
+
+def _chain(found: Component) -> dict[str, Any] | None:
+    """What `chain` has decided of a component's operators, the steepest first, and from which numbers."""
+    if not found.slopes:
+        return None
+    links = [(row.operator.name, row.link) for row in found.table.values() if row.link is not None]
+    links.sort(key=lambda item: -item[1].slope)
+    operators = [{"operator": name, **link.describe()} for name, link in links]
+    return {"decisions": found.decisions, "operators": operators}
 
 
 def decisions(engine: Engine) -> list[dict[str, Any]]:
@@ -152,14 +165,19 @@ def forks(engine: Engine) -> dict[str, str]:
 
 def operators(engine: Engine) -> list[dict[str, Any]]:
     """All operators. Whom each works for is looked up once for all of them."""
-    queries = _queries_by_operator(engine)
-    return [operator(engine, found, queries.get(found, [])) for found in engine.graph.all_operators()]
+    readers = _readers_by_source(engine)
+    return [
+        operator(engine, found, readers.get(found) or [query.plan.name for query in engine.owners(found)])
+        for found in engine.graph.all_operators()
+    ]
 
 
 def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
     waiting = isinstance(found, Prone)
     now_us = engine.moment.now_us
     busy = engine.costs.get(found.name, (0, 0.0))
+    plans = [query.plan for query in engine.owners(found)]
+    edit = next((edit for plan in plans if (edit := editing.edited(plan, found.name)) is not None), None)
     return {
         "name": found.name,
         "kind": found.kind,
@@ -167,11 +185,17 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "component": engine.graph.component_of(found).name,
         "strategy": None if isinstance(found, Sink) else str(engine.graph.component_of(found).table[found].strategy),
         "break": None if isinstance(found, Fork | Sink) else engine.graph.broken(found),
+        "chain": _link(engine, found),
         "queues": [reader.edge.kind if isinstance(reader, QueueReader) else "append" for reader in found.inputs],
         "input_tuples": found.counts.input_tuples,
         "output_tuples": found.counts.output_tuples,
         "executions": found.counts.executions,
         "superseded": found.superseded,
+        "shed": found.shed,
+        "inserted": edit is not None and edit.change == "insert",
+        "where": None if edit is None else edit.where,
+        "sample": edit.spec.share if edit is not None and isinstance(edit.spec, SampleSpec) else None,
+        "left_out": 0 if isinstance(found, Sink) else found.output.left_out,
         "errors": found.counts.errors,
         "last_error": found.counts.last_error,
         "busy_us": busy[1],
@@ -196,6 +220,11 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
     }
 
 
+def _link(engine: Engine, found: Operator) -> dict[str, Any] | None:
+    row = engine.graph.component_of(found).table.get(found)
+    return None if row is None or row.link is None else row.link.describe()
+
+
 def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, float, tuple[int, ...]]]:
     """By operator, what only grows: tuples in and out, executions, microseconds busy, and idle-waiting per input.
 
@@ -214,14 +243,13 @@ def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, floa
     }
 
 
-def _queries_by_operator(engine: Engine) -> dict[Operator, list[str]]:
-    """The queries that each operator works for, in the order of their making."""
+def _readers_by_source(engine: Engine) -> dict[Operator, list[str]]:
+    """The queries that read each stream, in the order of their making."""
     found: dict[Operator, list[str]] = {}
     for query in engine.queries_by_name.values():
-        members: list[Operator] = [*query.operators, query.sink]
-        members += [engine.source(stream) for stream in query.plan.reads_streams if stream in engine.streams_by_name]
-        for member in members:
-            found.setdefault(member, []).append(query.plan.name)
+        for stream in query.plan.reads_streams:
+            if stream in engine.streams_by_name:
+                found.setdefault(engine.source(stream), []).append(query.plan.name)
     return found
 
 

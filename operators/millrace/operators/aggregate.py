@@ -185,11 +185,6 @@ class WindowAggregate(Prone):
             self.newest = max(self.newest, int(rows.ts.max()))
             self.windows.take(rows, rows.ts)
 
-    def failed(self, count: int, reason: str) -> None:
-        """Count rows that could not be computed, of the input or of the result; the others go on."""
-        self.counts.errors += count
-        self.counts.last_error = reason
-
     # -- state ---------------------------------------------------------------------------------------------------------
 
     @property

@@ -129,6 +129,9 @@ class Reader:
     def let_go(self) -> None:
         """Let go of what it alone holds, when it leaves the arc."""
 
+    def disorder(self) -> None:
+        """What is put from now on comes in any order of time."""
+
     @property
     def ordered(self) -> bool:
         """Whether what it takes comes in order of time."""
@@ -395,6 +398,17 @@ class Buffer:
         if floor_us > self.promise:
             self.promise = self.floor = floor_us
 
+    def disorder(self) -> None:
+        """From now on tuples come in any order; none of them is below what is promised."""
+        self.ordered = False
+        for reader in self.readers:
+            reader.disorder()
+
+    def stand_as(self, other: Buffer) -> None:
+        """Take over what is known of another arc's tuples, and none of them: whether they are in order, what was
+        promised."""
+        self.ordered, self.promise = other.ordered, other.promise
+
     def _above_floor(self, batch: Batch) -> Batch:
         kept = batch.take(batch.ts >= self.floor)
         self.left_out += len(batch) - len(kept)
@@ -522,10 +536,12 @@ class Buffer:
     def save(self) -> list[Any]:
         wish = [self.wanted, self.grain.save()]
         floor = [self.floor, self.left_out]
-        return [[batch.save() for batch in self.segments], self.first, self.end, self.promise, wish, floor]
+        held = [batch.save() for batch in self.segments]
+        return [held, self.first, self.end, self.promise, wish, floor, self.ordered]
 
     def restore(self, data: Sequence[Any]) -> None:
-        segments, self.first, self.end, self.promise, (self.wanted, grain), (self.floor, self.left_out) = data
+        segments, self.first, self.end, self.promise, (self.wanted, grain), floor, self.ordered = data
+        self.floor, self.left_out = floor
         self.grain = Grain.restore(grain)
         self._due = BEGINNING
         self.segments = deque(Batch.restore(batch) for batch in segments)

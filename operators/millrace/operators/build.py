@@ -13,6 +13,7 @@ from millrace.operators.newest import NewestWindowAggregate
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.retime import Retime
 from millrace.operators.running import build_running
+from millrace.operators.sample import Sample
 from millrace.operators.select import Select
 from millrace.operators.sequence import build_sequence
 from millrace.operators.sort import Sort
@@ -23,6 +24,7 @@ from millrace.operators.spec import (
     MapSpec,
     RetimeSpec,
     RowWindow,
+    SampleSpec,
     SelectSpec,
     SequenceSpec,
     SessionWindow,
@@ -54,6 +56,8 @@ def build(
     match spec:
         case SelectSpec():
             operator = Select(name, spec, inputs, output)
+        case SampleSpec():
+            operator = Sample(name, spec, inputs, output)
         case MapSpec():
             operator = Map(name, spec, inputs, output)
         case FilterSpec():

@@ -16,7 +16,7 @@ import numpy as np
 
 from millrace.operators.aggregates.accumulator import PreciseSum, Removable
 from millrace.operators.batch import BEGINNING, FILLERS, Batch, Bools, Int64s, Values
-from millrace.operators.evaluate import Errors, without
+from millrace.operators.evaluate import without
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
 from millrace.operators.groups import Call, Distinct, Grouping, Rows
@@ -184,13 +184,9 @@ class CurrentTotals(State):
         if errors is not None and gone is not None:
             errors = without(errors, gone)
         if errors is not None:
-            self._failed(errors)
+            self._operator.failed(int(errors.rows.sum()), errors.reason)
             dead = dead | errors.rows
         return rows, dead
-
-    def _failed(self, errors: Errors) -> None:
-        self._operator.counts.errors += int(errors.rows.sum())
-        self._operator.counts.last_error = errors.reason
 
     def _change(self, rows: Rows, slots: Int64s, dead: Bools) -> Batch | None:
         """Let rows, each of another key, replace those before them, and give the groups that this has changed."""
@@ -290,8 +286,7 @@ class CurrentTotals(State):
 
     def _without_failed(self, batch: Batch, there: Bools, faults: Faults) -> Batch:
         failed = faults != 0
-        self._operator.counts.errors += int(failed.sum())
-        self._operator.counts.last_error = REASONS[Fault(int(faults[failed][0]))]
+        self._operator.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
         kept = np.ones(len(batch), np.bool_)
         kept[np.flatnonzero(there)[failed]] = False
         return batch.take(kept)

@@ -58,8 +58,7 @@ class Shown(State):
         if errors is not None and gone is not None:
             errors = without(errors, gone)
         if errors is not None:
-            self._operator.counts.errors += int(errors.rows.sum())
-            self._operator.counts.last_error = errors.reason
+            self._operator.failed(int(errors.rows.sum()), errors.reason)
         if passing is None:
             passing = np.ones(len(batch), np.bool_)
         return (passing if gone is None else passing & ~gone).astype(np.uint8)

@@ -25,7 +25,7 @@ from millrace.operators.bands import FAR
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.matching import Incoming, Matcher
-from millrace.operators.operator import Moment
+from millrace.operators.operator import Moment, Operator
 from millrace.operators.reorder import Reorder, merge_by_time, shares
 from millrace.operators.segments import Segment
 from millrace.operators.spec import JoinSpec
@@ -378,11 +378,6 @@ class Join(Lines):
         self.output.put(out)
         return True
 
-    def failed(self, count: int, reason: str) -> None:
-        """Count rows that could not be computed, of an input or of the result; the others go on."""
-        self.counts.errors += count
-        self.counts.last_error = reason
-
     # -- rows of input 0 that match nothing ----------------------------------------------------------------------------
 
     def _watch(self, placed: Sequence[tuple[Segment, int]]) -> None:
@@ -489,15 +484,19 @@ class Join(Lines):
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
         """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.
 
-        A join whose readers were made for an output in order keeps its output in order.
+        A join whose readers were made for an output in order keeps its output in order. What `check_order` refuses must
+        not come here.
         """
-        self.check_order(order, alpha)
         if order is not None:
             self.order = order
         if alpha is not None:
             self.tempo.alpha = alpha
         self._turn_to(self.tempo.choose() if self.order == "adaptive" else self.order)
         self._left = True
+
+    def decide_as(self, other: Operator) -> None:
+        assert isinstance(other, Join)
+        self.set_order(other.order, other.tempo.alpha)
 
     def _turn_to(self, mode: Mode) -> None:
         if mode != self.mode:

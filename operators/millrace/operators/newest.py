@@ -183,7 +183,7 @@ class NewestWindowAggregate(Prone):
     def _count(self, batch: Batch, slots: Int64s) -> None:
         rows, errors = self._grouping.evaluate(batch)
         if errors is not None:
-            self._failed(int(errors.rows.sum()), errors.reason)
+            self.failed(int(errors.rows.sum()), errors.reason)
             kept = np.flatnonzero(~errors.rows)
             rows, slots = rows.take(kept), slots[kept]
         if len(rows.ts):
@@ -210,7 +210,7 @@ class NewestWindowAggregate(Prone):
         if faults is None:
             return made
         failed = faults != 0
-        self._failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
+        self.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
         return made.take(~failed) if not failed.all() else None
 
     def _key_columns(self, over: Sequence[Over]) -> tuple[list[Any], list[Any]]:
@@ -228,10 +228,6 @@ class NewestWindowAggregate(Prone):
         if slots:
             self._states.clear(np.array(slots, np.int64))
             self.free.extend(slots)
-
-    def _failed(self, count: int, reason: str) -> None:
-        self.counts.errors += count
-        self.counts.last_error = reason
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,14 @@ class Operator(ABC):
     def measured(self, tuples: int, us: float) -> None:
         """Learn what executions that took so many tuples have cost, from this step on."""
 
+    def decide_as(self, other: Operator) -> None:
+        """Take over what an admin has decided of another operator of the same plan; nothing else goes over."""
+
+    def failed(self, count: int, reason: str) -> None:
+        """Count rows that could not be computed, of the input or of the result; they are dropped, the others go on."""
+        self.counts.errors += count
+        self.counts.last_error = reason
+
     @property
     def state_tuples(self) -> int:
         """Tuples it remembers beyond those that wait."""
@@ -112,6 +120,11 @@ class Operator(ABC):
     @property
     def superseded(self) -> int:
         """Rows of an update stream that were older than what their key had when they came."""
+        return 0
+
+    @property
+    def shed(self) -> int:
+        """Rows that it has left out at random, to have less to do."""
         return 0
 
     def declares(self) -> Grain | None:
@@ -183,8 +196,3 @@ class RowWise(Operator):
 
     def low_water(self) -> int:
         return self.promised(self.inputs[0].low_water())
-
-    def failed(self, count: int, reason: str) -> None:
-        """Count rows that could not be computed; they are dropped, the others go on."""
-        self.counts.errors += count
-        self.counts.last_error = reason

@@ -38,7 +38,7 @@ class Totals(State):
         """The rows that tuples cause."""
         rows, failed, reason = self._grouping.compute(batch)
         if failed:
-            self._failed(failed, reason)
+            self._operator.failed(failed, reason)
         if not len(rows.ts):
             return None
         if self._spec.emit == "latest":
@@ -90,17 +90,13 @@ class Totals(State):
         for batch, faults in parts:
             if faults is not None:
                 failed = faults != 0
-                self._failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
+                self._operator.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
                 batch = batch.take(~failed)
             batches.append(batch)
         made = Batch.concat(batches)
         if self._spec.ordered and len(made) > 1 and (made.ts[1:] < made.ts[:-1]).any():
             made = made.take(np.argsort(made.ts, kind="stable"))
         return made if len(made) else None
-
-    def _failed(self, count: int, reason: str) -> None:
-        self._operator.counts.errors += count
-        self._operator.counts.last_error = reason
 
     @property
     def tuples(self) -> int:

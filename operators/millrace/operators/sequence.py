@@ -49,6 +49,7 @@ class FollowedBy(Waiting):
     def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
         self._spec = spec
+        self.last_us = BEGINNING  # the newest time taken
         schemas = [reader.schema for reader in inputs]
         assert all(one.type is other.type for one, other in spec.keys), f"{name}: keys of different types"
         self._keys = [compile_columns([pair[side] for pair in spec.keys]) for side in (0, 1)]
@@ -194,11 +195,6 @@ class FollowedBy(Waiting):
     def _fail(self, errors: Errors) -> None:
         self.failed(int(errors.rows.sum()), errors.reason)
 
-    def failed(self, count: int, reason: str) -> None:
-        """Count rows that could not be computed; they are dropped, the others go on."""
-        self.counts.errors += count
-        self.counts.last_error = reason
-
     # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
@@ -214,10 +210,10 @@ class FollowedBy(Waiting):
         self._firsts.clear()
 
     def save(self) -> Any:
-        return [super().save(), self._firsts.save()]
+        return [super().save(), self._firsts.save(), self.last_us]
 
     def restore(self, data: Any) -> None:
-        saved, firsts = data
+        saved, firsts, self.last_us = data
         super().restore(saved)
         self._firsts.restore(firsts)
 

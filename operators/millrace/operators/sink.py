@@ -33,6 +33,10 @@ class Sink(Operator):
     def declares(self) -> Grain | None:
         return EVERY if self.watched else None
 
+    def decide_as(self, other: Operator) -> None:
+        assert isinstance(other, Sink)
+        self.watched = other.watched
+
     def drain(self) -> tuple[int, Batch] | None:
         """The rows that have come, with the number of the first."""
         reader = self.inputs[0]

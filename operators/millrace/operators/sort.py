@@ -17,5 +17,4 @@ class Sort(Merging):
     kind: ClassVar[str] = "sort"
 
     def consume(self, batch: Batch) -> Batch | None:
-        self.last_us = int(batch.ts[-1])
         return batch

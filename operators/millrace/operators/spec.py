@@ -34,6 +34,15 @@ class SelectSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True)
+class SampleSpec(Spec):
+    """Keep this share of the rows, drawn at random from the seed."""
+
+    kind: ClassVar[str] = "select"
+    share: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class MapSpec(Spec):
     """Compute a new row from each row."""
 

@@ -134,7 +134,9 @@ class Tempo:
         return "filter" if self.value() >= self.alpha else "sync"
 
     def switched(self, mode: str) -> None:
-        """Remember a switch with what caused it."""
+        """Remember a switch with what caused it. Before the first tuple nothing turns: it begins so."""
+        if self.newest == BEGINNING:
+            return
         self.switches += 1
         self.untold += 1
         self.last = [

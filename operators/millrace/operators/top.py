@@ -14,7 +14,7 @@ import numpy as np
 from millrace.operators.aggregates.accumulator import OBJECTS, ordinals
 from millrace.operators.batch import BEGINNING, FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.evaluate import Errors, compile_columns, without
+from millrace.operators.evaluate import compile_columns, without
 from millrace.operators.kernels import accumulating
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
@@ -171,13 +171,9 @@ class Places(State):
             errors = without(errors, gone)
         dead = np.zeros(len(batch), np.bool_) if gone is None else gone
         if errors is not None:
-            self._failed(errors)
+            self._operator.failed(int(errors.rows.sum()), errors.reason)
             dead = dead | errors.rows
         return Rows(batch, list(zip(columns, valid, strict=True)), dead)
-
-    def _failed(self, errors: Errors) -> None:
-        self._operator.counts.errors += int(errors.rows.sum())
-        self._operator.counts.last_error = errors.reason
 
     def _change(self, rows: Rows, slots: Int64s) -> Batch | None:
         """Take rows in, of an update stream each of another key, and say which places that changes."""

@@ -10,7 +10,7 @@ import numpy as np
 from millrace.operators.batch import ANY_TIME, BEGINNING, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.kernels import replacing
-from millrace.operators.operator import Operator
+from millrace.operators.operator import Moment, Operator
 from millrace.operators.updates import Numbers, grown
 from millrace.operators.waiting import Merging
 from millrace.protocol import Schema
@@ -25,6 +25,10 @@ class OrderedUnion(Merging):
     """
 
     kind: ClassVar[str] = "union"
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
+        super().__init__(name, inputs, output, moment)
+        self.last_us = BEGINNING  # the time of the last row given
 
     def consume(self, batch: Batch) -> Batch | None:
         ts = batch.ts
@@ -48,6 +52,13 @@ class OrderedUnion(Merging):
         stamped = ts.copy()
         stamped[:untimed] = max(self.last_us, self.output.promise, min(self.moment.now_us, self.horizon(), *following))
         return stamped
+
+    def save(self) -> Any:
+        return [super().save(), self.last_us]
+
+    def restore(self, data: Any) -> None:
+        saved, self.last_us = data
+        super().restore(saved)
 
 
 class ArrivalUnion(Operator):

@@ -308,7 +308,6 @@ class OrderedStateful(Merging):
     state: State
 
     def consume(self, batch: Batch) -> Batch | None:
-        self.last_us = int(batch.ts[-1])
         return self.state.consume(batch)
 
     @property

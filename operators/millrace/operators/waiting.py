@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
+from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Moment
 from millrace.operators.prone import Prone
@@ -77,10 +77,6 @@ class Lines(Prone):
 class Waiting(Lines):
     """An operator that keeps tuples in order of time until its inputs' promises let it take them."""
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, inputs, output, moment)
-        self.last_us = BEGINNING
-
     @abstractmethod
     def advance(self, limit: int) -> tuple[int, Batch | None]:
         """Take at most `limit` of the tuples that may be taken; how many, and the rows that follow from them."""
@@ -131,15 +127,6 @@ class Waiting(Lines):
         self.counts.input_tuples += count
         buffer = self.inputs[position].buffer
         buffer.gauge.add(-count, buffer.width)
-
-    # -- saving --------------------------------------------------------------------------------------------------------
-
-    def save(self) -> Any:
-        return [super().save(), self.last_us]
-
-    def restore(self, data: Any) -> None:
-        saved, self.last_us = data
-        super().restore(saved)
 
 
 class Merging(Waiting):

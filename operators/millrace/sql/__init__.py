@@ -1,5 +1,6 @@
 """SQL: text to statements (`parse`), statements to plans and definitions (`plan`). Nothing here runs anything."""
 
+from millrace.sql.arcs import condition
 from millrace.sql.errors import SqlError
 from millrace.sql.explain import equality, explain, show
 from millrace.sql.parser import parse
@@ -31,6 +32,7 @@ __all__ = [
     "SinkDefinition",
     "SqlError",
     "Statement",
+    "condition",
     "equality",
     "explain",
     "parse",

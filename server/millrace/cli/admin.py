@@ -14,6 +14,7 @@ from millrace.cli import planned, show, trial
 from millrace.cli.link import Link, segment
 from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
+from millrace.server import chained
 
 Name = Annotated[str, typer.Argument()]
 
@@ -370,6 +371,10 @@ def component_table(link: Link, name: Name) -> None:
         show.as_json(answer)
     else:
         show.table(("state", "pred", "succ", "transition"), table_lines(answer["rows"]))
+        decided = chained.lines((row["state"], row.get("chain")) for row in answer["rows"])
+        if decided:
+            show.out("")
+            show.table(chained.HEADS, decided)
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -403,7 +408,7 @@ def strategy_show(link: Link, component: Name) -> None:
 def strategy_set(
     link: Link,
     component: Name,
-    strategy: Annotated[str, typer.Argument(help="dfs, bfs or rr, also with (k).")],
+    strategy: Annotated[str, typer.Argument(help="dfs, bfs, rr or chain, also with (k).")],
     operator: Annotated[str | None, typer.Option(help="Re-map this operator alone.")] = None,
 ) -> None:
     """Set the strategy of a component, or of one of its operators, while it runs."""

@@ -43,7 +43,8 @@ def run(
         typer.Option("--late", metavar="STREAM=FILE", help="Where a stream's late tuples go, as JSON lines."),
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", metavar="S", help="dfs, bfs or rr, each also with (k), as in dfs(1).")
+        str | None,
+        typer.Option("--strategy", metavar="S", help="dfs, bfs, rr or chain, each also with (k), as in dfs(1)."),
     ] = None,
     order: Annotated[Order | None, typer.Option("--order", help="The order of every query's rows.")] = None,
     close: Annotated[bool, typer.Option("--close/--no-close", help="Whether the streams end with the input.")] = True,

@@ -25,7 +25,7 @@ Component = Annotated[str, typer.Argument()]
 def strategy_try(
     link: Link,
     component: Component,
-    strategy: Annotated[str, typer.Argument(help="dfs, bfs or rr, also with (k).")],
+    strategy: Annotated[str, typer.Argument(help="dfs, bfs, rr or chain, also with (k).")],
     for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long to try it, such as 30s.")] = "30s",
     before: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long to measure before. [as long as --for]")

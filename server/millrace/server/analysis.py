@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.server import chained
 from millrace.server.graph import columns, per_second, percent
 from millrace.server.rates import Rate
 
@@ -68,6 +69,7 @@ def _measured(operator: Mapping[str, Any], rate: Rate | None) -> dict[str, Any]:
         "queue_tuples": sum(given["queue_tuples"] for given in operator["inputs"]),
         "idle": None if rate is None or not operator["waits"] else rate.idle_most,
         "blocked": operator["blocked"],
+        "chain": operator["chain"],
         "state_tuples": operator["state_tuples"],
         "state_bytes": operator["state_bytes"],
     }
@@ -89,4 +91,10 @@ def _table(measured: list[dict[str, Any]]) -> list[str]:
         )
         for found in measured
     ]
-    return columns([heads, *rows]).split("\n")
+    return columns([heads, *rows]).split("\n") + _chain(measured)
+
+
+def _chain(measured: list[dict[str, Any]]) -> list[str]:
+    """What `chain` has decided of the operators, the steepest segment first, and from which numbers."""
+    rows = chained.lines((one["name"], one["chain"]) for one in measured)
+    return ["", *columns([chained.HEADS, *rows]).split("\n")] if rows else []

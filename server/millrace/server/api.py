@@ -73,7 +73,7 @@ class StrategyRequest(BaseModel):
     """A strategy for a component, or for one of its operators."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Re-map this operator's row alone.", max_length=1_000)
 
 
@@ -131,7 +131,7 @@ class TrialRequest(BaseModel):
     """A strategy to try, for how long, and when not to keep it."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
-    strategy: str = Field(description="dfs, bfs or rr, also with (k).", max_length=100)
+    strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
     operator: str | None = Field(default=None, description="Try it for this operator's row alone.", max_length=1_000)
     for_: str = Field(alias="for", description="How long to try it, such as 30s.", max_length=100)
     before: str | None = Field(

@@ -191,7 +191,7 @@ class EngineSection(Section):
         description="Tuples queued in a component above which its feeds get no new credit.",
     )
     strategy: Annotated[str, AfterValidator(_check_strategy)] = Field(
-        default="dfs", description="Strategy of new components: dfs, bfs or rr, also with (k)."
+        default="dfs", description="Strategy of new components: dfs, bfs, rr or chain, also with (k)."
     )
     grace: Interval = Field(
         default="0 seconds",

@@ -25,6 +25,7 @@ from millrace.engine.events import (
     Answer,
     AskEnded,
     AskTimestamp,
+    ChainDecided,
     Change,
     ClockStepped,
     Command,
@@ -166,6 +167,7 @@ class Runner:
             Rejected: self._rejected,
             RowsFailed: self._rows_failed,
             JoinTurned: self._join_turned,
+            ChainDecided: self._chain_decided,
             QueryFailed: self._query_failed,
         }
 
@@ -504,6 +506,10 @@ class Runner:
 
     def _join_turned(self, order: JoinTurned) -> None:
         log.info("a join turned", operator=order.operator, **order.numbers)
+
+    def _chain_decided(self, order: ChainDecided) -> None:
+        cuts = [name for name, link in order.links.items() if link.cut]
+        log.info("chain decided", component=order.component, decisions=order.decisions, breaks=cuts)
 
     def _query_failed(self, order: QueryFailed) -> None:
         self.forget_hold(order.query)

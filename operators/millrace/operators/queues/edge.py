@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from millrace.operators.batch import BEGINNING
@@ -24,7 +24,8 @@ class EdgeSpec:
     key      positions of the update key in what the input gives; none means one key for all tuples
     window   updates are windows of this kind (UPS, section 6), committed to LAZY or EAGER as `commit` says
     shed     of an appending edge: at most so many tuples, chosen at random
-    queued   an appending edge that has a queue of its own, because it was an update queue before
+    queued   an appending edge that has a queue of its own, because it was an update queue before, or an operator in
+             front of it was taken out; it keeps the same as any other
     columns  positions of the fields that the input reads, if what it reads has got more since; else it reads all
     """
 
@@ -33,13 +34,13 @@ class EdgeSpec:
     window: TimeWindow | None = None
     commit: Commit | None = None
     shed: int | None = None
-    queued: bool = False
+    queued: bool = field(default=False, compare=False)
     columns: tuple[int, ...] | None = None
 
     @property
     def plain(self) -> bool:
         """Whether the arc's own head pointer is all it takes."""
-        return replace(self, columns=None) == APPEND
+        return replace(self, columns=None) == APPEND and not self.queued
 
     def reads(self, schema: Schema) -> Schema:
         """What it reads of what it is given."""
@@ -47,7 +48,7 @@ class EdgeSpec:
 
     def within(self, before: Schema, after: Schema) -> EdgeSpec:
         """The same fields, when what it is given has got more."""
-        names = [field.name for field in self.reads(before)]
+        names = [one.name for one in self.reads(before)]
         return replace(self, columns=tuple(after.names.index(name) for name in names))
 
     @property

@@ -156,6 +156,10 @@ class QueueReader(Reader):
         self.queue = self._made(self.edge, self.home, self.since_us)
         self.taken = self.home.end
 
+    def disorder(self) -> None:
+        if isinstance(self.queue, WindowQueue):
+            self.queue.by_tuples = False
+
     def _retire(self) -> None:
         """Keep the counts of a queue that goes."""
         self._gone_superseded += self.queue.superseded
@@ -185,6 +189,14 @@ class QueueReader(Reader):
             self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
         self.taken = self.home.end - self.queue.waiting
 
+    def move(self, buffer: Buffer, since_us: int | None) -> None:
+        """Go on at another arc, with what waits here."""
+        self.home = self.buffer = buffer
+        self.since_us = since_us
+        self.punctuations.clear()
+        buffer.admit(self)
+        self.taken = buffer.end - self.queue.waiting
+
     @classmethod
     def instead_of(cls, reader: Reader, edge: EdgeSpec, moment: Moment, *, timed: bool) -> QueueReader:
         """A reader that goes on where a plain one stands, with what that one has not taken yet."""
@@ -204,10 +216,12 @@ class QueueReader(Reader):
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
-        return [super().save(), self._gone_superseded, self._gone_shed, self.queue.save()]
+        return [super().save(), self.seed, self._gone_superseded, self._gone_shed, self.queue.save()]
 
     def restore(self, data: Sequence[Any]) -> None:
-        own, self._gone_superseded, self._gone_shed, queue = data
+        own, self.seed, self._gone_superseded, self._gone_shed, queue = data
         super().restore(own)
+        # Made anew: the operator may have had another name when it drew its seed, and the arc may be in order no more.
+        self.queue = self._made(self.edge, self.home, self.since_us)
         self.queue.restore(queue)
         self.home.gauge.add(self.queue.waiting, self.home.width)

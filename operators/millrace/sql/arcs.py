@@ -1,0 +1,47 @@
+"""A condition alone, over the columns of an arc between two operators: what an admin puts into a running query."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.expression import Expression
+from millrace.operators.spec import SelectSpec
+from millrace.protocol import Schema
+from millrace.sql import syntax as s
+from millrace.sql.errors import SqlError
+from millrace.sql.parser import parse
+from millrace.sql.planned import Catalog
+from millrace.sql.planner import plan
+
+# The condition stands on a line of its own, so that places in it are found again.
+BEFORE: Final = "SELECT * FROM arc WHERE\n"
+
+
+def condition(text: str, schema: Schema) -> Expression:
+    """What WHERE means with these columns, and `ts`. Raises SqlError, which shows the place in the condition."""
+    try:
+        return _condition(text, schema)
+    except SqlError as error:
+        raise _placed(text, error) from None
+
+
+def _condition(text: str, schema: Schema) -> Expression:
+    statements = parse(BEFORE + text)
+    body = statements[0].body
+    if len(statements) > 1 or not isinstance(body, s.SelectStatement):
+        raise SqlError(text, 0, "expected one condition, as after WHERE")
+    made = plan(statements[0], Catalog(streams={"arc": StreamDefinition("arc", schema)}))
+    assert isinstance(made, QueryPlan)
+    if len(made.nodes) != 1 or not isinstance(made.nodes[0].spec, SelectSpec):
+        raise SqlError(text, 0, "expected a condition alone, as after WHERE, and nothing behind it")
+    return made.nodes[0].spec.predicate
+
+
+def _placed(text: str, error: SqlError) -> SqlError:
+    if error.line == 1:
+        return SqlError(text, 0, error.message)
+    begin = 0
+    for _ in range(error.line - 2):
+        begin = text.find("\n", begin) + 1
+    return SqlError(text, begin + error.column - 1, error.message)
