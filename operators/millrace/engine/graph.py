@@ -129,6 +129,11 @@ class Graph:
                 self._component_of[new] = self._component_of.pop(old)
         self.rewire()
 
+    def decided(self, operator: Operator) -> bool:
+        """Whether an admin has set a break point at an operator, or a strategy that its component has not."""
+        own = self.strategies.get(operator.name)
+        return operator.name in self.breaks or (own is not None and own != self.component_of(operator).strategy)
+
     def set_strategy(self, component_name: str, strategy: Strategy, operator_name: str | None) -> None:
         """Re-map the rows of a component, or one of them."""
         component = self._named(component_name)

@@ -120,12 +120,13 @@ def _check_circle(engine: Engine, plan: QueryPlan) -> None:
 
 def _readers(engine: Engine, query: Query) -> dict[Reader, Query]:
     """The readers by which other queries read this one, also those that are away."""
-    output = engine.graph.operators[query.plan.output].output
+    output = engine.named(query.plan.output).output
     return {
         reader: other
         for other in engine.queries_by_name.values()
         if other is not query
-        for reader in other.entries
+        for operator in other.operators
+        for reader in operator.inputs
         if reader.home is output
     }
 
