@@ -363,7 +363,13 @@ class Catalog:
         query = self.known.queries.get(name)
         if query is None:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
-        return {"query": name, "text": explain(query, self.known), "sql": query.sql}
+        shared = self.shared(name)
+        text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
+        return {"query": name, "text": text, "sql": query.sql, "shared": shared}
+
+    def shared(self, name: str) -> list[dict[str, Any]]:
+        """What a running query has in common with others, or could have had."""
+        return next((query["shared"] for query in self._engine.queries() if query["name"] == name), [])
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("pause", lambda: self._pause(name, reason), check)
@@ -585,6 +591,12 @@ class Catalog:
             await self._end_sink(name)
         if self._store is not None:
             self._store.close()
+
+
+def _shared_words(found: Mapping[str, Any]) -> str:
+    if found["apart"] is not None:
+        return f"not shared: {found['node']} is {found['apart']}"
+    return f"shared: {found['node']} is {found['operator']}, with {', '.join(found['with'])}"
 
 
 def _quoted(name: str) -> str:
