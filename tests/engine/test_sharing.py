@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.engine import sharing
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -24,6 +25,7 @@ from millrace.engine.events import (
     SetBreak,
     SetQueue,
     SetStrategy,
+    UnshareQuery,
     WatchProgress,
 )
 from millrace.engine.plan import StreamDefinition
@@ -256,6 +258,7 @@ DOINGS = st.lists(
         st.tuples(st.just("replace"), st.tuples(st.sampled_from(NAMES), st.sampled_from(sorted(NODES)))),
         st.tuples(st.just("break"), st.tuples(st.sampled_from(NAMES), st.booleans())),
         st.tuples(st.just("watch"), st.sampled_from(NAMES)),
+        st.tuples(st.just("unshare"), st.sampled_from(NAMES)),
         st.tuples(st.just("restore"), st.none()),
         st.tuples(st.just("work"), st.integers(1, 4)),
     ),
@@ -313,6 +316,8 @@ class Play:
                 return self.command(SetBreak(f"{what[0]}.S1", on=what[1]))
             case "watch":
                 return self.command(WatchProgress(what))
+            case "unshare":
+                return self.command(UnshareQuery(what))
             case "restore":
                 restored(self.bench)
         return None
@@ -362,3 +367,20 @@ def test_a_stream_is_added_beside():
     made.do(DropQuery("p"))
     restored(made)
     assert rows(made.run(give_tv("s", 5)), "q") == [(5, 5)]
+
+
+def test_some_operators_are_taken_apart_and_what_is_apart_is_known():
+    made = bench(True)
+    for name in ("p", "q"):
+        made.query(query(name, "having"))
+    made.run(give_tv("s", 2, 3))
+    assert sharing.apart(made.engine) == {}
+    assert made.do(UnshareQuery("q", ("q.A",))) == {"query": "q", "operators": ["q.A", "q.H"]}
+    assert operators(made, "select", "aggregate") == ["p.S1", "p.A", "p.H", "q.A", "q.H"]
+    assert sharing.apart(made.engine) == {"q": ["q.A", "q.H"]}
+    restored(made)
+    assert refusal(made, UnshareQuery("q", ("p.A",))) == "query q has no operator p.A"
+    assert made.do(UnshareQuery("q")) == {"query": "q", "operators": ["q.S1"]}
+    assert made.do(UnshareQuery("q"))["operators"] == []
+    effects = made.run(give_tv("s", 4, 40))
+    assert rows(effects, "p") == rows(effects, "q") == [(3, 0)]

@@ -121,7 +121,7 @@ async def test_sql_as_a_whole_or_not_at_all(daemon):
 
 @served()
 async def test_a_refusal_by_the_engine_takes_back_what_was_done(daemon, monkeypatch):
-    obey = type(daemon.engine).obey
+    carry_out = type(daemon.engine).carry_out
 
     def stubborn(engine, body):
         from millrace.engine.events import AddQuery
@@ -129,9 +129,9 @@ async def test_a_refusal_by_the_engine_takes_back_what_was_done(daemon, monkeypa
 
         if isinstance(body, AddQuery) and body.plan.name == "b":
             raise Refuse("not today")
-        return obey(engine, body)
+        return carry_out(engine, body)
 
-    monkeypatch.setattr(type(daemon.engine), "obey", stubborn)
+    monkeypatch.setattr(type(daemon.engine), "carry_out", stubborn)
     before = daemon.engine.streams(), daemon.engine.queries()
     status, _, said = await ask(
         daemon, "POST", "/api/v1/sql", {"sql": "CREATE STREAM a (x BIGINT); CREATE QUERY b AS SELECT x FROM a"}

@@ -53,6 +53,7 @@ from millrace.engine.events import (
     SetStrategy,
     SetWeight,
     TooFar,
+    UnshareQuery,
     WakeAt,
     WatchProgress,
 )
@@ -408,6 +409,8 @@ class Engine:
                 return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
+            case UnshareQuery(name, operators):
+                return sharing.part(self, self.query(name), operators)
             case PauseQuery(name, reason):
                 return self._pause(name, reason)
             case ResumeQuery(name):
@@ -543,7 +546,6 @@ class Engine:
         self, plan: QueryPlan, chosen: Strategy | None = None, saved: Mapping[str, str] | None = None
     ) -> Query:
         """A query over what is there, with operators of others where it can have them, or has `saved` that it had."""
-        edges.check(self, plan)
         found = sharing.Common()
         if saved is not None:
             found = sharing.known(self, saved)

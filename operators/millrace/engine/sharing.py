@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine import events as e
 from millrace.engine.plan import Node, QueryPlan
@@ -28,6 +28,7 @@ from millrace.operators.operator import Operator
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.operators.spec import MapSpec, SelectSpec
+from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
@@ -177,8 +178,38 @@ def shares(engine: Engine, query: Query) -> bool:
     return any(len(engine.owners(operator)) > 1 for operator in query.operators)
 
 
-def unshare(engine: Engine, query: Query) -> None:
-    """Give a query operators of its own, in the state of the shared ones, with what waits before and behind them.
+def part(engine: Engine, query: Query, nodes: Sequence[str]) -> dict[str, Any]:
+    """What UnshareQuery says: of all that a query shares, or of some operators and what is below them."""
+    own = [node.name for node in query.plan.nodes]
+    unknown = [name for name in nodes if name not in own]
+    if unknown:
+        raise Refuse(f"query {query.plan.name} has no operator {unknown[0]}", code="unknown_operator")
+    before = {one["node"] for one in told(engine, query) if one["with"]}
+    unshare(engine, query, nodes or own)
+    after = {one["node"] for one in told(engine, query) if one["with"]}
+    return {"query": query.plan.name, "operators": [name for name in own if name in before - after]}
+
+
+def apart(engine: Engine) -> dict[str, list[str]]:
+    """By query, the operators that are its own although an older query has equal ones: they have been taken apart, or
+    came too late. Made anew, the two would share them."""
+    kinds: dict[Any, int] = {}  # equal definitions over equal inputs have one number
+    first: dict[int, Operator] = {}
+    found: dict[str, list[str]] = {}
+    for query in engine.queries_by_name.values():
+        numbers: dict[str, int] = {}
+        for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+            inputs = tuple(numbers.get(name, name) for name in node.inputs)
+            kind = node.spec, inputs, tuple(_edges(node)), query.plan.options
+            number = numbers[node.name] = kinds.setdefault(kind, len(kinds))
+            if _plain(node) and first.setdefault(number, operator) is not operator:
+                found.setdefault(query.plan.name, []).append(node.name)
+    return found
+
+
+def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None) -> None:
+    """Give a query operators of its own, in the state of the shared ones, with what waits before and behind them: all
+    that it shares, or those of these names and all that reads them.
 
     Nothing is lost or repeated: who reads the query finds what it has not taken. The other queries keep the operators,
     called after the next of them.
@@ -188,6 +219,12 @@ def unshare(engine: Engine, query: Query) -> None:
         for node, operator in zip(query.plan.nodes, query.operators, strict=True)
         if len(engine.owners(operator)) > 1
     }
+    if nodes is not None:
+        below = set(nodes)
+        for node in query.plan.nodes:
+            if below.intersection(node.inputs):
+                below.add(node.name)
+        places = {operator: node for operator, node in places.items() if node.name in below}
     if not places:
         return
     others = {operator: [one for one in engine.owners(operator) if one is not query] for operator in places}

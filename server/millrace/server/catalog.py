@@ -35,12 +35,21 @@ from millrace.engine.events import (
     SetQueue,
     SetStrategy,
     SetWeight,
+    UnshareQuery,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.decisions import ComponentDecisions, Decisions, JoinDecision, PausedQuery, decided, exchanged
+from millrace.server.decisions import (
+    ComponentDecisions,
+    Decisions,
+    JoinDecision,
+    PausedQuery,
+    apart,
+    decided,
+    exchanged,
+)
 from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness
 from millrace.server.metrics import Metrics
@@ -381,6 +390,9 @@ class Catalog:
         paused: dict[str, Any] = await self._runner.command(command)
         return paused
 
+    async def unshare(self, name: str, operators: Sequence[str], check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("unshare", lambda: self._runner.command(UnshareQuery(name, tuple(operators))), check)
+
     async def resume(self, name: str, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)), check)
 
@@ -522,14 +534,18 @@ class Catalog:
 
     async def _decide(self, decisions: Decisions) -> None:
         """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
+        futures = [self._runner.command(command) for command in decisions.parting()]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
         futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
-        for outcome in await asyncio.gather(*futures, return_exceptions=True):
+        outcomes += await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 log.warning("a decision of the catalog does not fit any more", reason=str(outcome))
 
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
+            apart=apart(self._engine),
             components=tuple(self._settled(found) for found in decided(self._engine) if self._outlasts(found)),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))

@@ -11,9 +11,18 @@ from shlex import quote
 
 from pydantic import BaseModel, ConfigDict
 
-from millrace.engine import edges, views
+from millrace.engine import edges, sharing, views
 from millrace.engine.engine import Engine
-from millrace.engine.events import CommandBody, PauseQuery, SetBreak, SetOrder, SetQueue, SetStrategy, SetWeight
+from millrace.engine.events import (
+    CommandBody,
+    PauseQuery,
+    SetBreak,
+    SetOrder,
+    SetQueue,
+    SetStrategy,
+    SetWeight,
+    UnshareQuery,
+)
 from millrace.engine.plan import QueryPlan
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
@@ -75,16 +84,29 @@ class QueueDecision(Part):
     kind: QueueKind
 
 
+class ApartDecision(Part):
+    """Operators that a query has for itself although an older one has equal ones."""
+
+    query: str
+    operators: tuple[str, ...]
+
+
 class Decisions(Part):
     """Everything that was decided."""
+
+    apart: tuple[ApartDecision, ...] = ()
 
     components: tuple[ComponentDecisions, ...] = ()
     paused: tuple[PausedQuery, ...] = ()
     joins: tuple[JoinDecision, ...] = ()
     queues: tuple[QueueDecision, ...] = ()
 
+    def parting(self) -> list[CommandBody]:
+        """What takes operators apart that were apart: before all else, because forks follow from it."""
+        return [UnshareQuery(found.query, found.operators) for found in self.apart]
+
     def commands(self, engine: Engine) -> list[CommandBody]:
-        """What makes it so again in this engine, which has the same streams and queries."""
+        """What makes the rest so again in this engine, which has the same streams and queries."""
         names, forks = component_names(engine), views.forks(engine)
         made: list[CommandBody] = []
         for component in self.components:
@@ -97,7 +119,10 @@ class Decisions(Part):
 
     def shell(self) -> list[str]:
         """The same for a person: commands to type."""
-        made = []
+        made = [
+            f"millrace query unshare {quote(found.query)} {' '.join(map(quote, found.operators))}"
+            for found in self.apart
+        ]
         for component in self.components:
             name = quote(component.component)
             made.append(f"millrace strategy set {name} {quote(component.strategy)}")
@@ -122,6 +147,13 @@ class Decisions(Part):
 def decided(engine: Engine) -> tuple[ComponentDecisions, ...]:
     """What holds in this engine now."""
     return tuple(ComponentDecisions.model_validate(found) for found in views.decisions(engine))
+
+
+def apart(engine: Engine) -> tuple[ApartDecision, ...]:
+    """What is not shared and would be in a server that begins with the same statements."""
+    return tuple(
+        ApartDecision(query=name, operators=tuple(operators)) for name, operators in sharing.apart(engine).items()
+    )
 
 
 def exchanged(engine: Engine, planned: Mapping[str, QueryPlan]) -> tuple[QueueDecision, ...]:
