@@ -4,11 +4,13 @@
 #   make test                the test suite                make test-pure   the same without compiled kernels
 #   make check               lint, types and tests: what CI runs
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
+#   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
 #   make bench               benchmarks, with ratios
 #   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
-#   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks
+#   make docs                renew the parts of the documents that are made from the code
+#   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks, update queues
 #   make lock                renew the lock files          make setup       .venv alone
 #   make clean               remove what was built         make distclean   and .venv too
 
@@ -21,7 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test test-pure check check-api lint types format bench figures simulate lock clean distclean kernels
+.PHONY: help setup demo docs test test-pure check check-api check-spark lint types format bench figures simulate lock clean distclean kernels
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -69,6 +71,9 @@ check: lint types test
 check-api: setup
 	@MILLRACE_API_QUESTIONS=$(or $(QUESTIONS),500) $(BIN)/python -m pytest tests/server/test_openapi.py
 
+check-spark: setup
+	@$(BIN)/python -m pytest tests/spark/check_*.py
+
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -80,6 +85,9 @@ format: $(VENV)/.installed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+docs: setup
+	@$(BIN)/python docs/generate.py
+
 bench: setup
 	@$(BIN)/python -m bench
 
@@ -89,16 +97,22 @@ figures: setup
 simulate: setup
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0)
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --clocks
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --from $(or $(FROM),0) --styles 1 --updates
 
 # Settings of this machine (an index, a folder of wheels) must not reach the lock files: pip is told to forget them.
 COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-header \
-	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --all-build-deps
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
+LIKE_DEV := --constraint requirements/dev.lock
+
+# dev: `make check`. backfill: Spark beside it. server, build: what an image runs, and what makes its wheel (Dockerfile).
 lock: $(VENV)/.installed
 	@echo "lock: resolving (minutes)"
-	@$(COMPILE) --extra dev --output-file requirements/dev.lock pyproject.toml
-	@$(COMPILE) --extra backfill --constraint requirements/dev.lock --output-file requirements/backfill.lock pyproject.toml
+	@$(COMPILE) --all-build-deps --extra dev --output-file requirements/dev.lock pyproject.toml
+	@$(COMPILE) --all-build-deps --extra backfill $(LIKE_DEV) --output-file requirements/backfill.lock pyproject.toml
+	@$(COMPILE) --extra server $(LIKE_DEV) --output-file requirements/server.lock pyproject.toml
+	@$(COMPILE) --only-build-deps --build-deps-for wheel $(LIKE_DEV) --output-file requirements/build.lock pyproject.toml
 
 clean:
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

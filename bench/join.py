@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.figure import Figure, best_of, median_of
+from bench.figure import Figure, best_of
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddQuery, AddStream, Answer, Arrived, Command, CommandBody, Deliver, FeedOpened
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition
@@ -22,6 +22,8 @@ from millrace.protocol import Schema, Type
 KEYS = ("src", "dst", "sport", "dport")
 SCHEMA = Schema.of(ts="timestamp", src="bigint", dst="bigint", sport="bigint", dport="bigint", v="bigint")
 BAND_US = 1_000_000
+# Tuples of a run that is timed as a whole.
+BLOCK = 100
 # Tuples per second of event time and side.
 RATE = 4_000
 EVERY_US = 1_000_000 // RATE
@@ -193,12 +195,36 @@ def single(steps: int) -> list[Figure]:
     streams = itertools.cycle(("s", "t"))
     now = itertools.count(1)
 
-    def one() -> None:
-        engine.step(next(now), [Arrived(next(streams), "bench", next(feed))])
+    def some() -> None:
+        for _ in range(BLOCK):
+            engine.step(next(now), [Arrived(next(streams), "bench", next(feed))])
 
-    for _ in range(2 * RATE):
-        one()
-    return [Figure("one tuple through source, join and sink", median_of(steps, one) * 1e6, "us", 15.0)]
+    for _ in range(2 * RATE // BLOCK):
+        some()
+    blocks = max(steps // BLOCK, 1)
+    return [
+        # What a row costs in the quickest of many short runs, those with partners among them.
+        Figure("one tuple through source, join and sink", best_of(blocks, some) * 1e6 / BLOCK, "us", 15.0),
+        Figure("one tuple, the kernel alone", row_alone(load) * 1e6, "us"),
+    ]
+
+
+def row_alone(load: Load) -> float:
+    """The kernel's part of a row's way: hash four columns, look through two segments, remember."""
+    keys, ts = np.zeros(2 * RATE, np.int64), np.zeros(2 * RATE, np.int64)
+    table, links = np.zeros(1 << 14, np.int32), np.empty(2 * RATE, np.int32)
+    finder = joining.Finder(keys, ts, table, links, 63)
+    rows = [batch.columns for batch in load.batches(0, 1)[:BLOCK]]
+    slots = np.empty(256, np.int64)
+
+    def run() -> None:
+        for slot, columns in enumerate(rows):
+            key = joining.fold_row(columns, (1, 2, 3, 4))
+            for _ in range(2):
+                finder.find(key, 0, BAND_US, 0, BAND_US, slots, 0)
+            finder.put(slot, key, slot)
+
+    return best_of(20, run) / len(rows)
 
 
 def skew(tuples: int) -> list[Figure]:
@@ -214,6 +240,35 @@ def skew(tuples: int) -> list[Figure]:
         name = f"one key holds {heavy:.0%} of the tuples"
         figures.append(Figure(name, spent * 1e9 / (2 * tuples), "ns/tuple", note=note))
     return figures
+
+
+def by_rows(tuples: int, *, repeats: int = 2) -> list[Figure]:
+    """[ROWS 1000] on both sides: the sides' times alternate tuple by tuple, or stand in runs of 64."""
+    figures = []
+    for run in (1, 64):
+        load = Load(tuples)
+        places = np.arange(tuples)
+        # Each side has every other run of the time line.
+        sides = [(places // run * 2 + side) * run + places % run for side in (0, 1)]
+        batches = [timed_anew(load.batches(side, 4096), times * EVERY_US) for side, times in enumerate(sides)]
+        spent = best_of(repeats, lambda batches=batches: play_rows(*batches))  # type: ignore[misc]
+        name = "newest 1,000 rows a side, " + ("alternating" if run == 1 else f"in runs of {run}")
+        figures.append(Figure(name, spent * 1e9 / (2 * tuples), "ns/tuple"))
+    return figures
+
+
+def timed_anew(batches: Sequence[Batch], times: Int64s) -> list[Batch]:
+    cuts = np.cumsum([len(batch) for batch in batches])[:-1]
+    return [
+        Batch(SCHEMA, ts, [ts, *batch.columns[1:]]) for batch, ts in zip(batches, np.split(times, cuts), strict=True)
+    ]
+
+
+def play_rows(left: Sequence[Batch], right: Sequence[Batch]) -> None:
+    run = Run.__new__(Run)
+    run.rows, run.engine = 0, engine_with(spec(None, rows=(1000, 1000)), 4096)
+    for one, other in zip(left, right, strict=True):
+        run.step(one, other)
 
 
 def size(sizes: Sequence[int], *, tuples: int = 400_000) -> list[Figure]:

@@ -11,6 +11,8 @@ import numpy as np
 from bench.figure import Figure, best_of
 from millrace.operators.batch import Batch, Values, constant_int64, object_array
 from millrace.operators.queues.update import SCHEDULERS, Scheduler, UpdateQueue
+from millrace.operators.queues.windows import Commit, WindowQueue
+from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
 
 NUMBERED = Schema.of(k="bigint", price="double", size="bigint")
@@ -133,9 +135,52 @@ def many_keys(keys: int) -> list[Figure]:
     return figures
 
 
+def windows(tuples: int, sizes: Sequence[int] = (100, 1_000, 4_000), *, repeats: int = 20) -> list[Figure]:
+    """Tuples into a queue of windows, of which one ends with every tuple: what it costs must not grow with them."""
+    commits: tuple[Commit, ...] = ("lazy", "eager")
+    figures = []
+    for commit in commits:
+        for by_tuples in (True, False):
+            word = f"{commit.upper()}, closed by {'tuples' if by_tuples else 'promises'}"
+            took = _into_windows(tuples, sizes, commit, by_tuples, repeats)
+            figures += [
+                Figure(f"{word}, windows of {size:,}", us, "us/tuple") for size, us in zip(sizes, took, strict=True)
+            ]
+            figures.append(Figure(f"{word}, windows of {sizes[-1]:,} / {sizes[0]:,}", took[-1] / took[0], "times", 2.0))
+    return figures
+
+
+def _into_windows(tuples: int, sizes: Sequence[int], commit: Commit, by_tuples: bool, repeats: int) -> list[float]:
+    """By size the least time for a tuple of ten keys, where each key already has a window of so many; in turn, so that
+    what else the machine does is shared by all."""
+    keys = 10
+    queues = [
+        WindowQueue(NUMBERED, (0,), TimeWindow(size * keys, keys), commit, "inplace", by_tuples=by_tuples)
+        for size in sizes
+    ]
+    reached = [_enqueue(queue, keys, 0, size * keys) for queue, size in zip(queues, sizes, strict=True)]
+    least = [float("inf")] * len(sizes)
+    for _ in range(repeats):
+        for at, queue in enumerate(queues):
+            begin = time.perf_counter()
+            reached[at] = _enqueue(queue, keys, reached[at], tuples)
+            least[at] = min(least[at], time.perf_counter() - begin)
+    return [each / tuples * 1e6 for each in least]
+
+
+def _enqueue(queue: WindowQueue, keys: int, at: int, tuples: int) -> int:
+    """So many tuples from a time on, one per microsecond; the time after them."""
+    for first in range(at, at + tuples, 500):
+        ts = np.arange(first, min(first + 500, at + tuples))
+        queue.promised(first, first)
+        queue.enqueue(Batch(NUMBERED, ts, [ts % keys, ts * 1.0, ts], None, ts), first)
+    return at + tuples
+
+
 BENCHMARKS: dict[str, Callable[[], list[Figure]]] = {
     "updates": lambda: enqueueing(1_000_000, 10_000, 4096),
     "updates-single": lambda: single(50_000),
     "updates-few-keys": few_keys,
     "updates-many-keys": lambda: many_keys(1_000_000),
+    "updates-windows": lambda: windows(2_000),
 }

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,11 @@ class Daemon:
         with urllib.request.urlopen(f"{self.admin}{path}", timeout=30) as answer:
             return json.load(answer)
 
+    def post(self, path: str) -> Any:
+        request = urllib.request.Request(f"{self.admin}{path}", b"", method="POST")
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)
+
     def sql(self, text: str) -> None:
         request = urllib.request.Request(
             f"{self.admin}/api/v1/sql",
@@ -59,18 +64,27 @@ class Daemon:
         )
         urllib.request.urlopen(request, timeout=30).close()
 
+    def processor_seconds(self) -> float:
+        """What the process has used of all processors."""
+        user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def resident_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.contextmanager
-def daemon() -> Iterator[Daemon]:
-    """A daemon of its own on free ports of the loopback, ended with SIGTERM."""
+def daemon(environment: Mapping[str, str] | None = None) -> Iterator[Daemon]:
+    """A daemon of its own on free ports of the loopback, ended with SIGTERM; `environment` has settings of it."""
     with tempfile.TemporaryDirectory() as folder:
         command = "from millrace.cli.main import main; main()"
         arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", folder]
-        with subprocess.Popen([sys.executable, "-c", command, *arguments], stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", command, *arguments],
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
+        ) as process:
             try:
                 addresses = Path(folder) / "addresses.json"
                 while not addresses.exists():
@@ -138,6 +152,33 @@ def throughput(kind: str, rows: int, tuples: int, bound: float) -> list[Figure]:
     return [
         Figure(f"{name}: to a filtered count", total / seconds / 1e6, "M tuples/s", bound / 1e6, most=False),
         Figure(f"{name}: share of time in decoding", share * 100, "%"),
+    ]
+
+
+def history(kind: str, rows: int, tuples: int, most: float) -> list[Figure]:
+    """What it costs to archive the stream: the processor's time of the daemon with and without, side by side.
+
+    A throughput alone would tell how many processors the machine has: files are written by a thread of its own.
+    """
+    frames = max(1, tuples // rows)
+    total = rows * frames
+    rate = 0.0
+    spent = {False: 0.0, True: 0.0}
+    for archived in (False, True):
+        with daemon() as server:
+            server.sql(STREAM.replace(");", f") WITH (history = '{str(archived).lower()}');") + FILTER)
+            before = server.processor_seconds()
+            rate = total / send(server, kind, rows, frames)
+            _settled(server)
+            if archived:
+                told = server.post("/api/v1/streams/packets/archive")["archive"]
+                assert told["rows"] == total, f"{told['rows']} rows archived, {total} sent"
+            spent[archived] = server.processor_seconds() - before
+    share = (spent[True] - spent[False]) / total * 1e6
+    name = f"TCP, {kind} frames of {rows:,}: to a filtered count and history"
+    return [
+        Figure(name, rate / 1e6, "M tuples/s"),
+        Figure(f"{name}: of a core at 1 M tuples/s", share * 100, "%", most, note=f"{spent[False]:.2f} s without"),
     ]
 
 

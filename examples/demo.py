@@ -1,4 +1,5 @@
-"""A server, two network links that feed it at very different rates, and the rows of a query as they arrive.
+"""A server, two network links that feed it at very different rates, a stream of who has which address, and rows as they
+arrive. It is the network of docs/tutorial.md.
 
     python examples/demo.py [--seconds N]
 
@@ -42,6 +43,10 @@ class Link:
 
 
 LINKS = (Link("office", "10.1.0", 50.0), Link("branch", "10.2.0", 1.5))
+HOSTS = range(2, 41)
+OWNERS = ("Ada", "Edsger", "Grace", "Katherine", "Tony")
+# An address changes hands about so often.
+MOVES_PER_SECOND = 0.5
 
 
 @dataclass
@@ -87,10 +92,22 @@ async def packets(link: Link, feed: AsyncFeed, seen: Seen, seed: int) -> None:
     chance = random.Random(seed)
     while True:
         await asyncio.sleep(chance.expovariate(link.per_second))
-        source, target = (f"{link.network}.{chance.randint(2, 40)}" for _ in range(2))
+        source, target = (f"{link.network}.{chance.choice(HOSTS)}" for _ in range(2))
         size = int(min(chance.paretovariate(1.1) * 1_500, 1_000_000))
         await feed.send([(source, target, chance.choice(PORTS), size)])
         seen.fed[link.stream] += 1
+
+
+async def owners(feed: AsyncFeed, seen: Seen) -> None:
+    """Say who has which address: all of them once, then one that changes hands now and then."""
+    chance = random.Random(2)
+    addresses = [f"{link.network}.{host}" for link in LINKS for host in HOSTS]
+    await feed.send([(address, chance.choice(OWNERS)) for address in addresses])
+    seen.fed["owners"] += len(addresses)
+    while True:
+        await asyncio.sleep(chance.expovariate(MOVES_PER_SECOND))
+        await feed.send([(chance.choice(addresses), chance.choice(OWNERS))])
+        seen.fed["owners"] += 1
 
 
 async def watch(client: AsyncClient, seen: Seen) -> None:
@@ -118,6 +135,7 @@ async def play(listen: str, seconds: float | None, seen: Seen) -> None:
     loop.add_signal_handler(signal.SIGINT, done.set)
     async with AsyncClient(listen, name="demo") as client:
         work = [asyncio.create_task(watch(client, seen)), asyncio.create_task(count_alarms(client, seen))]
+        work.append(asyncio.create_task(owners(await client.open("owners"), seen)))
         for seed, link in enumerate(LINKS):
             work.append(asyncio.create_task(packets(link, await client.open(link.stream), seen, seed)))
         ended = asyncio.create_task(done.wait())
@@ -140,10 +158,15 @@ Two links feed it, {rates}.
 In another terminal, try
 
   export MILLRACE_ADMIN={admin}
-  millrace tail alarms              the rows of another query
+  millrace tail alarms              the rows of another query: a live join with an update stream
+  millrace top                      what moves, and where it waits
+  millrace why alarms               why nothing comes, when nothing comes
   millrace component table office   the scheduler's state table
-  millrace strategy set office bfs  another strategy, while it runs
-  millrace operator list            what each operator has done
+  millrace strategy try office bfs --for 5s --revert-if 'p99 > 2x'
+  millrace apply examples/demo-change.sql --plan
+  millrace apply examples/demo-change.sql
+                                    another query in its place; its rows are numbered on
+  millrace doctor                   advice, if there is any
   curl http://{admin}/metrics
 
 {f"It ends after {seconds:g} seconds." if seconds else "Ctrl-C ends it."} Rows of the query watch, in order of time:

@@ -3,6 +3,9 @@
 CREATE STREAM office (src TEXT, dst TEXT, port BIGINT, bytes BIGINT);
 CREATE STREAM branch (src TEXT, dst TEXT, port BIGINT, bytes BIGINT);
 
+-- Who has which address now. A tuple replaces the last one of its address.
+CREATE STREAM owners (ip TEXT, owner TEXT) WITH (update_key = 'ip');
+
 -- Large transfers of the office and whatever the branch does outside the web, in one order of time.
 CREATE QUERY watch WITH (order = 'event') AS
   SELECT ts, 'office' AS link, src, dst, port, bytes / 1024 AS kib
@@ -13,8 +16,8 @@ CREATE QUERY watch WITH (order = 'event') AS
     FROM branch
     WHERE port <> 443 AND port <> 80;
 
--- A query over a query: what should not be there at all.
+-- What should not be there at all, with whoever has the address at that time: a live join with an update stream.
 CREATE QUERY alarms AS
-  SELECT ts, link, src, dst, port
-    FROM watch
-    WHERE port = 23 OR port = 3389;
+  SELECT w.ts, w.link, w.src, o.owner, w.dst, w.port
+    FROM watch w LEFT JOIN LATEST owners o ON o.ip = w.src
+    WHERE w.port = 23 OR w.port = 3389;

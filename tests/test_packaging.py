@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,18 @@ def test_the_lock_has_a_hash_for_everything_and_names_no_index():
         assert pinned
         assert [line for line in pinned if "==" not in line or "--hash=sha256:" not in line] == []
         assert "://" not in lock.read_text()
+
+
+@pytest.mark.parametrize("name", ["server", "build"])
+def test_an_image_has_what_was_tested(name):
+    """What an image is built of is what `make check` ran, version by version."""
+    pins = {lock: set(re.findall(r"^([\w.-]+==\S+)", pinned(lock), re.MULTILINE)) for lock in (name, "dev")}
+    assert pins[name]
+    assert pins[name] - pins["dev"] == set()
+
+
+def pinned(lock):
+    return (REPOSITORY / f"requirements/{lock}.lock").read_text()
 
 
 # --- the build hook, on a small tree of its own ---

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.papers import eqg, ets, nile, oop, oop_joins, slides, ups
+from bench.papers import eqg, ets, live, nile, oop, oop_joins, slides, ups
 from bench.papers.claims import Experiment
 
 EXPERIMENTS: Final[tuple[Experiment, ...]] = (
@@ -17,4 +17,5 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *nile.EXPERIMENTS,
     *sorted((*oop.EXPERIMENTS, *oop_joins.EXPERIMENTS), key=lambda one: int(one.figure)),
     *ups.EXPERIMENTS,
+    *live.EXPERIMENTS,
 )

@@ -327,9 +327,9 @@ def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int]
         ),
         Claim(
             "the benefit of LINECUTTING grows with the number of slow keys, and is greatest at about 8 of 10",
-            "greatest at 7 to 9 of 10",
+            "greatest at 7 to 9 of 10, and up to there nowhere more than 1 % below the one before",
             f"at {best}: {first[best]:.3f} ({series(first)})",
-            7 <= best <= 9 and first[best] > 1.1,
+            7 <= best <= 9 and first[best] > 1.1 and all(b >= 0.99 * a for a, b in pairwise(first[: best + 1])),
         ),
         Claim(
             "then it drops",
@@ -506,9 +506,10 @@ def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10)
         ),
         Claim(
             "so it is for small windows, where the difference is most prominent, and the more the greater the skew",
-            "above 1 at the smallest and falling; rising with theta",
+            "above 1 at the smallest, from size to size falling or at most 1 % above the one before; rising with theta",
             told,
-            all(values[0] > 1 and values[0] == max(values) for values in drawn.values())
+            all(values[0] > 1 and all(b <= 1.01 * a for a, b in pairwise(values)) for values in drawn.values())
+            and all(values[-1] < values[0] for values in drawn.values())
             and all(a[0] < b[0] for a, b in pairwise(list(drawn.values()))),
         ),
         Claim(
@@ -589,9 +590,15 @@ def _memory_claims(found: Sequence[tuple[Usage, Usage]], *, rising: bool) -> lis
     return [
         Claim(
             "on-demand paging uses nearly all that it allocates",
-            "effective usage >= 0.93",
+            "effective usage >= 0.95 (paper: 1)",
             series([one.effective for one in paged]),
-            all(one.effective >= 0.93 for one in paged),
+            all(one.effective >= 0.95 for one in paged),
+        ),
+        Claim(
+            "and more of it than the naive manager",
+            "above at every point",
+            series([a.effective - b.effective for a, b in found]),
+            all(a.effective > b.effective for a, b in found),
         ),
         Claim(
             "the naive manager's effective usage is low and improves with the load"
@@ -731,7 +738,7 @@ EXPERIMENTS: Final = (
         setting="The runs of figure 16. Means over the distributions.",
         says="the naive manager's effective usage is low at small loads and improves with them; on-demand paging gives "
         "freed slots back and takes less.",
-        remark="",
+        remark="At the smallest load few keys wait, and one page in seven is half full: that is where 0.95 is missed.",
         run=memory_by_load,
         wide=True,
     ),

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from bench import aggregate, engine, ets, memory, punctuation, reconfigure, sequence, sharing, updates, wire
+from bench import aggregate, engine, ets, join, memory, punctuation, reconfigure, sequence, sharing, updates, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -32,6 +32,12 @@ def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
     speed, share = wire.throughput(kind, rows, 20_000, 1.0)
     assert speed.value > 0
     assert share.value > 0
+
+
+def test_from_a_socket_to_history() -> None:
+    """`history` itself compares the rows that were archived with those that were sent."""
+    speed, _ = wire.history("arrow", 1_000, 20_000, 1.0)
+    assert speed.value > 0
 
 
 def test_from_a_socket_to_windows() -> None:
@@ -104,6 +110,12 @@ def test_update_queues_beside_a_dict() -> None:
     assert all(figure.holds for figure in updates.many_keys(65_536))
 
 
+def test_update_queues_of_windows() -> None:
+    figures = updates.windows(200, (10, 40), repeats=1)
+    assert [figure.unit for figure in figures] == ["us/tuple", "us/tuple", "times"] * 4
+    assert all(figure.value > 0 for figure in figures)
+
+
 def test_idle_connections_are_held_and_measured() -> None:
     (figure,) = wire.idle_connections(30)
     assert figure.unit == "KiB"
@@ -131,6 +143,28 @@ def test_a_figure_says_whether_it_holds() -> None:
 def test_a_name_that_is_no_benchmark_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing"]) == 2
     assert "there are: engine" in capsys.readouterr().err
+
+
+def test_joins_against_a_dict_in_python() -> None:
+    """`band` itself compares the rows with the dict's."""
+    names = [figure.name for figure in join.band(1 << 10, ks=(64,), repeats=1)]
+    assert names[0] == "4-key band join: dicts in plain Python"
+    assert "4-key band join: engine, k = 64" in names
+    row, kernel = join.single(join.BLOCK)
+    assert row.value > kernel.value > 0
+
+
+def test_joins_with_a_heavy_key_and_with_many_stored_rows() -> None:
+    even, *_, heavy = join.skew(1 << 10)
+    assert even.note != heavy.note
+    few, many = join.size((4096, 8192), tuples=8192)
+    assert "4,096 tuples a side" in few.name
+    assert many.value > 0
+
+
+def test_a_plain_join_is_counted_in_rows() -> None:
+    figures = join.by_rows(1 << 9, repeats=1)
+    assert {figure.unit for figure in figures} == {"ns/tuple"}
 
 
 def test_changes_leave_the_rest_as_it_is() -> None:

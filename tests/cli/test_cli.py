@@ -408,3 +408,23 @@ def test_starting_is_cheap():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for heavy in ("numpy", "pyarrow", "fastapi", "uvicorn", "pydantic", "msgspec", "lark", "rich.progress"):
         assert f"'{heavy}'" not in loaded, heavy
+
+
+def test_a_row_that_the_server_refuses_is_named_by_its_place_in_the_file(server, tmp_path):
+    assert (
+        server.millrace("sql", "CREATE STREAM far (at TIMESTAMP) WITH (time = 'at', max_ahead = '1 s')").returncode == 0
+    )
+    file = tmp_path / "far.jsonl"
+    file.write_text('{"at": "2020-01-01T00:00:00Z"}\n' * 3 + '{"at": "2920-01-01T00:00:00Z"}\n')
+    said = server.millrace("feed", "far", str(file))
+    assert said.returncode == 1
+    assert f"{file}, row 4: field at: expected at most " in said.stderr
+    assert "(the 0 rows before its frame were fed, and none of its frame)" in said.stderr
+
+
+def test_tail_and_run_print_the_same_line(server):
+    assert (
+        server.millrace("sql", "CREATE STREAM one (k BIGINT); CREATE QUERY ones AS SELECT k FROM one").returncode == 0
+    )
+    assert server.millrace("feed", "one", stdin='{"k": 1}\n').returncode == 0
+    assert server.millrace("tail", "ones", "--from", "0", "--limit", "1").stdout == '{"k":1}\n'

@@ -419,3 +419,36 @@ def test_under_load_windows_are_dropped_whole_and_counted() -> None:
     found = [row[2] for row in rows(bench.run(), "d")]
     assert found == list(range(30, 40))  # 40 to 49 has not arrived: the mark is 49
     assert queue_of(bench).superseded == 3
+
+
+# -- what waits for too long -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edge", [latest("fifo"), EdgeSpec(shed=10), EdgeSpec(), EdgeSpec(queued=True)])
+def test_what_waits_for_too_long_is_told_with_its_keys(edge: EdgeSpec) -> None:
+    bench = Bench(ticks())
+    bench.query(with_edges(audit(), [edge]))
+    bench.step(tick(("a", 1, 1)), at=100, budget=0)
+    bench.step(tick(("b", 2, 2)), at=200, budget=0)
+    bench.step(tick(("a", 3, 3)), at=250, budget=0)
+    a, b = ((("k", "a"),), (("k", "b"),)) if edge.updates else ((), ())
+    older = bench.engine.older
+    assert older("audit", 1100, 999) == [(a, 1000)]
+    assert older("audit", 1100, 1000) == []
+    # A key has waited since its first update came; where no key is known, the oldest stands for all.
+    assert sorted(older("audit", 1100, 10)) == ([(a, 1000), (b, 900)] if edge.updates else [((), 1000)])
+    bench.run()
+    assert older("audit", 5000, 0) == []
+
+
+def test_windows_that_wait_for_too_long_are_told_once_they_have_arrived() -> None:
+    bench = Bench(ticks())
+    window = WINDOW
+    assert isinstance(window.window, TimeWindow)
+    edge = latest("fifo", window=window.window, commit="lazy")
+    made = plan("w", ("W", replace(window, newest=True), ["s.source"]), schema=window.schema([TICKS]))
+    bench.query(with_edges(made, [edge]))
+    bench.step(tick(("a", 1, 1)), at=100, budget=0)
+    assert bench.engine.older("w", 1000, 0) == []
+    bench.step(tick(("a", 12, 2)), at=200, budget=0)
+    assert bench.engine.older("w", 1000, 0) == [((("k", "a"),), 800)]

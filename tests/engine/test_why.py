@@ -8,6 +8,7 @@ import pytest
 
 from millrace.engine.events import Answered, FeedClosed, FeedHeld, FeedOpened, PauseQuery
 from millrace.engine.plan import StreamDefinition
+from millrace.operators.spec import TimeWindow
 from millrace.protocol import Refuse
 from tests.engine.graphs import (
     TV,
@@ -25,6 +26,7 @@ from tests.engine.graphs import (
     sort,
     union,
 )
+from tests.engine.test_windows import counting, over
 
 SECOND = 1_000_000
 NOON = 1_767_268_800 * SECOND  # 2026-01-01 12:00:00
@@ -152,7 +154,46 @@ def test_a_disordered_stream_holds_itself_back() -> None:
     bench.query(plan("q", ("S", sort(), ["s.source"]), schema=TV, ordered=True))
     bench.run(give_tv("s", NOON), at=NOON)
     found = why(bench, "q")
-    assert (found["operator"], found["stream"], found["feed"], found["reason"]) == ("q.S", "s", "main", "silent")
+    assert (found["operator"], found["stream"], found["feed"], found["reason"]) == ("q.S", "s", "main", "sending")
+    assert "main of s sends, and has come to 2026-01-01T12:00:00Z, less the disorder of 5 s" in found["text"]
+    # An engine that has nothing to do makes no steps: the clock has gone on all the same.
+    assert bench.engine.why("q", NOON + 2 * SECOND)["reason"] == "silent"
+
+
+def counted(bench: Bench) -> None:
+    """A query that counts per second."""
+    bench.query(over(counting(TimeWindow(SECOND, SECOND))))
+
+
+def test_a_window_that_is_not_over_is_no_waiting() -> None:
+    bench = Bench(external("s"))
+    counted(bench)
+    bench.run(give_tv("s", NOON, NOON + 5), at=NOON)
+    found = why(bench, "q")
+    assert (found["reason"], found["operator"], found["input"]) == ("gathering", "q.A", "s.source")
+    assert found["text"] == (
+        "Nothing waits: q.A has 1 tuple in its state, and gives rows when its input has come to 2026-01-01T12:00:01Z; "
+        "it has come to 2026-01-01T12:00:00.000005Z. q has given 0 rows."
+    )
+
+
+def test_a_window_that_is_over_waits_with_what_it_has_gathered() -> None:
+    bench = Bench(external("s", disorder_us=5 * SECOND))
+    counted(bench)
+    bench.run(give_tv("s", NOON, NOON + 3 * SECOND), at=NOON)
+    found = bench.engine.why("q", NOON + 2 * SECOND)
+    assert (found["reason"], found["held"]) == ("silent", 0)
+    assert found["text"].startswith("q.A waits with 2 tuples in its state since 2026-01-01T12:00:00Z: its input from")
+
+
+def test_a_query_that_remembered_too_much_is_not_simply_resumed() -> None:
+    bench = Bench(external("s"))
+    counted(bench)
+    bench.engine.query("q").paused = "it remembered 2 tuples, and max_state is 1"
+    bench.engine.query("q").failed = True
+    found = why(bench, "q")
+    assert (found["reason"], found["try"]) == ("failed", "millrace explain q")
+    assert "raise max_state" in found["text"]
 
 
 def test_a_paused_query_and_one_that_reads_it() -> None:

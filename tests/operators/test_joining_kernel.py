@@ -112,3 +112,44 @@ def test_both_ways_hash_alike() -> None:
     installed("joining").fold(one, columns)
     uncompiled("joining").fold(other, columns)
     assert one.tolist() == other.tolist()
+
+
+@both_ways("joining")
+@settings(deadline=None, max_examples=200)
+@given(
+    stored=tuples,
+    key=st.integers(0, 3),
+    begin=st.integers(-30, 30),
+    end=st.integers(-30, 30),
+    shift=st.sampled_from([0, 1, 3, 63]),
+    before=st.integers(0, 3),
+    room=st.integers(0, 24),
+)
+def test_a_finder_finds_what_it_was_given_and_what_was_there(
+    kernel: ModuleType, stored: Any, key: int, begin: int, end: int, shift: int, before: int, room: int
+) -> None:
+    keys, ts = np.zeros(len(stored), np.int64), np.zeros(len(stored), np.int64)
+    table, links = np.zeros(16, np.int32), np.zeros(len(stored), np.int32)
+    finder = kernel.Finder(keys, ts, table, links, shift)
+    half = len(stored) // 2
+    for slot, (other, time, _) in enumerate(stored[:half]):
+        finder.put(slot, other, time)
+    keys[half:], ts[half:] = [other for other, _, _ in stored[half:]], [time for _, time, _ in stored[half:]]
+    kernel.link(keys, ts, None, shift, half, len(stored), table, links)
+    first, last = (int(ts.min()), int(ts.max())) if stored else (1, 0)
+    wanted = [slot for slot, (other, time, _) in enumerate(stored) if other == key and begin <= time <= end]
+    slots = np.full(room, -7, np.int64)
+    count = finder.find(key, begin, end, first, last, slots, min(before, room))
+    if len(wanted) > room - min(before, room):
+        assert count == -1
+    else:
+        assert sorted(slots[min(before, room) : count].tolist()) == wanted
+        assert (slots[: min(before, room)] == -7).all()
+
+
+@both_ways("joining")
+def test_a_row_has_the_hash_that_it_has_among_others(kernel: ModuleType) -> None:
+    columns = tuple(int64([value, 9]) for value in (2**63 - 1, -1, 0, -(2**63)))
+    states = np.zeros(2, np.int64)
+    kernel.fold(states, [columns[3], columns[0], columns[1]])
+    assert kernel.fold_row(columns, (3, 0, 1)) == states[0]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.oracles import windows
+from tests.oracles import pairing, windows
 from tests.oracles.stream import END, NEVER, Taken
 
 Row = tuple[int | None, int, int | None]  # time, id, v
@@ -27,6 +27,7 @@ class NodeModel:
     plus, quotient   map v + c; map c / v (likewise)
     hop, session     the sums of id and v per window (of `size`; a session's gap) and group
     total            the same so far, one row per row
+    join, recent, chronicle, absent   what `pairing` says
 
     How an aggregate works (`in_order`, `flush`, `delay`) changes nothing here.
     """
@@ -43,6 +44,7 @@ class NodeModel:
     flush: Literal["none", "slow", "lazy"] = "none"
     delay: int = 0
     partial: Literal["skip", "emit"] = "skip"
+    pairing: pairing.Pairing | None = None
 
     @property
     def aggregates(self) -> bool:
@@ -50,6 +52,8 @@ class NodeModel:
 
     @property
     def ordered(self) -> bool:
+        if self.pairing is not None:
+            return self.pairing.ordered
         return self.kind in ("merge", "sort", "hop", "session")
 
 
@@ -101,6 +105,9 @@ def source(taken: Sequence[Taken], bound: int, admitted: Callable[[Taken], bool]
 
 def compute(node: NodeModel, inputs: Sequence[Given], since: int | None = None) -> Given:
     """What a node gives when nothing is left to do; `since` is from when on its query reads."""
+    if node.pairing is not None:
+        rows, bound = pairing.compute(node.pairing, [(given.rows, given.bound) for given in inputs])
+        return Given(rows, bound, sum(given.impossible for given in inputs))
     if node.kind == "total":
         return _totals(node, inputs[0])
     if node.aggregates:

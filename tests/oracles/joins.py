@@ -6,8 +6,7 @@ An input is a list of (time, row) in order of arrival; a row is a tuple of Pytho
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Timed = tuple[int, tuple[Any, ...]]
@@ -30,6 +29,22 @@ def matches(rows: Sequence[Timed], bands: Sequence[Band], equal: Sequence[Equal]
     return True
 
 
+def combinations(
+    inputs: Sequence[Sequence[Timed]], bands: Sequence[Band], equal: Sequence[Equal], chosen: tuple[int, ...] = ()
+) -> Iterator[tuple[int, ...]]:
+    """Which rows match, one of each input: every one of the next input with what is chosen of those before it."""
+    at = len(chosen)
+    if at == len(inputs):
+        yield chosen
+        return
+    mine = [band for band in bands if max(band[:2]) == at]
+    keys = [one for one in equal if max(one[0], one[2]) == at]
+    before = [inputs[one][number] for one, number in enumerate(chosen)]
+    for number, row in enumerate(inputs[at]):
+        if matches([*before, row], mine, keys):
+            yield from combinations(inputs, bands, equal, (*chosen, number))
+
+
 def join(
     inputs: Sequence[Sequence[Timed]],
     bands: Sequence[Band] = (),
@@ -42,9 +57,9 @@ def join(
     found: list[Result] = []
     matched: set[int] = set()
     allowed = in_windows(inputs, newest) if newest is not None else lambda chosen: True
-    for chosen in itertools.product(*(range(len(rows)) for rows in inputs)):
+    for chosen in combinations(inputs, bands, equal):
         rows = [inputs[at][number] for at, number in enumerate(chosen)]
-        if matches(rows, bands, equal) and allowed(chosen) and where(rows):
+        if allowed(chosen) and where(rows):
             found.append((max(time for time, _ in rows), tuple(rows)))
             matched.add(chosen[0])
     if outer:

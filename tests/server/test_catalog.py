@@ -171,7 +171,7 @@ async def test_the_export_of_nothing_is_nothing(daemon):
     assert exported == {
         "sql": "",
         "statements": [],
-        "decisions": {"apart": [], "components": [], "paused": [], "joins": [], "queues": []},
+        "decisions": {"apart": [], "components": [], "paused": [], "joins": [], "queues": [], "operators": []},
         "commands": [],
     }
 

@@ -26,6 +26,8 @@ CHANGES = [
     ("PUT", "components/s/weight", {"weight": 3}, "component"),
     ("PUT", "operators/q.select1/break", None, "operator"),
     ("DELETE", "operators/q.select1/break", None, "operator"),
+    ("POST", "operators/q.select1/insert", {"where": "k > 0"}, "operator"),
+    ("PUT", "operators/q.select1", {"where": "k > 1"}, "operator"),
     ("DELETE", "sinks/f", None, "sink"),
     ("DELETE", "queries/q", None, "query"),
     ("DELETE", "streams/s", None, "stream"),

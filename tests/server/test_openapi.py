@@ -86,11 +86,12 @@ VALUES = {
     "strategy": st.sampled_from(["dfs", "bfs", "rr", "dfs(3)", "rr(0)", "fast"]),
     "operator": st.sampled_from([None, *OPERATORS]),
     "for": st.sampled_from(["10 ms", "11 ms", "0 s", "-1 s", "2 hours", "soon"]),
+    "where": st.sampled_from([None, "k > 5", "true", "k", "nothing = 1"]),
     "before": st.sampled_from([None, "10 ms", "1 us"]),
     "revert_if": st.sampled_from([None, "p99 > 1 ms", "queue > 2x", "p99 > 2", "steps < 1e9"]),
 }
 
-OPTIONAL = ("operator", "before", "revert_if")
+OPTIONAL = ("operator", "before", "revert_if", "where")
 
 schema = schemathesis.openapi.from_dict(build(Daemon(harness.settings())).openapi())
 

@@ -25,6 +25,7 @@ from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.batch import BEGINNING, NO_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.feeds import Feed
+from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
@@ -265,8 +266,8 @@ class Books:
         self._equal(operator, taken, _had(operator), "taken from its arcs", "consumed or held")
         if isinstance(operator, Map):
             self._equal(operator, counts.input_tuples, counts.output_tuples + counts.errors, "in", "out or failed")
-        elif operator.kind == "aggregate":
-            pass  # so many rows per window as there are groups
+        elif operator.kind in ("aggregate", "join", "sequence"):
+            pass  # so many rows per window as there are groups, or per row as there are partners
         elif len(operator.inputs) > 1 or isinstance(operator, Waiting | Sink):
             self._equal(operator, counts.input_tuples, counts.output_tuples, "in", "out")
         elif counts.input_tuples < counts.output_tuples + counts.errors:
@@ -296,7 +297,10 @@ def _block(engine: Engine, query: str) -> list[Operator]:
 
 def _had(operator: Operator) -> int:
     """Tuples that an operator has consumed or holds."""
-    return operator.counts.input_tuples + (operator.held_tuples() if isinstance(operator, Prone) else 0)
+    had = operator.counts.input_tuples + (operator.held_tuples() if isinstance(operator, Prone) else 0)
+    if isinstance(operator, Join):
+        had -= sum(rows.count for rows in operator.rest)  # taken, and not done with
+    return had
 
 
 def _taken(reader: Reader, start: int) -> int:

@@ -64,6 +64,7 @@ from millrace.operators.spec import SelectSpec
 from millrace.protocol import Type
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
+from tests.simulation import joined
 from tests.simulation.auditors import Books, Broken, faithful, grammar, quiet
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
@@ -117,7 +118,7 @@ class Play:
         self._now = BEGIN_US
 
     def run(self) -> Outcome:
-        with grammar():
+        with grammar(), joined.small():
             self._begin()
             for said in _recut(self.world.log, self.rng) if self.wild else self.world.log:
                 self._said(said)
@@ -143,6 +144,7 @@ class Play:
             case "check" if self.rough and said is not self.world.log[-1]:
                 pass
             case "check":
+                joined.settle(self)
                 if self._wake is not None and self._wake <= self._now:
                     self._step([])
                 self._drain()
@@ -212,6 +214,12 @@ class Play:
     def _command(self, body: CommandBody, work: int | None = None) -> None:
         self._commands += 1
         self._step([Command(self._commands, body)], work=work)
+
+    def command(self, body: CommandBody) -> None:
+        self._command(body)
+
+    def step(self, events: Sequence[Event]) -> None:
+        self._step(events)
 
     def _drain(self) -> None:
         for _ in range(ENDLESS):
@@ -310,20 +318,11 @@ class Play:
             self._replace_by_another()
         if rng.random() < 0.05:
             self._change_and_refuse()
+        joined.meddle(self)
         if self._naming.random() < 0.05:
             self._rename_and_back()
         if rng.random() < 0.1:
             self._save_and_restore()
-
-    def _rename_and_back(self) -> None:
-        """Another name for a moment, perhaps over a restart, changes nothing."""
-        name = self._naming.choice([*self.engine.queries_by_name, None])
-        if name is None:
-            return
-        self._command(RenameQuery(name, f"{name}2"), work=0)
-        if self._naming.random() < 0.3:
-            self._save_and_restore()
-        self._command(RenameQuery(f"{name}2", name), work=0)
 
     def _put_in(self) -> None:
         """An operator that lets everything through changes nothing of what comes out."""
@@ -344,6 +343,16 @@ class Play:
     def _edit(self, body: CommandBody) -> None:
         with self.books.editing(self.engine):
             self._command(body, work=0)
+
+    def _rename_and_back(self) -> None:
+        """Another name for a moment, perhaps over a restart, changes nothing."""
+        name = self._naming.choice([*self.engine.queries_by_name, None])
+        if name is None:
+            return
+        self._command(RenameQuery(name, f"{name}2"), work=0)
+        if self._naming.random() < 0.3:
+            self._save_and_restore()
+        self._command(RenameQuery(f"{name}2", name), work=0)
 
     def _replace_by_the_same(self) -> None:
         """A plan that differs in names, or in a map at its end, changes nothing of what comes out."""
@@ -547,7 +556,8 @@ class Expected:
         if query.name in self._paused:
             return None
         timeless = query.output.name in self.world.stamped
-        if timeless and not all(stream.mark == END for stream in self._below(query)):
+        vague = timeless or query.output.name in self.world.vague
+        if vague and not all(stream.mark == END for stream in self._below(query)):
             return None
         rows = self._compute(query).rows
         return Counter((None if timeless else ts, number, v) for ts, number, v in rows)

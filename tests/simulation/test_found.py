@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -17,7 +19,9 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
+from millrace.operators import join, segments
 from millrace.operators.batch import END_OF_TIME, NO_TIME
+from millrace.operators.spec import Band, JoinSpec, SequenceSpec
 from tests.engine.graphs import (
     TV,
     Bench,
@@ -35,6 +39,7 @@ from tests.engine.graphs import (
     times,
     union,
 )
+from tests.engine.test_edges import dashboard, seen, tick, ticks
 
 LATENT = StreamDefinition("l", TV, "latent")
 
@@ -195,6 +200,19 @@ def test_nobody_is_looked_at_again_for_whom_nobody_waits_any_more():
     assert not [order for order in bench.run(at=610).orders if isinstance(order, WakeAt)]
 
 
+@pytest.mark.parametrize("kind", ["fifo", "inplace", "linecutting"])
+def test_a_resumed_update_queue_knows_what_it_served(kind):
+    # Its queue began anew with the resumption, and an older row of a key came out after a newer one.
+    bench = Bench(ticks(disorder_us=100))
+    bench.query(dashboard(kind=kind))
+    assert rows(bench.run(tick(("a", 1000, 1))), "d") == [(1000, "a", 1)]
+    bench.do(PauseQuery("d"))
+    bench.do(ResumeQuery("d"))
+    assert rows(bench.run(tick(("a", 950, 2))), "d") == []
+    assert seen(bench)["superseded"] == 1
+    assert rows(bench.run(tick(("a", 1001, 3))), "d") == [(1001, "a", 3)]
+
+
 def test_the_clock_speaks_at_a_heartbeat_for_a_client_that_did_not_answer_the_last():
     # A client that could answer and never did was asked at every heartbeat, and its declared skew was forgotten.
     periodic = external("b", ets="periodic", ets_interval_us=100, ets_retry_us=30, max_skew_us=20)
@@ -205,3 +223,36 @@ def test_the_clock_speaks_at_a_heartbeat_for_a_client_that_did_not_answer_the_la
     # It was asked at 500 and given up at 530. 500 and 100 passed, less the skew of 20.
     assert times(bench.run(at=600), "u") == [550]
     assert bench.engine.streams()[1]["mark_us"] == 580
+
+
+def test_absences_are_gone_on_with_although_the_cycle_ended_behind_them():
+    # One at a time, and the select behind exits instead of going back: nobody asked for the others again.
+    bench = Bench(external("a"), external("b"))
+    absence = SequenceSpec((("x", 0, 0), ("y", 0, 1)), within_us=5, absent=True)
+    bench.query(plan("q", ("J", absence, ["a.source", "b.source"]), ("S", select(), ["J"]), schema=TV), "dfs(1)")
+    bench.do(SetStrategy("a", "rr(1)", "q.S"))
+    ends = [FeedClosed(name, "main", ended=True) for name in "ab"]
+    bench.run(give_tv("a", *range(20)))
+    assert times(bench.run(*ends), "q") == list(range(5, 25))
+
+
+def test_a_join_that_leaves_rows_to_its_next_execution_has_one(monkeypatch):
+    for module, name in ((join, "MOST_LOOKED"), (segments, "FEW_PAIRS"), (segments, "MOST_PAIRS")):
+        monkeypatch.setattr(module, name, 2)
+    bench = Bench(external("a"), external("b"))
+    pairs = JoinSpec((("x", 0, 0), ("y", 1, 0)), (Band(0, 1, 0, 0),))
+    bench.query(plan("q", ("J", pairs, ["a.source", "b.source"]), ("S", select(), ["J"])), "dfs")
+    bench.do(SetStrategy("a", "rr(1)", "q.S"))
+    bench.run(give_tv("a", *range(20)))
+    assert times(bench.run(give_tv("b", *range(20))), "q") == list(range(20))
+
+
+def test_a_join_does_not_count_rows_from_before_its_query():
+    bench = Bench(external("a", disorder_us=50))
+    bench.run(give_tv("a", 100))
+    pairs = JoinSpec((("x", 0, 0), ("y", 1, 0)), (Band(0, 1, -5, 5),))
+    bench.query(plan("q", ("J", pairs, ["a.source", "a.source"])))
+    bench.run(give_tv("a", 90, 91))
+    bench.run(give_tv("a", 92))
+    (found,) = (operator for operator in bench.engine.operators() if operator["name"] == "q.J")
+    assert found["input_tuples"] == 0

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from millrace.engine import replacing
 from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.aggregate import WindowAggregate
 from millrace.operators.arcs import Arc
+from millrace.operators.bands import Bands
+from millrace.operators.batch import END_OF_TIME
 from millrace.operators.buffer import Reader
 from millrace.operators.feeds import Feed
 from millrace.operators.grain import Grain
+from millrace.operators.join import Join
+from millrace.operators.matching import Matcher
+from millrace.operators.queues.update import UpdateQueue
+from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.source import Source
+from millrace.operators.updates import Newest
 from millrace.operators.waiting import Waiting
 from tests.simulation.__main__ import again, play
 from tests.simulation.auditors import Broken
 from tests.simulation.clocks import Live, clocks_of
-from tests.simulation.simulator import Expected, Play, simulate_sharing
+from tests.simulation.joined import joined_world_of, running
+from tests.simulation.simulator import Expected, Play, simulate, simulate_sharing
+from tests.simulation.updates import UpdatePlay, simulate_updates, updates_of
 from tests.simulation.world import windowed_world_of, world_of
 
 BLOCK = 10
@@ -27,13 +37,19 @@ BLOCK = 10
 @pytest.mark.parametrize("first", range(0, 40, BLOCK))
 def test_worlds(first):
     for seed in range(first, first + BLOCK):
-        playing(seed, styles=1, clocks=False)
+        playing(seed, styles=1, kind="graphs")
+
+
+@pytest.mark.parametrize("first", range(0, 8, 4))
+def test_worlds_of_joins(first):
+    for seed in range(first, first + 4):
+        playing(seed, styles=1, kind="joins")
 
 
 @pytest.mark.parametrize("first", range(0, 12, 4))
 def test_worlds_of_clocks(first):
     for seed in range(first, first + 4):
-        playing(seed, styles=1, clocks=True)
+        playing(seed, styles=1, kind="clocks")
 
 
 @pytest.mark.parametrize("first", range(0, 6, 2))
@@ -52,7 +68,12 @@ def test_worlds_of_queries_that_share(first):
 
 def play_many(worlds):
     for seed in range(worlds):
-        play(seed, 1, clocks=False)
+        play(seed, 1, kind="graphs")
+
+
+def join_many(worlds):
+    for seed in range(worlds - 1, -1, -1):
+        simulate(joined_world_of(seed), 1)
 
 
 def live_many(worlds):
@@ -61,11 +82,11 @@ def live_many(worlds):
             Live(clocks_of(seed), style).play()
 
 
-def playing(seed, styles, *, clocks):
+def playing(seed, styles, *, kind=""):
     try:
-        play(seed, styles, clocks=clocks)
+        play(seed, styles, kind=kind)
     except Exception as error:
-        error.add_note(f"again: {again(seed, styles, clocks)}")
+        error.add_note(f"again: {again(seed, styles, kind)}")
         raise
 
 
@@ -145,6 +166,62 @@ def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken):
         play_many(20)
 
 
+def test_worlds_of_joins_are_worth_playing():
+    """Every kind of pairing gives rows that are compared, and joins change their order."""
+    kinds: Counter = Counter()
+    rows: Counter = Counter()
+    turned = 0
+    for seed in range(24):
+        world = joined_world_of(seed)
+        pairings = {node.name: node.pairing for query in world.queries for node in query.nodes if node.pairing}
+        for query in world.queries:
+            for node in query.nodes:
+                if node.pairing:
+                    kinds.update([node.kind, node.pairing.order, f"{len(node.inputs)} inputs", node.pairing.key])
+                    kinds.update(["outer"] * node.pairing.outer + ["rising"] * node.pairing.rising)
+        expected = Expected(world)
+        for query in world.queries:
+            if query.output.name in pairings:
+                for given in expected.checkpoints:
+                    rows[query.output.kind] += (given[query.name] or Counter()).total()
+        wild = Play(world, 0)
+        wild.run()
+        turned += sum(join.tempo.switches for _, join in running(wild))
+    wanted = {
+        "join",
+        "recent",
+        "chronicle",
+        "absent",
+        "sync",
+        "filter",
+        "adaptive",
+        "3 inputs",
+        "outer",
+        "rising",
+        None,
+    }
+    assert wanted <= kinds.keys()
+    assert all(kinds[kind] >= 5 for kind in kinds), kinds
+    assert all(rows[kind] > 100 for kind in ("join", "recent", "chronicle", "absent")), rows
+    assert turned > 10
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (Bands, "floor", lambda self, a, lows: min(lows) + 3),
+        (Join, "_lowest", lambda self, lows: max(lows)),
+        (Join, "paced", property(lambda self: False, lambda self, value: None)),
+        (Matcher, "match_row", lambda self, position, batch, time, floor, given: 0),
+    ],
+    ids=["floor", "what may leave", "rows left over", "single rows"],
+)
+def test_a_broken_join_is_noticed(monkeypatch, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken, raising=False)
+    with pytest.raises(AssertionError):
+        join_many(8)
+
+
 def test_worlds_of_clocks_are_worth_playing():
     """Requests end in every way, somebody is late by joining late, and much waits for a time."""
     outcomes: Counter = Counter()
@@ -187,3 +264,65 @@ def test_broken_time_is_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(Broken):
         live_many(60)
+
+
+@pytest.mark.parametrize("first", range(0, 24, 6))
+def test_worlds_of_update_streams(first):
+    for seed in range(first, first + 6):
+        playing(seed, styles=1, kind="updates")
+
+
+def test_worlds_of_update_streams_are_worth_playing():
+    """Every kind of query, queue and loss is in some of the first worlds."""
+    kinds: Counter = Counter()
+    for seed in range(40):
+        world = updates_of(seed)
+        kinds.update(query.kind for query in world.queries)
+        kinds.update(line.kind for line in world.log)
+        played = UpdatePlay(world, 0, rough=True)
+        played.run()
+        kinds.update({f"to {kind}": count for kind, count in played.exchanged.items()})
+        kinds.update(superseded=played.superseded, shed=played.shed, late=played.late.total())
+        kinds.update(away=sum(consumer.away for consumer in played.consumers.values()))
+        kinds.update(left_out=sum(o.superseded for o in played.engine.graph.operators.values()))
+    assert all(kinds[kind] >= 5 for kind in kinds), kinds
+    assert {"latest", "shed", "filter", "groups", "top", "union", "over", "windows", "pause", "check"} <= kinds.keys()
+    assert {"to append", "to fifo", "to inplace", "to linecutting", "away", "left_out", "late"} <= kinds.keys()
+
+
+def update_many(worlds):
+    for seed in range(worlds):
+        simulate_updates(seed, 1)
+
+
+def everything(self, batch, emit):
+    """All rows as if none were older than another."""
+    slots = self.slots(batch)
+    return np.arange(len(slots)), slots
+
+
+def lossy(self):
+    """What waits goes, and half of it comes along."""
+    batch = drain(self)
+    return None if batch is None else batch.slice(0, len(batch) // 2)
+
+
+drain = UpdateQueue.drain
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (UpdateQueue, "drain", lossy),
+        (UpdateQueue, "floor_us", lambda self: END_OF_TIME),
+        (WindowQueue, "floor_us", lambda self: END_OF_TIME),
+        (WindowQueue, "_keeps", lambda self, cell, time_us: cell.waits is None),
+        (WindowQueue, "_drop_below", lambda self, cell, time_us, freed: cell.times.drop_below(time_us + 100)),
+        (Newest, "kept", everything),
+    ],
+    ids=["exchange", "promise", "promise of windows", "window's tuples", "overlap", "older rows"],
+)
+def test_broken_queues_are_noticed(monkeypatch, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises((Broken, AssertionError)):
+        update_many(60)

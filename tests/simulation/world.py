@@ -88,6 +88,7 @@ class World:
     later: tuple[str, ...] = ()  # queries that the log adds
     dropped: tuple[str, ...] = ()
     stamped: frozenset[str] = frozenset()  # nodes below which rows of latent streams may have got a time
+    vague: frozenset[str] = frozenset()  # nodes whose rows, before the end, depend on what has been looked at
 
     def query(self, name: str) -> QueryModel:
         return next(query for query in self.queries if query.name == name)
@@ -120,6 +121,10 @@ def _with_names(plan: QueryPlan, names: Mapping[str, str]) -> QueryPlan:
 
 def nodes_of(node: NodeModel) -> list[Node]:
     """The operators of a node: an aggregate's rows are brought back to the columns that all rows have."""
+    if node.pairing is not None:
+        from tests.simulation.joined import nodes_of_pairing  # which makes worlds of these
+
+        return nodes_of_pairing(node)
     if not node.aggregates:
         return [Node(node.name, spec_of(node), node.inputs)]
     counted = Node(f"{node.name}.groups", spec_of(node), node.inputs)
@@ -207,6 +212,7 @@ class _Maker:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"world {self.seed}")
+        self.vague: set[str] = set()
 
     def make(self) -> World:
         rng = self.rng
@@ -228,7 +234,8 @@ class _Maker:
         dropped = tuple(name for name in free if rng.random() < 0.15)
         paused = [name for name in free if rng.random() < 0.3]
         log = self._log(later, dropped, paused)
-        return World(self.seed, self.streams, tuple(queries), log, later, dropped, frozenset(self.stamped))
+        stamped, vague = frozenset(self.stamped), frozenset(self.vague)
+        return World(self.seed, self.streams, tuple(queries), log, later, dropped, stamped, vague)
 
     def _stream(self, name: str) -> StreamDefinition:
         rng = self.rng

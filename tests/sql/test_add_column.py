@@ -201,6 +201,7 @@ def test_late_tuples_have_the_column_too():
         ("ALTER STREAM nobody ADD COLUMN x DOUBLE", "the stream nobody does not exist"),
         ("ALTER STREAM i ADD COLUMN ts TIMESTAMP", "i has a column ts already"),
         ("ALTER STREAM s ADD x DOUBLE", "expected COLUMN"),
+        ("ALTER STREAM h ADD COLUMN x DOUBLE", "the history of h has the columns that it has now"),
         ("ALTER STREAM s ADD COLUMN w DOUBLE", "w could mean another column than before in q1"),
         ("ALTER STREAM s ADD COLUMN n DOUBLE", "n could mean another column than before in q2"),
     ],
@@ -214,7 +215,7 @@ def test_what_cannot_be_added_is_refused_with_the_reason(sql, words):
                 "SELECT v + 1 AS n, count(*) AS c FROM TUMBLE(s, ts, '1 s') GROUP BY n",
             ]
         )
-        + "CREATE STREAM i (k BIGINT)"
+        + "CREATE STREAM i (k BIGINT); CREATE STREAM h (k BIGINT) WITH (history = true)"
     )
     with pytest.raises(SqlError, match=words):
         server.execute(sql)

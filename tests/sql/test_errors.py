@@ -242,6 +242,7 @@ CASES = [
     ("DROP STREAM «s", "s is still read by query x, query run: drop that first"),
     ("DROP QUERY «x", "x is still read by sink k: drop that first"),
     ("DROP QUERY «xx", "there is no query called xx; did you mean x?"),
+    ("DROP SINK «nowhere", "there is no sink called nowhere; there is k"),
     ("«WITH RECURSIVE r AS (SELECT a FROM s) SELECT a FROM r", "a query cannot read itself"),
     ("WITH r AS (SELECT «z FROM s) SELECT a FROM s", "there is no column z"),
     # what cannot run yet
@@ -255,7 +256,10 @@ CASES = [
         "SELECT a, b FROM s QUALIFY «ROW_NUMBER() OVER (PARTITION BY a ORDER BY b) <= 2",
         "select ROW_NUMBER() OVER (...) AS",
     ),
-    ("SELECT a, b FROM s QUALIFY «ROW_NUMBER() OVER (ORDER BY b) > 2", "of all rows would have to change"),
+    ("SELECT a, b FROM s QUALIFY «ROW_NUMBER() OVER (ORDER BY b) > 2", "gives no upper bound that is a whole number"),
+    ("SELECT * FROM s «NATURAL JOIN s AS t", "there is no NATURAL JOIN"),
+    ("SELECT * FROM s JOIN s AS t «USING (a)", "there is no USING: write ON"),
+    ("EXPLAIN «s", "for a query that runs, type `millrace explain s`"),
     ("SELECT a, b FROM s QUALIFY «ROW_NUMBER() OVER (ORDER BY b) <= 0", "numbers begin at 1"),
     (
         "SELECT a, b FROM s QUALIFY ROW_NUMBER() OVER (PARTITION BY «a % 2 ORDER BY b) = 1",

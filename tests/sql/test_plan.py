@@ -247,6 +247,7 @@ POLICIES = {
     "ets_retry": ("'20 ms'", "ets_retry_us", 20_000),
     "propagation": ("'punctuation'", "propagation", "punctuation"),
     "lull": ("'2 s'", "lull_us", 2_000_000),
+    "history": ("'on'", "history", True),
 }
 CREATED = {
     "nothing said": "CREATE STREAM n (at TIMESTAMP, v BIGINT) WITH (time = 'at')",

@@ -86,8 +86,10 @@ class Chains:
     def __init__(self) -> None:
         self.estimates: dict[str, Estimate] = {}
 
-    def forget(self, operator: str) -> None:
-        self.estimates.pop(operator, None)
+    def move(self, names_after: Mapping[str, str | None]) -> None:
+        """What is known of operators goes with their names; None are gone."""
+        known = {name: self.estimates.pop(name) for name in names_after if name in self.estimates}
+        self.estimates |= {after: known[name] for name, after in names_after.items() if after and name in known}
 
     def rename(self, names: Mapping[str, str]) -> None:
         self.estimates = {names.get(name, name): estimate for name, estimate in self.estimates.items()}

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
 from millrace.engine.table import Discipline, Role, Row, Strategy
 from millrace.operators.fork import Fork
+from millrace.operators.join import Join
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
@@ -55,6 +56,7 @@ class Component:
         self.stirred = False
         self.sources: tuple[Source, ...] = ()
         self.waiters: tuple[Prone, ...] = ()
+        self.joins: tuple[Join, ...] = ()
         self.sinks: tuple[Sink, ...] = ()
 
     def __repr__(self) -> str:
@@ -70,6 +72,7 @@ class Component:
         operators = list(self.table)
         self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
         self.waiters = tuple(operator for operator in operators if isinstance(operator, Prone))
+        self.joins = tuple(operator for operator in operators if isinstance(operator, Join))
         self.sinks = tuple(sinks)
         self.slopes = dict(_slopes(self.table))
         if self.current not in self.table:
@@ -162,12 +165,13 @@ class Component:
         while self.ready:
             operator = max(self.ready, key=self._slope) if self.slopes else next(iter(self.ready))
             del self.ready[operator]
-            if isinstance(operator, Sink):
+            row = self.table.get(operator)
+            if row is None:
+                assert isinstance(operator, Sink)
                 self._empty(operator, effects)
                 continue
             if operator.fresh():
                 return operator
-            row = self.table[operator]
             if row.yields():
                 following = self._choose(row)
                 if following is not None:
@@ -193,7 +197,8 @@ class Component:
 
     def _drain(self, row: Row, effects: Effects) -> None:
         for sink in row.sinks:
-            self._empty(sink, effects)
+            if sink.inputs[0].unseen or sink.watched:
+                self._empty(sink, effects)
 
     def _empty(self, sink: Sink, effects: Effects) -> None:
         if sink.inputs[0].unseen:

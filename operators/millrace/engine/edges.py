@@ -15,6 +15,7 @@ from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sample import Sample
 from millrace.operators.select import Select
+from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.protocol import Refuse, Schema
 
@@ -131,7 +132,7 @@ def _find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Que
 
 def _query_of(engine: Engine, operator: Operator) -> Query:
     owners = engine.owners(operator)
-    if not owners:
+    if not owners or isinstance(operator, Sink):
         raise Refuse(f"{operator.name} is a {operator.kind}: only the operators of queries have queues to exchange")
     return owners[0]
 
@@ -258,6 +259,19 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
         "oldest_us": found.oldest_us,
         "worst": [{"key": dict(zip(fields, key, strict=True)), "stale_us": age} for key, age in found.worst],
     }
+
+
+def older(engine: Engine, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
+    """What has waited in a query for longer, by update key where an edge knows it: the age of the oldest."""
+    running = engine.queries_by_name.get(query)
+    found = []
+    for operator in () if running is None else running.operators:
+        for reader in operator.inputs:
+            edge = reader.edge if isinstance(reader, QueueReader) else None
+            names = [reader.schema.fields[at].name for at in edge.key] if edge is not None else []
+            for key, age in reader.older(now_us, than_us):
+                found.append((tuple(zip(names, key, strict=False)), age))
+    return found
 
 
 def _buckets(counts: Any) -> list[dict[str, int]]:

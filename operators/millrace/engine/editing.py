@@ -32,22 +32,25 @@ if TYPE_CHECKING:
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-def arc_of(engine: Engine, name: str, position: int | None = None) -> Schema:
-    """The columns of what an operator's input is given; without a position, of its first."""
-    operator, _, node = _find(engine, name)
-    return operator.inputs[_checked(node, position or 0)].home.schema
+def arc_of(engine: Engine, name: str, position: int) -> Schema:
+    """The columns of what lies before an operator's input: an operator put in there reads them."""
+    operator, _, node = _find(engine, name, looking=True)
+    return operator.inputs[_checked(node, position)].home.schema
 
 
-def _find(engine: Engine, name: str) -> tuple[Operator, Query, Node]:
-    operator = engine.graph.operator(name)
-    owners = engine.owners(operator)
+def rows_of(engine: Engine, name: str) -> Schema:
+    """The columns that an operator reads."""
+    operator, _, _ = _find(engine, name, looking=True)
+    return operator.inputs[0].schema
+
+
+def _find(engine: Engine, name: str, *, looking: bool = False) -> tuple[Operator, Query, Node]:
+    """What a query calls so. To be changed it must be that query's alone; whoever only looks may see a shared one."""
+    operator = engine.named(name) if looking and engine.knows(name) else engine.graph.operator(name)
+    owners = [query for query in engine.owners(operator) if any(node.name == name for node in query.plan.nodes)]
     if not owners or isinstance(operator, Sink):
         raise Refuse(f"{name} is a {operator.kind}: name an operator of a query that has inputs", code="no_operator")
-    if len(owners) > 1:
-        others = ", ".join(query.plan.name for query in owners)
-        raise Refuse(
-            f"operator {name} works for several queries ({others}) and cannot be changed for one", code="shared"
-        )
+    assert looking or len(engine.owners(operator)) == 1, f"{name} was to be its query's own before it is changed"
     query = owners[0]
     if query.paused is not None:
         raise Refuse(f"query {query.plan.name} is paused: resume it, then change its operators", code="paused")
@@ -200,13 +203,13 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
 
 
 def _reading(node: Node, gone: str, instead: str, operator: Operator) -> Node:
-    """A node that may have read the one that is gone; a reader that has kept what waited has a queue of its own."""
+    """A node that may have read the one that is gone; it reads what the other has read."""
     for position, name in enumerate(node.inputs):
         if name == gone:
             node = replace(node, inputs=_with(node.inputs, position, instead))
             reader = operator.inputs[position]
-            edge = reader.edge if isinstance(reader, QueueReader) else node.edge(position)
-            node = node.with_edge(position, replace(edge, columns=reader.columns))
+            edge = reader.edge if isinstance(reader, QueueReader) else EdgeSpec(columns=reader.columns)
+            node = node.with_edge(position, edge)
     return node
 
 
@@ -218,7 +221,7 @@ def _edge(node: Node) -> str:
 def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) -> Reader:
     """A reader of an operator's output goes on where the operator has read, after what waits for both of them."""
     before, after, promise = reader.home, own.home, reader.promise
-    columns = _columns(reader, own)
+    columns = _through(own.columns, reader.columns)
     if not reader.waiting and waiting is None and not isinstance(reader, QueueReader):
         before.detach(reader)
         moved = after.attach(own.since_us, columns)
@@ -227,15 +230,12 @@ def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) ->
         if isinstance(reader, QueueReader):
             moved = reader
         else:
-            moved = QueueReader.instead_of(
-                reader, EdgeSpec(queued=True, columns=reader.columns), engine.moment, timed=engine.stopwatch is not None
-            )
-        before.part_from(moved)
-        moved.move(after, own.since_us)
+            edge = EdgeSpec(queued=True, columns=reader.columns)
+            moved = QueueReader.instead_of(reader, edge, engine.moment, timed=engine.stopwatch is not None)
         if waiting is not None:
             moved.absorb(waiting)
-        if columns is not None:
-            moved.narrow(columns)
+        before.part_from(moved)
+        moved.move(after, own.since_us, columns)
         moved.skipped += own.skipped
     if promise != ANY_TIME:
         moved.told = max(moved.told, promise)
@@ -243,11 +243,11 @@ def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) ->
     return moved
 
 
-def _columns(reader: Reader, own: Reader) -> tuple[int, ...] | None:
-    """Which fields of what the operator has read its reader knows."""
-    if reader.columns is None or own.columns is None:
-        return own.columns if reader.columns is None else reader.columns
-    return tuple(own.columns[at] for at in reader.columns)
+def _through(first: tuple[int, ...] | None, then: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The fields that are read of what is read; None are all."""
+    if first is None or then is None:
+        return first if then is None else then
+    return tuple(first[at] for at in then)
 
 
 # -- replacing ---------------------------------------------------------------------------------------------------------

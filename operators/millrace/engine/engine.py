@@ -21,6 +21,7 @@ from millrace.engine.events import (
     AlterStream,
     Answer,
     Answered,
+    Archived,
     Arrived,
     Change,
     ClockStepped,
@@ -35,6 +36,7 @@ from millrace.engine.events import (
     FeedOpened,
     Grant,
     Heard,
+    HistoryHeld,
     InsertOperator,
     JoinTurned,
     Late,
@@ -120,7 +122,7 @@ class Query:
 def clocking_of(definition: StreamDefinition) -> Clocking:
     """What of a stream's definition its source needs to know."""
     by_tuples = definition.progress == "tuples"
-    return Clocking(definition.timestamps, definition.disorder_us, by_tuples, definition.ahead_us)
+    return Clocking(definition.timestamps, definition.disorder_us, by_tuples, definition.ahead_us, definition.history)
 
 
 class Engine:
@@ -149,6 +151,7 @@ class Engine:
         self._turn = 0
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
+        self._history_held: dict[str, None] = {}
         self.chains = Chains()
         self.remembering: dict[str, Query] = {}
         self._owners: dict[Operator, list[Query]] | None = None
@@ -185,7 +188,10 @@ class Engine:
         wake_us = self.time.timers.first()
         if wake_us is not None:
             effects.orders.append(WakeAt(wake_us))
-        effects.more = any(component.busy() for component in self.graph.components)
+        for component in self.graph.components:
+            if component.busy():
+                effects.more = True
+                break
         return effects
 
     def _take(self, event: Event, effects: Effects) -> None:
@@ -220,14 +226,20 @@ class Engine:
             case Answered():
                 self.time.answered(event, effects)
                 self.graph.component_of(self.source(event.stream)).stirred = True
+            case HistoryHeld(name, held):
+                if held:
+                    self._stream(name)
+                    self._history_held[name] = None
+                else:
+                    self._history_held.pop(name, None)
             case Command():
                 effects.orders.append(Answer(event.id, value=self.obey(event.body)))
                 self.time.keep_beating()
 
     def _arrive(self, event: Arrived, effects: Effects) -> None:
-        stream = self._stream(event.stream)
+        stream = self.streams_by_name.get(event.stream) or self._stream(event.stream)
         batch = event.batch
-        if not len(batch):
+        if not len(batch.ts):
             return
         if len(batch.columns) < len(stream.definition.schema):
             batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
@@ -241,6 +253,9 @@ class Engine:
                 # The client may say nothing until it gets credit: its silence means nothing.
                 feed.hold(self.time.heard_us)
         self.graph.component_of(source).stirred = True
+        if source.judged is not None:
+            effects.orders.append(Archived(event.stream, event.feed, source.judged, source.mark))
+            source.judged = None
         if far is not None:
             effects.orders.append(TooFar(event.stream, event.feed, far.batch, int(far.marks[0])))
         if late is not None:
@@ -270,7 +285,12 @@ class Engine:
             self.time.forget_request(source, feed, effects)
             feed.release(self.time.heard_us)
             feed.owed = 0
-        effects.orders.append(Grant(event.stream, event.feed, self.credit))
+        if event.stream in self._history_held:
+            # It may send nothing yet: what it would be given now it gets with the others.
+            feed.owed = self.credit
+            feed.hold(self.time.heard_us)
+            self._owing[event.stream] = None
+        effects.orders.append(Grant(event.stream, event.feed, self.credit - feed.owed))
 
     def _close_feed(self, event: FeedClosed, effects: Effects) -> None:
         stream = self._stream(event.stream)
@@ -290,8 +310,8 @@ class Engine:
         """Give the components their turns, by weighted deficit, until the budget is used or nothing is left to do."""
         components = self.graph.components
         worked = [component for component in components if component.busy()]
-        while budget > 0 and executions > 0:
-            component = self._next_component(components)
+        while worked and budget > 0 and executions > 0:
+            component = worked[0] if len(worked) == 1 else self._next_component(components)
             if component is None:
                 break
             if component.deficit <= 0:
@@ -307,9 +327,12 @@ class Engine:
             )
             if component.failed is not None:
                 failures.broken(self, component, effects)
-            component.deficit = component.deficit - used if component.busy() else 0
+            left = component.busy()
+            component.deficit = component.deficit - used if left else 0
             if component.deficit <= 0:
                 self._turn += 1
+            if not left and len(worked) == 1:
+                break  # no other has had anything to do, and none gets it from this one
             budget -= used
             executions -= done
             if budget <= 0:
@@ -323,10 +346,10 @@ class Engine:
 
     def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
         for component in worked:
-            for waiter in component.waiters:
-                if isinstance(waiter, Join) and waiter.tempo.untold:
-                    for switch in waiter.tempo.tell():
-                        effects.orders.append(JoinTurned(waiter.name, switch._asdict()))
+            for join in component.joins:
+                if join.tempo.untold:
+                    for switch in join.tempo.tell():
+                        effects.orders.append(JoinTurned(join.name, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
         """Whose turn it is among those with work."""
@@ -350,7 +373,7 @@ class Engine:
                 continue
             component = self.graph.component_of(stream.source)
             full = stream.source in withheld or component.pressing() >= self.most_queued
-            if full and not self._awaited(component, stream.source):
+            if name in self._history_held or (full and not self._awaited(component, stream.source)):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
@@ -516,6 +539,7 @@ class Engine:
         for one in both:
             gone = self.streams_by_name.pop(one, None)
             if gone is not None:
+                self._history_held.pop(one, None)
                 self.time.timers.forget(one)
                 self.graph.remove([gone.source])
         return {"stream": name}
@@ -674,8 +698,7 @@ class Engine:
 
     def costs_move(self, names_after: Mapping[str, str | None]) -> None:
         """What operators have cost goes with their names; None are gone."""
-        for name in names_after:
-            self.chains.forget(name)
+        self.chains.move(names_after)
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
@@ -712,10 +735,9 @@ class Engine:
         for operator in query.operators:
             for reader in list(operator.output.readers):
                 operator.output.detach(reader)
-            self.costs.pop(operator.name, None)
-            self.chains.forget(operator.name)
             if isinstance(operator, Prone):
                 operator.clear()
+        self.costs_move({operator.name: None for operator in query.operators})
         self.graph.remove([*query.operators, query.sink])
         return {"query": name}
 
@@ -811,9 +833,9 @@ class Engine:
     def operators(self) -> list[dict[str, Any]]:
         return views.operators(self)
 
-    def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, in a sentence and as data."""
-        return why(self, query)
+    def why(self, query: str, now_us: int | None = None) -> dict[str, Any]:
+        """What keeps a query from giving rows, in a sentence and as data; the clock may have gone on meanwhile."""
+        return why(self, query, now_us)
 
     def staleness(self, operator: str, position: int = 0, worst: int = 10) -> dict[str, Any]:
         """How far behind the results of an operator's update queue are, with the keys that wait longest."""
@@ -822,6 +844,10 @@ class Engine:
     def stale(self, stream: str, worst: int = 10) -> list[dict[str, Any]]:
         """The same of every update queue that a stream's tuples go through."""
         return edges.stale(self, stream, worst)
+
+    def older(self, query: str, now_us: int, than_us: int) -> list[tuple[tuple[tuple[str, Any], ...], int]]:
+        """What has waited in a query for longer: update keys, where an edge knows them, and the age of the oldest."""
+        return edges.older(self, query, now_us, than_us)
 
     def table(self, component: str) -> dict[str, Any]:
         return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}

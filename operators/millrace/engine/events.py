@@ -13,6 +13,7 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.table import Link
 from millrace.operators.batch import Batch, Int64s, constant_int64, object_array
 from millrace.operators.queues.edge import QueueKind
+from millrace.operators.source import Judged
 from millrace.operators.spec import Spec
 from millrace.protocol import Field, Refuse, Schema
 
@@ -91,6 +92,14 @@ class Answered:
     feed: str
     request: int
     value_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryHeld:
+    """Whether the stream's history is too far behind: while it is, the stream's feeds get no new credit."""
+
+    stream: str
+    held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +313,19 @@ CommandBody = (
     | ReplaceOperator
     | Change
 )
-Event = Arrived | Punctuated | FeedOpened | FeedClosed | FeedHeld | Heard | ClockStepped | Answered | Measured | Command
+Event = (
+    Arrived
+    | Punctuated
+    | FeedOpened
+    | FeedClosed
+    | FeedHeld
+    | Heard
+    | ClockStepped
+    | Answered
+    | HistoryHeld
+    | Measured
+    | Command
+)
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -366,6 +387,19 @@ class Grant:
     stream: str
     feed: str
     tuples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """Tuples that a stream with history has taken in, late ones too, as they were judged.
+
+    Behind them `mark_us` is the stream's mark: no tuple that comes later is on time below it.
+    """
+
+    stream: str
+    feed: str
+    judged: Judged
+    mark_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +492,7 @@ Effect = (
     | Progressed
     | Late
     | TooFar
+    | Archived
     | Grant
     | AskTimestamp
     | AskEnded

@@ -8,7 +8,7 @@ the then current end of its inputs.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from millrace.engine import sharing
@@ -37,15 +37,12 @@ def broken(engine: Engine, component: Component, effects: Effects) -> None:
         fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
 
 
-def check_states(engine: Engine, worked: Iterable[Component], effects: Effects) -> None:
+def check_states(engine: Engine, worked: Sequence[Component], effects: Effects) -> None:
     """Stop the queries that remember more than they may, unless they are to wait until it has become less."""
-    components = set(worked)
     for query in list(engine.remembering.values()):
-        if engine.graph.component_of(query.operators[0]) not in components:
-            continue
         held = state_tuples(query)
         most = query.plan.options.max_state
-        if held <= most:
+        if held <= most or engine.graph.component_of(query.operators[0]) not in worked:
             continue
         if query.plan.options.on_max_state == "fail":
             fail(engine, query, f"it remembered {held} tuples, and max_state is {most}", effects)
@@ -70,7 +67,10 @@ def withheld(engine: Engine) -> dict[Source, None]:
 
 def state_tuples(query: Query) -> int:
     """What a query's operators remember together."""
-    return sum(operator.state_tuples for operator in query.operators)
+    held = 0
+    for operator in query.operators:
+        held += operator.state_tuples
+    return held
 
 
 def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:

@@ -111,12 +111,13 @@ class Graph:
         self.operators = {operator.name: operator for operator in self.operators.values()}
         self.strategies = {moved.get(name, name): strategy for name, strategy in self.strategies.items()}
         self.breaks = {moved.get(name, name): None for name in self.breaks}
-        if self.links:  # a row of the state table tells them
-            self.links = {
-                moved.get(name, name): replace(link, segment=moved.get(link.segment, link.segment))
-                for name, link in self.links.items()
-            }
-            self.rewire()
+        self.links = {
+            moved.get(name, name): replace(link, segment=moved.get(link.segment, link.segment))
+            for name, link in self.links.items()
+        }
+        for row in (row for component in self.components for row in component.table.values()):
+            if row.link is not None:
+                row.link = self.links[row.operator.name]
 
     def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
         """Put operators in the places of others of the same names, on the same arcs."""

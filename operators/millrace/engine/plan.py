@@ -31,6 +31,7 @@ POLICIES = frozenset(
         "propagation",
         "disorder_us",
         "lull_us",
+        "history",
     }
 )
 
@@ -178,6 +179,11 @@ class Edit:
     before: str | None = None
     input: int = 0
 
+    def moved(self, before: str, after: str) -> Edit:
+        """The same when a query has another name."""
+        behind = None if self.before is None else moved_name(self.before, before, after)
+        return replace(self, operator=moved_name(self.operator, before, after), before=behind)
+
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
@@ -239,11 +245,8 @@ class QueryPlan:
             name=after if self.name == before else self.name,
             nodes=nodes,
             output=moved(self.output),
+            edits=tuple(edit.moved(before, after) for edit in self.edits),
             reads_queries=tuple(after if name == before else name for name in self.reads_queries),
-            edits=tuple(
-                replace(edit, operator=moved(edit.operator), before=None if edit.before is None else moved(edit.before))
-                for edit in self.edits
-            ),
         )
 
 

@@ -125,6 +125,7 @@ def save(engine: Engine) -> bytes:
             "turn": engine._turn,
             "time": engine.time.save(),
             "owing": list(engine._owing),
+            "history_held": list(engine._history_held),
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": definitions(engine),
@@ -183,6 +184,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
     engine._turn = saved["turn"]
     engine.time.restore(saved["time"])
     engine._owing = dict.fromkeys(saved["owing"])
+    engine._history_held = dict.fromkeys(saved["history_held"])
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     return engine

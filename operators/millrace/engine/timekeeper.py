@@ -34,40 +34,43 @@ Kind = Literal["need", "beat", "ask", "leave"]
 
 
 class Timers:
-    """What is due when. Each is known by its kind and whom it is for; setting one anew moves it."""
+    """What is due when. Each is known by its kind and whom it is for; setting one anew moves it.
+
+    at   when each is due
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, tuple[Kind, str, str]]] = []
-        self._at: dict[tuple[Kind, str, str], int] = {}
+        self.at: dict[tuple[Kind, str, str], int] = {}
         self._count = 0
 
     def set(self, at_us: int, kind: Kind, stream: str, feed: str = "") -> None:
         key = (kind, stream, feed)
-        self._at[key] = at_us
+        self.at[key] = at_us
         heapq.heappush(self._heap, (at_us, self._count, key))
         self._count += 1
 
     def keep(self, at_us: int | None, kind: Kind, stream: str) -> None:
         """Have it due then, or not at all; nothing is done if it is so already."""
         if at_us is None:
-            self._at.pop((kind, stream, ""), None)
-        elif self._at.get((kind, stream, "")) != at_us:
+            self.at.pop((kind, stream, ""), None)
+        elif self.at.get((kind, stream, "")) != at_us:
             self.set(at_us, kind, stream)
 
     def forget(self, stream: str) -> None:
         """The stream is gone."""
-        self._at = {key: at for key, at in self._at.items() if key[1] != stream}
+        self.at = {key: at for key, at in self.at.items() if key[1] != stream}
 
     def unset(self, kind: Kind, stream: str, feed: str = "") -> None:
-        self._at.pop((kind, stream, feed), None)
+        self.at.pop((kind, stream, feed), None)
 
     def is_set(self, kind: Kind, stream: str, feed: str = "") -> bool:
-        return (kind, stream, feed) in self._at
+        return (kind, stream, feed) in self.at
 
     def first(self) -> int | None:
         """When the next one is due."""
         heap = self._heap
-        while heap and self._at.get(heap[0][2]) != heap[0][0]:
+        while heap and self.at.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
@@ -75,15 +78,15 @@ class Timers:
         """Take those that are due, in order."""
         while (first := self.first()) is not None and first <= now_us:
             key = heapq.heappop(self._heap)[2]
-            del self._at[key]
+            del self.at[key]
             yield key
 
     def save(self) -> list[Any]:
-        return [[at, number, list(key)] for at, number, key in sorted(self._heap) if self._at.get(key) == at]
+        return [[at, number, list(key)] for at, number, key in sorted(self._heap) if self.at.get(key) == at]
 
     def restore(self, data: Sequence[Any]) -> None:
         self._heap = [(at, number, tuple(key)) for at, number, key in data]
-        self._at = {key: at for at, _, key in self._heap}
+        self.at = {key: at for at, _, key in self._heap}
         self._count = 1 + max((number for _, number, _ in self._heap), default=-1)
 
 
@@ -110,6 +113,8 @@ class Timekeeper:
         self._again = {}
         # The least need first: a feed is asked for one thing at a time, and no rule may change who is served by that.
         needs = [(need, waiter) for waiter in component.waiters if (need := waiter.need()) is not None]
+        if not needs and not self.timers.at:
+            return False
         for need, waiter in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
             helped |= self._carry(waiter, need, effects)
         for source in component.sources:
@@ -292,6 +297,8 @@ class Timekeeper:
     def ring(self, effects: Effects) -> None:
         """Do what is due."""
         now_us = self._engine.moment.now_us
+        if not self.timers.at:
+            return
         for kind, stream, name in self.timers.due(now_us):
             found = self._engine.streams_by_name.get(stream)
             if found is None:

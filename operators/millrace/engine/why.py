@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.operators.batch import BEGINNING, NO_TIME
 from millrace.operators.feeds import Feed
@@ -21,6 +22,9 @@ from millrace.protocol.timestamps import format_timestamp
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
     from millrace.engine.plan import StreamDefinition
+
+# A feed that was heard within this time is not called silent.
+SILENT_US: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,11 @@ class Why:
         return found
 
 
-def why(engine: Engine, name: str) -> dict[str, Any]:
-    """What keeps a query from giving rows, if anything does."""
+def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
+    """What keeps a query from giving rows, if anything does; `now_us` is the clock, if that has gone on meanwhile."""
     query = engine.query(name)
-    for look in (_paused, _working, _waiting, _nothing_came, _last_tuple):
+    waiting = partial(_waiting, now_us=max(now_us or 0, engine.moment.now_us))
+    for look in (_paused, _working, waiting, _nothing_came, _gathering, _last_tuple):
         found = look(engine, query)
         if found is not None:
             return found.to_data()
@@ -65,7 +70,14 @@ def _paused(engine: Engine, query: Query) -> Why | None:
             state = "failed" if found.failed else "paused"
             told = "has failed" if found.failed else "is paused"
             who = f"{name} {told}" if found is query else f"{query.plan.name} reads {name}, which {told}"
-            return Why(f"{who}: {found.paused}.", state, try_=f"millrace query resume {name}")
+            text = f"{who}: {found.paused}."
+            if found.failed and "max_state" in found.paused:
+                text += (
+                    " Resumed, it begins with nothing remembered, and fails again if as much is to be remembered: "
+                    "shorten its ranges or windows, or raise max_state, with CREATE OR REPLACE QUERY."
+                )
+                return Why(text, state, try_=f"millrace explain {name}")
+            return Why(text, state, try_=f"millrace query resume {name}")
     return None
 
 
@@ -78,7 +90,7 @@ def _working(engine: Engine, query: Query) -> Why | None:
     return Why(text, "working", held=queued, try_=f"millrace component show {component.name}")
 
 
-def _waiting(engine: Engine, query: Query) -> Why | None:
+def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
     for waiter in _waiters(engine, query):
         need = waiter.need()
         if need is None or not waiter.blocked():
@@ -87,12 +99,37 @@ def _waiting(engine: Engine, query: Query) -> Why | None:
         held = sum(waiter.queue_tuples(at) for at in range(len(waiter.inputs)))
         since = waiter.idle_since[position]
         holder = next((found for found in engine.time.holders(waiter, need) if isinstance(found, Source)), None)
-        where = f"{waiter.name} holds back {_tuples(held)}" + ("" if since is None else f" since {_time(since)}")
+        where = f"{waiter.name} {_holds(waiter, held)}" + ("" if since is None else f" since {_time(since)}")
         if holder is None:
             return Why(
                 f"{where}; the clock has not reached {_time(need)}.", "clock", waiter.name, since=since, held=held
             )
-        return _Held(engine, waiter, position, where, since, held, need, holder).told()
+        return _Held(engine, waiter, position, where, since, held, need, holder, now_us).told()
+    return None
+
+
+def _holds(waiter: Prone, held: int) -> str:
+    """What waits: tuples in line, or what was gathered from those that have been taken."""
+    if held:
+        return f"holds back {_tuples(held)}"
+    return f"waits with {_tuples(waiter.state_tuples)} in its state"
+
+
+def _gathering(engine: Engine, query: Query) -> Why | None:
+    """Nobody keeps it waiting: a window, or a row that may still match, is merely not over yet."""
+    for waiter in _waiters(engine, query):
+        need = waiter.need()
+        if need is None or not waiter.state_tuples or not waiter.holding():
+            continue
+        promise = waiter.inputs[waiter.holding()[0]].promise
+        upto = "nothing is promised yet" if promise == BEGINNING else f"it has come to {_time(promise)}"
+        text = (
+            f"Nothing waits: {waiter.name} has {_tuples(waiter.state_tuples)} in its state, and gives rows when its "
+            f"input has come to {_time(need)}; {upto}. "
+            f"{query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+        )
+        producer = engine.graph.producer(waiter.inputs[waiter.holding()[0]]).name
+        return Why(text, "gathering", waiter.name, producer, try_=f"millrace explain {query.plan.name} --analyze")
     return None
 
 
@@ -144,6 +181,7 @@ class _Held:
     held: int
     need: int
     source: Source
+    now_us: int
 
     def told(self) -> Why:
         definition = self.engine.streams_by_name[self.source.stream].definition
@@ -181,6 +219,9 @@ class _Held:
             return self._say("asked", f"{who} was asked for the time and has not answered", None, feed)
         if feed.can_answer:
             return self._by_answer(definition, feed, who)
+        if feed.newest != BEGINNING and self.now_us - feed.heard_us < SILENT_US:
+            late = f", less the disorder of {definition.disorder_us / 1e6:g} s" if definition.disorder_us else ""
+            return self._say("sending", f"{who} sends, and has come to {_time(feed.newest)}{late}", None, feed)
         skew = f"millrace sql \"ALTER STREAM {name} SET (max_skew = '2 seconds')\""
         if definition.max_skew_us is None:
             reason = f"{who} is silent, cannot be asked, and no max_skew says how late it may be"

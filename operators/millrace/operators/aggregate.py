@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s
+from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.evaluate import compile_predicate
 from millrace.operators.grain import EVERY, Grain, union_of
 from millrace.operators.groups import Grouping
 from millrace.operators.operator import Moment
 from millrace.operators.panes import Panes, Windows
+from millrace.operators.places import Places
 from millrace.operators.prone import Prone
 from millrace.operators.reorder import Reorder, merge_by_time
 from millrace.operators.sessionrows import SessionRows
@@ -70,7 +70,7 @@ class WindowAggregate(Prone):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
-    paced: ClassVar[bool] = True
+    paced = True
 
     def __init__(
         self,
@@ -311,11 +311,8 @@ class RowAggregate(WindowAggregate):
         since_us: int | None,
     ) -> None:
         reader = inputs[0]
-        # Positions count tuples from before the query's beginning too: they are left out here, not by the reader.
-        self._since_us = reader.since_us
-        reader.since_us = None
+        self._places = Places(reader, spec.where, self.failed)
         super().__init__(name, spec, inputs, output, moment, None if since_us is None else reader.taken)
-        self._where = None if spec.where is None else compile_predicate(spec.where)
         self.place = reader.taken
 
     def need(self) -> int | None:
@@ -351,16 +348,7 @@ class RowAggregate(WindowAggregate):
 
     def consume(self, batch: Batch) -> None:
         self.counts.input_tuples += len(batch)
-        places: Int64s = np.arange(self.place, self.place + len(batch))
-        kept = None if self._since_us is None else batch.ts >= self._since_us
-        if self._where is not None:
-            passing, errors = self._where(batch)
-            if errors is not None:
-                self.failed(int(errors.rows.sum()), errors.reason)
-            if passing is not None:
-                kept = passing if kept is None else kept & passing
-        if kept is not None:
-            batch, places = batch.take(kept), places[kept]
+        batch, places = self._places.of(batch, self.place)
         grouping = self.windows.grouping
         computed, failed, reason = grouping.compute(Batch(batch.schema, batch.ts, batch.columns, batch.valid, places))
         if failed:
@@ -370,8 +358,8 @@ class RowAggregate(WindowAggregate):
             self.windows.take(computed._replace(arrival=arrival), computed.arrival)
 
     def save(self) -> Any:
-        return [super().save(), self._since_us, self.place]
+        return [super().save(), self._places.since_us, self.place]
 
     def restore(self, data: Any) -> None:
-        saved, self._since_us, self.place = data
+        saved, self._places.since_us, self.place = data
         super().restore(saved)

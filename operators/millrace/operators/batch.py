@@ -59,7 +59,8 @@ _INT64: Final = np.dtype(np.int64)
 
 def constant_int64(value: int, count: int) -> Int64s:
     """An array of `count` equal integers that stores one: eight bytes however long it is."""
-    one = np.array((value,), _INT64)
+    one = np.empty(1, _INT64)
+    one[0] = value
     return one if count == 1 else np.ndarray((count,), _INT64, one, 0, (0,))
 
 

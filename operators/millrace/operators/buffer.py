@@ -251,6 +251,14 @@ class Reader:
         """The last punctuation that it was given."""
         return self.punctuations[-1][1] if self.punctuations else self.passed
 
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        """What has waited for longer, by update key if one is known here: the age of the oldest."""
+        if self.buffer.end == self.taken:
+            return []
+        arrival = self.buffer.segments[self._segment - self.buffer.first].arrival
+        age = now_us - int(arrival[self._offset])
+        return [((), age)] if age > than_us else []
+
     def low_water(self) -> int:
         """What holds for every tuple that this reader has not taken."""
         if self.buffer.end == self.taken:
@@ -475,6 +483,9 @@ class Buffer:
         self.floor = BEGINNING
         if not self.wanted or value_us < self._due:
             return False
+        if self.grain.every:
+            self._tell(value_us)
+            return True
         self._due = self.grain.above(before)
         if value_us < self._due:
             return False

@@ -21,9 +21,10 @@ from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
 from millrace.operators.groups import Call, Distinct, Grouping, Rows
 from millrace.operators.kernels import accumulating
+from millrace.operators.numbers import Column, Numbers
 from millrace.operators.operator import Operator
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.updates import Column, Members, Newest, Numbers, State, Store, gone_of, grown, last_of_each
+from millrace.operators.updates import Members, Newest, State, Store, gone_of, grown, last_of_each
 
 # A compensated sum of n numbers is off by less than n times this share of the sum of their sizes (the square of what a
 # double rounds by), and a result may be off by this share of itself.

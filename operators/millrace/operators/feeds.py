@@ -121,6 +121,10 @@ class Feeds:
 
     def least(self) -> int:
         """The least mark; the end of time if there is no feed."""
+        if len(self.by_name) == 1:
+            # Its entry in the heap may lag.
+            (only,) = self.by_name.values()
+            return only.mark
         top = self._top()
         return END_OF_TIME if top is None else top.mark
 
@@ -129,9 +133,9 @@ class Feeds:
         if self._top() is not feed:
             return self.least()
         entry = heapq.heappop(self._heap)
-        least = self.least()
+        top = self._top()
         heapq.heappush(self._heap, entry)
-        return least
+        return END_OF_TIME if top is None else top.mark
 
     def below(self, time_us: int) -> list[Feed]:
         """The feeds that have promised less, in order of their opening."""

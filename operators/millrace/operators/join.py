@@ -70,8 +70,9 @@ class Join(Lines):
         self.tempo = Tempo(len(inputs), self._window_us(), spec.alpha)
         self._planned = (self.order, spec.alpha)
         self._outer = spec.outer
+        self._short = self.matcher.takes_rows
         self._turn = 0
-        self._left = False
+        self.paced = False
         self._stamps = [BEGINNING] * len(inputs)
         self._newest_outer = BEGINNING
 
@@ -150,6 +151,8 @@ class Join(Lines):
         ]
 
     def need(self) -> int | None:
+        if self.mode == "arrival" and not self._outer:
+            return None
         wait = self._wait()
         return None if wait is None else wait[0]
 
@@ -164,6 +167,8 @@ class Join(Lines):
         return wait is not None and (not wait[2] or self._newest_outer >= wait[0])
 
     def idle(self) -> list[int]:
+        if self.mode == "arrival" and not self._outer:
+            return []
         return self.holding() if self.blocked() else []
 
     def stamps(self) -> bool:
@@ -174,7 +179,7 @@ class Join(Lines):
         """The clock has gone on: what waits for rows that are stamped here may be taken or given now."""
         lows = self._lows()
         if self.more() or self._may_leave(lows) or self._may_give_up(lows):
-            self._left = True
+            self.paced = True
             return True
         return self.announce(gave=False)
 
@@ -209,10 +214,13 @@ class Join(Lines):
     # -- running -------------------------------------------------------------------------------------------------------
 
     def more(self) -> bool:
-        if self._left:
+        if self.paced:
             return True
         if self.mode == "arrival":
-            return super(Lines, self).more() or self._standing()
+            for reader in self.inputs:
+                if reader.taken != reader.buffer.end:
+                    return True
+            return self._standing()
         self.absorb()
         heads = self._heads()
         return bool(heads) and (self.mode == "filter" or min(heads) <= self.horizon())
@@ -242,6 +250,12 @@ class Join(Lines):
         return Batch(batch.schema, times, batch.columns, batch.valid, batch.arrival)
 
     def execute(self, limit: int) -> int:
+        if self._short and self.mode == "arrival" and not (self.rest or self.hold.count):
+            first, second = self.inputs
+            mine, theirs = first.buffer.end - first.taken, second.buffer.end - second.taken
+            if mine + theirs == 1 and not self._standing():
+                self._execute_row(*((0, first, second) if mine else (1, second, first)))
+                return 1
         self.counts.executions += 1
         self.toil = taken = 0
         given: list[Batch] = []
@@ -264,15 +278,64 @@ class Join(Lines):
             self._give_up(lows, given)
         self._expire(lows)
         gave = self._release(lows, given) if given or self.hold.count else False
-        self._left = bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
+        self.paced = not works or bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
+        self._close(lows, gave)
+        return taken
+
+    def _close(self, lows: Sequence[int], gave: bool) -> None:
+        """The end of an execution: say what went wrong, count the time, and promise."""
         if self.matcher.failed:
             for count, reason in self.matcher.failed:
                 self.failed(count, reason)
             self.matcher.failed.clear()
         if self.tempo.turned() and self.order == "adaptive":
-            self._turn_to(self.tempo.choose())
-        self.announce(gave, self._low_water(lows))
-        return taken
+            self._turn_to(self.tempo.choose(self.mode))
+        if self.output.wanted:
+            self.announce(gave, self._low_water(lows))
+
+    def _execute_row(self, position: int, reader: Reader, other: Reader) -> None:
+        """`execute`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
+        counts = self.counts
+        counts.executions += 1
+        self.toil = 0
+        batch = reader.take(1)
+        time = NO_TIME
+        if batch is not None and len(batch.ts):
+            counts.input_tuples += 1
+            time = batch.ts.item(0)
+            if time == NO_TIME:
+                batch = self.stamped(position, batch)
+                time = batch.ts.item(0)
+        for one in (reader, other):
+            if one.punctuations:
+                one.pass_punctuations()
+            one.unseen = False
+        matcher = self.matcher
+        reach = matcher.bands.reach
+        beside = 1 - position
+        lows = [self._promise(0), self._promise(1)]
+        # What Bands.floor says of two inputs: nothing is FAR enough to leave Python's integers.
+        floor = max(lows[beside] - reach[position][beside], BEGINNING)
+        given: list[Batch] = []
+        over = False
+        if batch is not None and time != NO_TIME:
+            looked = matcher.match_row(position, batch, time, floor, given)
+            if looked is None:
+                self._prepare(position, batch)
+                self._work(lows, given)
+            else:
+                self.toil = looked
+                over = self.tempo.took_row(position, time)
+        mine, theirs = matcher.stores[position], matcher.stores[beside]
+        if floor != mine.floor:
+            mine.expire(floor)
+        floor = max(lows[position] - reach[beside][position], BEGINNING)
+        if floor != theirs.floor:
+            theirs.expire(floor)
+        gave = self._release(lows, given) if given else False
+        self.paced = False
+        if over or matcher.failed or self.output.wanted:
+            self._close(lows, gave)
 
     def _may_leave(self, lows: Sequence[int]) -> bool:
         """Whether the first of what is held back may be given."""
@@ -290,9 +353,7 @@ class Join(Lines):
 
     def _take(self, limit: int) -> int:
         """Take rows, at most `limit` in all, into `rest`."""
-        taken = self._take_arcs(limit) if self.mode == "arrival" else self._take_lines(limit)
-        self.counts.input_tuples += taken
-        return taken
+        return self._take_arcs(limit) if self.mode == "arrival" else self._take_lines(limit)
 
     def _take_arcs(self, limit: int) -> int:
         taken = self._take_lines(limit)  # what stood in line before the order was changed
@@ -307,6 +368,7 @@ class Join(Lines):
                 batch = reader.take(limit - taken)
                 taken += reader.taken - before
                 if batch is not None and len(batch.ts):
+                    self.counts.input_tuples += len(batch.ts)
                     self._prepare(turn, self.stamped(turn, batch))
             self._turn = turn + 1 if turn + 1 < len(inputs) else 0
         return taken
@@ -323,6 +385,7 @@ class Join(Lines):
                 buffer = self.inputs[position].buffer
                 buffer.gauge.add(-len(batch), buffer.width)
                 self._prepare(position, batch)
+        self.counts.input_tuples += taken
         if self._by_rows and len(self.rest) > 1:
             self.rest = deque(in_turns(list(self.rest)))
         return taken
@@ -339,6 +402,7 @@ class Join(Lines):
         """Let the rows look, and remember them. `outside` is what holds for those that have not been taken."""
         rest = self.rest
         matcher = self.matcher
+        lows = self._with_rest(outside)
         while rest and self.toil <= MOST_LOOKED:
             rows = rest.popleft()
             done, looked = matcher.match(rows, MOST_LOOKED - self.toil, given)
@@ -346,7 +410,9 @@ class Join(Lines):
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
                 rows = rows.part(0, done)
-            placed = matcher.remember(rows, matcher.bands.floor(rows.position, self._with_rest(outside)))
+            if not self._by_rows:  # those may come in thousands of turns, and most are kept whatever their time
+                lows = self._with_rest(outside)
+            placed = matcher.remember(rows, matcher.bands.floor(rows.position, lows))
             if self._outer and not rows.position:
                 self._newest_outer = max(self._newest_outer, rows.greatest)
                 self._watch(placed)
@@ -491,8 +557,8 @@ class Join(Lines):
             self.order = order
         if alpha is not None:
             self.tempo.alpha = alpha
-        self._turn_to(self.tempo.choose() if self.order == "adaptive" else self.order)
-        self._left = True
+        self._turn_to(self.tempo.choose(self.mode) if self.order == "adaptive" else self.order)
+        self.paced = True
 
     def decide_as(self, other: Operator) -> None:
         assert isinstance(other, Join)
@@ -502,7 +568,7 @@ class Join(Lines):
         if mode != self.mode:
             self.mode = mode
             self.tempo.switched(mode)
-            self._left = True
+            self.paced = True
 
     def measured(self, tuples: int, us: float) -> None:
         self.tempo.measured(tuples, us)
@@ -534,7 +600,10 @@ class Join(Lines):
 
     @property
     def state_tuples(self) -> int:
-        return sum(store.tuples for store in self.matcher.stores) + self.hold.count
+        held = self.hold.count
+        for store in self.matcher.stores:
+            held += store.tuples
+        return held
 
     @property
     def state_bytes(self) -> int:
@@ -547,14 +616,14 @@ class Join(Lines):
         self.rest.clear()
 
     def save(self) -> Any:
-        own = [self.order, self.mode, self._turn, self._left, self._stamps, self._newest_outer]
+        own = [self.order, self.mode, self._turn, self.paced, self._stamps, self._newest_outer]
         waiting = [self.hold.save(), self.pending.save(), [rows.save() for rows in self.rest]]
         return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.tempo.save()]
 
     def restore(self, data: Any) -> None:
         lines, own, (hold, pending, rest), stores, tempo = data
         super().restore(lines)
-        self.order, self.mode, self._turn, self._left, self._stamps, self._newest_outer = own
+        self.order, self.mode, self._turn, self.paced, self._stamps, self._newest_outer = own
         self.hold.restore(hold)
         self.pending.restore(pending)
         self.rest = deque(Incoming.restore(rows) for rows in rest)

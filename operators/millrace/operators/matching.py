@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from millrace.operators.bands import FAR, Bands
-from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, constant_int64
 from millrace.operators.evaluate import compile_columns, compile_predicate
 from millrace.operators.expression import TIME, Column, Expression
 from millrace.operators.segments import (
@@ -23,11 +23,13 @@ from millrace.operators.segments import (
     SOME_TIME_US,
     Found,
     Identify,
+    IdentifyRow,
     Segment,
     Shape,
     Store,
     Strip,
     identity_of,
+    identity_of_row,
 )
 from millrace.operators.spec import Equal, JoinSpec
 from millrace.protocol import Refuse, Schema, Type
@@ -66,6 +68,20 @@ class Step:
     exact: bool
     around: tuple[tuple[int, int, int], ...]
     carry: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class Way(NamedTuple):
+    """How a row that comes by itself is matched and remembered: which columns of its batch are kept and which are its
+    key, how much earlier and later than it a partner may be, where the partners are and where it goes itself."""
+
+    step: Step
+    columns: tuple[int, ...]
+    key: tuple[int, ...]
+    identify: IdentifyRow
+    below: int
+    above: int
+    others: Store
+    own: Store
 
 
 class Incoming:
@@ -203,6 +219,7 @@ class Matcher:
         self.stores = [Store(self._shape(side)) for side in self.sides]
         self._where = None if spec.where is None else compile_predicate(spec.where)
         self.failed: list[tuple[int, str]] = []
+        self._ways = [self._way(position) for position in range(count)]
 
     # -- planning ------------------------------------------------------------------------------------------------------
 
@@ -301,6 +318,72 @@ class Matcher:
             return Incoming(position, strip, unlinked, matched)
         rows = np.flatnonzero(kept)
         return Incoming(position, strip, unlinked, matched).take(rows) if len(rows) else None
+
+    def _way(self, position: int) -> Way | None:
+        """The way of a row by itself, if nothing is to be computed, counted or watched for it."""
+        plain = self._plain[position]
+        (step, *deeper) = self.steps[position]
+        side = self.sides[position]
+        if deeper or plain is None or self._outer or any(self._rows) or side.indexes != [step.own]:
+            return None
+        ((_, below, above),) = step.around
+        identify = identity_of_row([side.types[at] for at in step.own])
+        key = tuple(plain[at] for at in step.own)
+        return Way(step, tuple(plain), key, identify, below, above, self.stores[step.target], self.stores[position])
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether `match_row` may be asked."""
+        return None not in self._ways
+
+    def match_row(self, position: int, batch: Batch, time: int, floor: int, given: list[Batch]) -> int | None:
+        """What `prepare`, `match` and `remember` do together, for the one row of a batch, which has this time, in fewer
+        steps; at how many others it looked, or None, with nothing done, if it takes more than that."""
+        way = self._ways[position]
+        if way is None or batch.valid.count(None) != len(batch.valid):
+            return None
+        step, kept, key_columns, identify, below, above, others, own = way
+        columns = batch.columns
+        key = identify(columns, key_columns)
+        found = others.probe_row(key, time - below, time + above)
+        looked = 0
+        if found is not None:
+            looked = len(found.rows)
+            strip = self._strip(batch, kept)
+            if looked == 1 and self._where is None:
+                self._give_pair(step, position, strip, found, given)
+            elif self._verify(step, {position: strip}, found):
+                self._give(self._bind(step, {position: strip}, found), found.rows, given)
+        if time >= floor and not own.put_row(time, batch.arrival.item(0), columns, kept, key):
+            own.put(self._strip(batch, kept), time, time, [np.array((key,), np.int64)])
+        return looked
+
+    def _give_pair(self, step: Step, position: int, row: Strip, found: Found, given: list[Batch]) -> None:
+        """What `_verify`, `_bind` and `_give` do, for one row and the one that it found."""
+        ((segment, slots),) = found.parts
+        slot = slots.item(0)
+        if not step.exact:
+            for check in step.checks:
+                if segment.columns[check.column][slot] != row.columns[check.bound_column][0]:
+                    return
+        ts = constant_int64(max(row.ts.item(0), segment.ts.item(slot)), 1)
+        arrival = constant_int64(max(row.arrival.item(0), segment.arrival.item(slot)), 1)
+        columns: list[Values] = []
+        valid: list[Bools | None] = []
+        for one, at in self._picked:
+            if one == position:
+                columns.append(row.ts if at == TIME else row.columns[at])
+                valid.append(None)
+            else:
+                mask = None if at == TIME else segment.valid[at]
+                columns.append((segment.ts if at == TIME else segment.columns[at])[slots])
+                valid.append(None if mask is None else mask[slots])
+        given.append(Batch(self.output, ts, columns, valid, arrival))
+
+    @staticmethod
+    def _strip(batch: Batch, columns: Sequence[int]) -> Strip:
+        """A batch without nulls, with these columns."""
+        return Strip(batch.ts, batch.arrival, [batch.columns[at] for at in columns], (None,) * len(columns))
 
     def _watches(self, position: int) -> bool:
         """Whether it is to be known which rows of an input have matched."""

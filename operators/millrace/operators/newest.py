@@ -7,7 +7,7 @@ result is an update stream. Windows of different keys end in any order, so it is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.operator import Moment
 from millrace.operators.prone import Prone
 from millrace.operators.queues.reader import QueueReader
-from millrace.operators.queues.windows import Done, Key, WindowQueue
+from millrace.operators.queues.windows import Done, Key, WindowQueue, keys_of
 from millrace.operators.spec import AggregateSpec, TimeWindow
 
 UNTOUCHED = -(2**63)
@@ -44,7 +44,7 @@ class NewestWindowAggregate(Prone):
     """
 
     kind: ClassVar[str] = "aggregate"
-    paced: ClassVar[bool] = True
+    paced = True
     bends: ClassVar[bool] = True
 
     def __init__(
@@ -142,7 +142,7 @@ class NewestWindowAggregate(Prone):
         if batch is not None:
             self.counts.input_tuples += len(batch)
             slots = np.empty(len(batch), np.int64)
-            for row, (key, mark) in enumerate(zip(self._keys(batch), marks.tolist(), strict=True)):
+            for row, (key, mark) in enumerate(zip(keys_of(batch, self._reader.edge.key), marks.tolist(), strict=True)):
                 while ahead is not None and ahead.rows <= row:
                     self._close(ahead, over)
                     ahead = next(ends, None)
@@ -156,16 +156,6 @@ class NewestWindowAggregate(Prone):
         given = self._rows(over) if over else None
         self._release([one.slot for one in over])
         return given
-
-    def _keys(self, batch: Batch) -> Iterator[Key]:
-        """The key of each row, as the queue has it."""
-        columns: list[list[Any]] = []
-        for at in self._reader.edge.key:
-            values, mask = batch.columns[at].tolist(), batch.valid[at]
-            if mask is not None:
-                values = [value if there else None for value, there in zip(values, mask.tolist(), strict=True)]
-            columns.append(values)
-        return zip(*columns, strict=True) if columns else iter([()] * len(batch))
 
     def _slot(self) -> int:
         if not self.free:

@@ -56,7 +56,7 @@ class Operator(ABC):
 
     kind: ClassVar[str]
     waits: ClassVar[bool] = False
-    paced: ClassVar[bool] = False
+    paced: bool = False
     bends: ClassVar[bool] = False
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
@@ -152,7 +152,8 @@ class Operator(ABC):
 
 
 class RowWise(Operator):
-    """An operator that turns each tuple of its one input into at most one, at the same time. Keeps any order."""
+    """An operator that turns each tuple of its one input into one or none, or into its copies, at the same time. Keeps
+    any order."""
 
     @abstractmethod
     def compute(self, batch: Batch) -> Batch:

@@ -70,8 +70,12 @@ class Prone(Operator):
 
     def empty_input(self) -> int:
         """The input whose promise is least: it is the one that holds the others back."""
-        promises = [reader.promise for reader in self.inputs]
-        return promises.index(min(promises))
+        least = at = 0
+        for position, reader in enumerate(self.inputs):
+            promise = reader.promise
+            if promise < least or not position:
+                least, at = promise, position
+        return at
 
     def held_tuples(self) -> int:
         """Tuples that it took from its arcs and still keeps in line."""
@@ -105,7 +109,7 @@ class Prone(Operator):
     def clock_idle(self, now_us: int) -> None:
         """Account for idle-waiting at the boundary of a step: per input, the time in which it held tuples back."""
         holding = self.idle()
-        if not holding and all(since is None for since in self.idle_since):
+        if not holding and self.idle_since.count(None) == len(self.idle_since):
             return
         for position, since in enumerate(self.idle_since):
             if since is not None:

@@ -48,6 +48,8 @@ NONE_UNLINKED: Final = np.empty(0, np.uint8)
 
 # Keys as 64-bit identities: from their columns, and how many rows those have.
 Identify = Callable[[Sequence[Values], int], Int64s]
+# The same of the first row alone, from all its columns and which of them are the key.
+IdentifyRow = Callable[[tuple[Values, ...], tuple[int, ...]], int]
 
 
 def bits(type: Type, values: Values) -> Int64s:
@@ -83,6 +85,16 @@ def identity_of(types: Sequence[Type]) -> tuple[Identify, bool]:
         return states
 
     return identify, False
+
+
+def identity_of_row(types: Sequence[Type]) -> IdentifyRow:
+    """The same for one row at a time."""
+    if not types:
+        return lambda columns, key: 0
+    if all(DTYPES[type] == np.int64 for type in types):
+        return joining.fold_row if len(types) > 1 else lambda columns, key: columns[key[0]].item(0)
+    identify, _ = identity_of(types)
+    return lambda columns, key: identify([columns[at] for at in key], 1).item(0)
 
 
 class Strip:
@@ -139,6 +151,7 @@ class Segment:
     number    of the segment, and `first_row` that of its first row in its store
     shift     its buckets are 2 ** shift microseconds
     least     the least time in it, `greatest` the greatest
+    masked    whether there may be nulls
     unlinked  which rows can never match (they are kept for their own sake), None while there are none
     """
 
@@ -147,11 +160,13 @@ class Segment:
         "columns",
         "count",
         "end",
+        "finders",
         "first_row",
         "greatest",
         "keys",
         "least",
         "links",
+        "masked",
         "matched",
         "number",
         "room",
@@ -177,10 +192,12 @@ class Segment:
         self.keys = [np.empty(0, np.int64) for _ in shape.indexes]
         self.columns: list[Values] = [np.empty(0, DTYPES[type]) for type in shape.types]
         self.valid: list[Bools | None] = [None] * len(shape.types)
+        self.masked = False
         self.unlinked: Values | None = None
         self.matched: Bools | None = np.zeros(0, np.bool_) if shape.watched else None
         self.tables: list[Values] = []
         self.links: list[Values] = []
+        self.finders: list[joining.Finder] = []
         self.reserve(room)
 
     def reserve(self, room: int) -> None:
@@ -199,6 +216,10 @@ class Segment:
         # Twice as many places as tuples: most chains have one tuple.
         self.tables = [np.zeros(2 * room, np.int32) for _ in self.keys]
         self.links = [np.empty(room, np.int32) for _ in self.keys]
+        self.finders = [
+            joining.Finder(keys, self.ts, table, links, self.shift)
+            for keys, table, links in zip(self.keys, self.tables, self.links, strict=True)
+        ]
         self._link(0)
 
     def _longer(self, array: Values, room: int) -> Values:
@@ -222,21 +243,12 @@ class Segment:
             self.least = least
         if greatest > self.greatest:
             self.greatest = greatest
-        if stop - start == 1:
-            # One row costs half as much by itself as in slices of one.
-            self.ts[start] = rows.ts[0]
-            self.arrival[start] = rows.arrival[0]
-            for own, theirs in zip(self.keys, keys):  # noqa: B905 (checked when the store was made)
-                own[start] = theirs[0]
-            for own, theirs in zip(self.columns, rows.columns):  # noqa: B905
-                own[start] = theirs[0]
-        else:
-            self.ts[start:stop] = rows.ts
-            self.arrival[start:stop] = rows.arrival
-            for own, theirs in zip(self.keys, keys, strict=True):
-                own[start:stop] = theirs
-            for own, theirs in zip(self.columns, rows.columns, strict=True):
-                own[start:stop] = theirs
+        self.ts[start:stop] = rows.ts
+        self.arrival[start:stop] = rows.arrival
+        for own, theirs in zip(self.keys, keys, strict=True):
+            own[start:stop] = theirs
+        for own, theirs in zip(self.columns, rows.columns, strict=True):
+            own[start:stop] = theirs
         for at, mask in enumerate(rows.valid):
             if mask is not None or self.valid[at] is not None:
                 self._append_mask(at, mask, start, stop)
@@ -252,6 +264,7 @@ class Segment:
         own = self.valid[at]
         if own is None:
             own = self.valid[at] = np.ones(self.room, np.bool_)
+            self.masked = True
         own[start:stop] = True if mask is None else mask
 
     def strip(self, slots: Int64s) -> Strip:
@@ -368,6 +381,7 @@ class Store:
         self.rows = 0
         self._numbers = 0
         self._pairs = np.empty((2, FEW_PAIRS), np.int64)
+        self._slots = np.empty(FEW_PAIRS, np.int64)
         self.identify = [identity_of([shape.types[at] for at in columns])[0] for columns in shape.indexes]
 
     # -- putting -------------------------------------------------------------------------------------------------------
@@ -393,6 +407,29 @@ class Store:
         if last is None or last.count >= max(TOGETHER, self.shape.newest):
             last = self._open_at(len(self.segments), -FAR, FAR, len(rows.ts))
         return [self._append(last, rows, least, greatest, keys, unlinked, matched)]
+
+    def put_row(self, time: int, arrival: int, columns: Sequence[Values], kept: Sequence[int], key: int) -> bool:
+        """Add a row, the first of those columns that are kept, if the last segment is its own and has room. None of its
+        columns is null, and there is one index."""
+        segments = self.segments
+        if not segments:
+            return False
+        last = segments[-1]
+        slot = last.count
+        if not (last.start <= time < last.end and slot < last.room) or last.masked:
+            return False
+        last.count = slot + 1
+        if time < last.least:
+            last.least = time
+        if time > last.greatest:
+            last.greatest = time
+        last.arrival[slot] = arrival
+        for column, at in zip(last.columns, kept):  # noqa: B905 (both are the shape's)
+            column[slot] = columns[at][0]
+        last.finders[0].put(slot, key, time)
+        self.tuples += 1
+        self.rows += 1
+        return True
 
     def _sealed(self, segment: Segment, least: int, count: int) -> bool:
         """End a segment that is full and large before rows that are all later."""
@@ -537,6 +574,23 @@ class Store:
         parts = [(segment, pairs[1, first:last]) for segment, first, last in spans]
         pieces = [pairs[0, first:last] for _, first, last in spans]
         return Found(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), parts, stop)
+
+    def probe_row(self, key: int, begin: int, end: int) -> Found | None:
+        """The tuples of a key in [begin, end], by the only index, as pairs of row 0."""
+        slots = self._slots
+        while True:
+            count = 0
+            spans = []
+            for segment in self.segments:
+                first = count
+                count = segment.finders[0].find(key, begin, end, segment.least, segment.greatest, slots, first)
+                if count != first:
+                    if count < 0:
+                        break
+                    spans.append((segment, slots[first:count]))
+            if count >= 0:
+                return Found(np.zeros(count, np.int64), spans, 1) if count else None
+            slots = self._slots = np.empty(2 * len(slots), np.int64)
 
     def _look(
         self, index: int, keys: Int64s, low: Int64s, high: Int64s | None, below: int, above: int, start: int, stop: int

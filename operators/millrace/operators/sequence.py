@@ -318,6 +318,8 @@ class Absence(FollowedBy):
     idle-waiting: the time is simply not over. The output is in order of time; at equal times in A's order of arrival.
     """
 
+    paced = True
+
     def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, spec, inputs, output, moment)
         assert spec.within_us is not None, f"{name}: an absence needs within_us"

@@ -31,6 +31,7 @@ class Clocking:
     disorder_us: int = 0
     by_tuples: bool = True
     ahead_us: int | None = None
+    history: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,17 @@ class Refused:
     broken: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Tuples as history keeps them: all that were taken in, in the order of their arrival, with the times that they
+    have (when they came, if the stream gives them none), which of them were late (None: none), and the mark that each
+    one met."""
+
+    batch: Batch
+    late: Bools | None
+    marks: Int64s
+
+
 class Source(Operator):
     """The source node of a stream.
 
@@ -50,7 +62,9 @@ class Source(Operator):
 
     mark     no later tuple is on time below it; the least over the feeds, and never going back
     newest   the newest time taken in so far; `last_us` is when the last tuple came
+    late_by_max_us   how far below the mark the latest of the late tuples was
     arcs     where a promise that comes without tuples goes, past the operators that do not need it
+    judged   what the last arrival came to, for the history of streams that have one
     """
 
     kind: ClassVar[str] = "source"
@@ -64,7 +78,8 @@ class Source(Operator):
         self.last_us = NO_TIME
         self.feeds = Feeds()
         self.arcs: tuple[Arc, ...] = ()
-        self.late = self.broken = self.far = 0
+        self.judged: Judged | None = None
+        self.late = self.broken = self.far = self.late_by_max_us = 0
         self.punctuations = dict.fromkeys(CAUSES, 0)
         if clocking.timestamps == "latent":
             output.promise = ANY_TIME
@@ -105,7 +120,7 @@ class Source(Operator):
 
         Returns those that were late, and those too far in the future to be believed.
         """
-        feed = self.feeds.get(feed_name) or self.open(feed_name)
+        feed = self.feeds.by_name.get(feed_name) or self.open(feed_name)
         count = len(batch.ts)
         self.last_us = now_us
         feed.tuples += count
@@ -118,6 +133,9 @@ class Source(Operator):
         if self.mark == END_OF_TIME:
             return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count))), None
         stamp = NO_TIME if timestamps == "latent" else max(now_us, self.mark)
+        if self.clocking.history:
+            times = constant_int64(now_us if timestamps == "latent" else stamp, count)
+            self.judged = Judged(batch.arrived(now_us, times), None, constant_int64(self.mark, count))
         self._queue(batch.arrived(now_us, constant_int64(stamp, count)), stamp)
         if timestamps == "internal":
             self._raise_mark(stamp, "tuple")
@@ -128,11 +146,15 @@ class Source(Operator):
         count = len(batch)
         feed.late += count
         self.late += count
-        return Refused(batch, constant_int64(END_OF_TIME, count))
+        marks = constant_int64(END_OF_TIME, count)
+        if self.clocking.history:
+            times = constant_int64(int(batch.arrival[0]), count)
+            self.judged = Judged(batch.arrived(int(batch.arrival[0]), times), np.ones(count, np.bool_), marks)
+        return Refused(batch, marks)
 
     def _judge(self, feed: Feed, batch: Batch, now_us: int, heard_us: int) -> tuple[Refused | None, Refused | None]:
         far = None
-        newest = int(batch.ts[-1])
+        newest: int = batch.ts.item(-1)
         rising = len(batch.ts) == 1 or not (batch.ts[1:] < batch.ts[:-1]).any()
         if not rising:
             newest = int(batch.ts.max())
@@ -141,8 +163,11 @@ class Source(Operator):
             if not len(batch.ts):
                 return None, far
             newest = int(batch.ts.max())
+        if self.clocking.history:
+            marks = self._marks_met(feed, batch.ts)
+            self.judged = Judged(batch, batch.ts < marks, marks)
         late = None
-        if not (rising and batch.ts[0] >= self.mark):
+        if not (rising and batch.ts.item(0) >= self.mark):
             late, batch = self._late(feed, batch)
         if len(batch.ts):
             self._queue(batch, newest)
@@ -152,7 +177,9 @@ class Source(Operator):
                 if feed.held_since is not None:
                     feed.held_since = heard_us
             if self.clocking.by_tuples:
-                self.promise(feed, max(newest - self.clocking.disorder_us, BEGINNING), "tuple")
+                bound = max(newest - self.clocking.disorder_us, BEGINNING)
+                if bound > feed.mark:
+                    self.promise(feed, bound, "tuple")
         return late, far
 
     def _late(self, feed: Feed, batch: Batch) -> tuple[Refused | None, Batch]:
@@ -165,6 +192,7 @@ class Source(Operator):
         feed.late += len(late.batch)
         feed.broken += broken
         self.late += len(late.batch)
+        self.late_by_max_us = max(self.late_by_max_us, int((late.marks - late.batch.ts).max()))
         self.broken += broken
         return late, batch.take(~below)
 
@@ -231,10 +259,11 @@ class Source(Operator):
         return self.output.promise
 
     def save(self) -> list[Any]:
-        counts = [self.late, self.broken, self.far, list(self.punctuations.values())]
+        counts = [self.late, self.broken, self.far, self.late_by_max_us, list(self.punctuations.values())]
         return [self.mark, self.newest, self.last_us, self.feeds.save(), counts]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.mark, self.newest, self.last_us, feeds, (self.late, self.broken, self.far, punctuations) = data
+        self.mark, self.newest, self.last_us, feeds, counts = data
+        self.late, self.broken, self.far, self.late_by_max_us, punctuations = counts
         self.feeds.restore(feeds)
         self.punctuations = dict(zip(CAUSES, punctuations, strict=True))

@@ -6,7 +6,8 @@ and the fastest input. Rates are counted in event time. Costs come from the driv
 replay decides the same.
 
 The paper compares at every tuple. Here rates and costs are those of the last one or two periods, and the comparison is
-made at the end of each: a rate near the border does not make the join change its way at every tuple.
+made at the end of each: a rate near the border does not make the join change its way at every tuple. And what has gone
+over at alpha goes back below BACK * alpha only: what is measured near the border scatters to both sides of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ Mode = Literal["sync", "filter"]
 # A period is as long as the window, within these bounds: long enough to count, short enough to follow.
 SHORTEST_US: Final = 1_000_000
 LONGEST_US: Final = 60_000_000
+# The part of alpha below which a join goes back to Sync-Filter. At a tuple a second and a window of a minute, the rate
+# of two periods scatters by a tenth; twice that lies outside.
+BACK: Final = 0.8
 # The last switches that are remembered with their numbers.
 REMEMBERED: Final = 16
 
@@ -82,6 +86,16 @@ class Tempo:
                 self._first_us = self._now.begun_us = least
             self.newest = greatest
 
+    def took_row(self, position: int, time: int) -> bool:
+        """`took`, of one tuple, and whether `turned` has something to do."""
+        now = self._now
+        now.counts[position] += 1
+        if time > self.newest:
+            if self.newest == BEGINNING:
+                self._first_us = now.begun_us = time
+            self.newest = time
+        return self.newest - now.begun_us >= self._period_us
+
     def measured(self, tuples: int, us: float) -> None:
         """Executions that took so many tuples cost so much."""
         self._now.measured += tuples
@@ -130,8 +144,10 @@ class Tempo:
         rates = self.rates()
         return self.cost_us() / 1e6 * self.window_s * min(rates) * max(rates)
 
-    def choose(self) -> Mode:
-        return "filter" if self.value() >= self.alpha else "sync"
+    def choose(self, mode: str) -> Mode:
+        """The way to go on with, for a join that goes this way now."""
+        border = BACK * self.alpha if mode == "filter" else self.alpha
+        return "filter" if self.value() >= border else "sync"
 
     def switched(self, mode: str) -> None:
         """Remember a switch with what caused it. Before the first tuple nothing turns: it begins so."""

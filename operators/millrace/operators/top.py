@@ -16,14 +16,13 @@ from millrace.operators.batch import BEGINNING, FILLERS, Batch, Bools, Int64s, V
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import compile_columns, without
 from millrace.operators.kernels import accumulating
+from millrace.operators.numbers import Column, Numbers
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
 from millrace.operators.spec import Rank, TopSpec
 from millrace.operators.updates import (
-    Column,
     Members,
     Newest,
-    Numbers,
     OrderedStateful,
     State,
     Stateful,
@@ -433,7 +432,7 @@ class FinalTop(Prone):
     """
 
     kind: ClassVar[str] = "top"
-    paced: ClassVar[bool] = True
+    paced = True
 
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)

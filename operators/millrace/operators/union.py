@@ -10,8 +10,9 @@ import numpy as np
 from millrace.operators.batch import ANY_TIME, BEGINNING, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.kernels import replacing
+from millrace.operators.numbers import Numbers
 from millrace.operators.operator import Moment, Operator
-from millrace.operators.updates import Numbers, grown
+from millrace.operators.updates import grown
 from millrace.operators.waiting import Merging
 from millrace.protocol import Schema
 

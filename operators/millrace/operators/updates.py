@@ -16,13 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from millrace.operators.batch import BEGINNING, DTYPES, FILLERS, Batch, Bools, Int64s, Values
-from millrace.operators.groups import Keys
 from millrace.operators.kernels import grouping, replacing
+from millrace.operators.numbers import Column, Numbers
 from millrace.operators.operator import Operator
 from millrace.operators.waiting import Merging
-from millrace.protocol import Field, Schema, Type
+from millrace.protocol import Schema, Type
 
-Column = tuple[Values, Bools | None]
 Emit = Literal["latest", "every"]
 # Arrays by slot begin with room for so many.
 SMALLEST = 16
@@ -56,49 +55,6 @@ def last_of_each(slots: Int64s) -> Int64s:
     """Where each slot stands last, in the order of those places."""
     _, back = np.unique(slots[::-1], return_index=True)
     return np.sort(len(slots) - 1 - back)
-
-
-def keys_for(fields: Sequence[Field]) -> Keys:
-    """A set of rows of these fields, numbered."""
-    coded = (Type.TEXT, Type.BYTES)
-    return Keys(
-        [field.type for field in fields],
-        [at for at, field in enumerate(fields) if field.nullable and field.type not in coded],
-    )
-
-
-class Numbers:
-    """Numbers for keys; the empty key is number 0."""
-
-    def __init__(self, fields: Sequence[Field]) -> None:
-        self._keys = keys_for(fields) if fields else None
-        self._one = 0
-
-    @property
-    def count(self) -> int:
-        return self._one if self._keys is None else self._keys.count
-
-    def find(self, columns: Sequence[Values], valid: Sequence[Bools | None], rows: int) -> Int64s:
-        if self._keys is None:
-            self._one = max(self._one, min(rows, 1))
-            return np.zeros(rows, np.int64)
-        return self._keys.find(columns, valid) if rows else np.zeros(0, np.int64)
-
-    def columns(self, slots: Int64s) -> list[Column]:
-        return [] if self._keys is None else self._keys.decode_at(slots)
-
-    @property
-    def nbytes(self) -> int:
-        return 0 if self._keys is None else self._keys.nbytes
-
-    def save(self) -> Any:
-        return self._one if self._keys is None else self._keys.save()
-
-    def restore(self, data: Any) -> None:
-        if self._keys is None:
-            self._one = data
-        else:
-            self._keys.restore(data)
 
 
 class Newest:

@@ -12,8 +12,9 @@ import numpy as np
 
 from millrace.operators.batch import Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.evaluate import compile_columns, compile_predicate
+from millrace.operators.evaluate import compile_columns
 from millrace.operators.operator import RowWise
+from millrace.operators.places import Places
 from millrace.operators.spec import RowWindow, TimeWindow, WindowSpec
 
 
@@ -78,11 +79,8 @@ class RowWindowing(Windowing):
     ) -> None:
         assert isinstance(spec.window, RowWindow)
         reader = inputs[0]
-        # Positions count tuples from before the query's beginning too: they are left out here, not by the reader.
-        self._since_us = reader.since_us
-        reader.since_us = None
+        self._places = Places(reader, spec.where, self.failed)
         super().__init__(name, spec, inputs, output, None if since is None else reader.taken)
-        self._where = None if spec.where is None else compile_predicate(spec.where)
         self._columns = None if spec.columns is None else compile_columns([column for _, column in spec.columns])
         self.place = reader.taken
 
@@ -91,16 +89,7 @@ class RowWindowing(Windowing):
         return super().execute(limit)
 
     def compute(self, batch: Batch) -> Batch:
-        places: Int64s = np.arange(self.place, self.place + len(batch))
-        kept = None if self._since_us is None else batch.ts >= self._since_us
-        if self._where is not None:
-            passing, errors = self._where(batch)
-            if errors is not None:
-                self.failed(int(errors.rows.sum()), errors.reason)
-            if passing is not None:
-                kept = passing if kept is None else kept & passing
-        if kept is not None:
-            batch, places = batch.take(kept), places[kept]
+        batch, places = self._places.of(batch, self.place)
         if self._columns is not None:
             columns, valid, errors = self._columns(batch)
             batch = Batch(batch.schema, batch.ts, columns, valid, batch.arrival)
@@ -110,8 +99,8 @@ class RowWindowing(Windowing):
         return self._windowed(batch, places)
 
     def save(self) -> Any:
-        return [super().save(), self._since_us]
+        return [super().save(), self._places.since_us]
 
     def restore(self, data: Any) -> None:
-        saved, self._since_us = data
+        saved, self._places.since_us = data
         super().restore(saved)

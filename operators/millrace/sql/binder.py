@@ -15,9 +15,9 @@ from millrace.operators import expression as e
 from millrace.operators.aggregates import AGGREGATES, Aggregate
 from millrace.operators.functions import LIBRARY, Library
 from millrace.operators.functions.casts import CASTS
-from millrace.operators.functions.library import Readings
 from millrace.operators.intervals import parse_interval
 from millrace.operators.queues.edge import APPEND, EdgeSpec
+from millrace.operators.signatures import Readings
 from millrace.operators.spec import AggregateCall, RowWindow
 from millrace.protocol import GONE, MAX_INT64, MIN_INT64, MillraceError, Refuse, Schema, Type
 from millrace.protocol.timestamps import parse_timestamp

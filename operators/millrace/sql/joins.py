@@ -172,6 +172,13 @@ class FromPlanner:
         if join.kind == "cross" and join.condition is not None:
             raise self.planner.error(join.condition, "a CROSS JOIN has no ON: write JOIN, or test it in WHERE")
         if join.kind != "cross" and join.condition is None:
+            alias = _last_alias(join.left)
+            if alias is not None and alias.text == "natural":
+                raise self.planner.error(
+                    alias,
+                    "there is no NATURAL JOIN: columns that two tables happen to share may mean different things; "
+                    "write JOIN ... ON a.k = b.k",
+                )
             raise self.planner.error(
                 join.right, "say what is joined: JOIN ... ON a.k = b.k, or ON TRUE for every pair of rows"
             )
@@ -479,3 +486,14 @@ def _alias(table: s.TablePrimary) -> str | None:
         case s.ColumnRef(name=name):
             return name.text
     return None
+
+
+def _last_alias(table: s.Table) -> s.Name | None:
+    """The alias before the word JOIN: NATURAL is no word of ours, and is taken for one."""
+    match table:
+        case s.TablePrimary():
+            return table.alias
+        case s.Join() | s.Followed():
+            return table.right.alias
+        case _:
+            return None

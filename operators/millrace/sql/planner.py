@@ -6,7 +6,7 @@ Planning changes nothing. A statement is planned in a catalog and refused whole,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -44,6 +44,8 @@ from millrace.sql.rewriting import changed, renamed_input, renaming, widening, w
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
+# Names that an answer lists where none is near what was written.
+_NAMES_SHOWN: Final = 5
 
 
 def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Library = LIBRARY) -> Planned:
@@ -196,6 +198,13 @@ def _add_column(
 ) -> AlterStatement:
     sql, name = statement.text, body.name.text
     before = _altered(statement, body.name, catalog)
+    if before.history:
+        raise SqlError(
+            sql,
+            body.field.span.start,
+            f"the history of {name} has the columns that it has now, in one form for all its files: turn it off first, "
+            f"ALTER STREAM {name} SET (history = false)",
+        )
     added = _new_field(statement, body, before)
     after = replace(before.with_fields([added]), sql=with_column(before.sql, _slice(sql, body.field)))
     queries, stuck = widening(before, after, added.name, catalog, library)
@@ -327,11 +336,21 @@ def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -
     known: Mapping[str, Any] = {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}[body.kind]
     at = body.name.span.start
     if name not in known:
-        raise SqlError(statement.text, at, f"there is no {body.kind} called {name}{did_you_mean(name, known)}")
+        hint = did_you_mean(name, known) or _there_are(body.kind, known)
+        raise SqlError(statement.text, at, f"there is no {body.kind} called {name}{hint}")
     users = [] if body.kind == "sink" else _users(catalog, body.kind, name)
     if users:
         raise SqlError(statement.text, at, f"{name} is still read by {', '.join(users)}: drop that first")
     return DropStatement(body.kind, name)
+
+
+def _there_are(kind: str, known: Iterable[str]) -> str:
+    """Where no name is near: some of those that are there."""
+    names = list(known)
+    if not names:
+        return f"; there is no {kind} at all"
+    more = ", ..." if len(names) > _NAMES_SHOWN else ""
+    return f"; there are {', '.join(names[:_NAMES_SHOWN])}{more}" if len(names) > 1 else f"; there is {names[0]}"
 
 
 def _users(catalog: Catalog, kind: str, name: str) -> list[str]:

@@ -136,19 +136,22 @@ def bounded(
         else:
             most = found if most is None else min(most, found)
     if most is None:
-        raise unbounded(planner, ranking)
+        raise unbounded(planner, ranking, said=where is not None)
     if most < 1:
         assert where is not None
         raise planner.error(where, "this bounds ROW_NUMBER() below 1, and numbers begin at 1: nothing would ever come")
     return _with_most(planner, relation, ranking, most, name is not None), rest
 
 
-def unbounded(planner: QueryPlanner, ranking: Ranking) -> Exception:
-    return planner.error(
-        ranking.place,
+def unbounded(planner: QueryPlanner, ranking: Ranking, *, said: bool = False) -> Exception:
+    """`said`: there is a condition, which does not bound it."""
+    text = (
         "ROW_NUMBER() of all rows would have to change with every row that comes: bound it, QUALIFY ROW_NUMBER() OVER "
-        "(...) <= 10, or as r in a query in parentheses and WHERE r <= 10 around it",
+        "(...) <= 10, or as r in a query in parentheses and WHERE r <= 10 around it"
     )
+    if said:
+        text += "; the condition here gives no upper bound that is a whole number, as <= 10, < 11 and = 1 do"
+    return planner.error(ranking.place, text)
 
 
 def _with_most(planner: QueryPlanner, relation: Relation, ranking: Ranking, most: int, selected: bool) -> Relation:

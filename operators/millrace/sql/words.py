@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
@@ -52,6 +52,8 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
         at = error.token.start_pos or 0
         if text.startswith("/*", at):
             return SqlError(text, at, "this comment is never closed: expected */")
+        for hint in _hints(text, at):
+            return SqlError(text, at, hint)
         sentence = _sentence(str(error.token), error.accepts or ())
         return SqlError(text, at, sentence if "did you mean" in sentence else sentence + _misspelt_before(text[:at]))
     if isinstance(error, UnexpectedEOF):
@@ -63,6 +65,18 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
             return SqlError(text, at, f"this quote is never closed: expected another {letter}")
         return SqlError(text, at, f"expected {_expected(error.allowed or ())}, got {_word_at(text, at)}")
     return SqlError(text, at, "this is no SQL that Millrace knows")
+
+
+def _hints(text: str, at: int) -> Iterator[str]:
+    """What was probably meant where SQL of other systems, or a command, was written."""
+    before, word = text[:at], _word_at(text, at)
+    if word.upper() == "USING" and re.search(r"\bJOIN\b", before, re.IGNORECASE):
+        yield "there is no USING: write ON and the equality of the columns, such as ON a.k = b.k"
+    if re.search(r"\bEXPLAIN\s+\Z", before, re.IGNORECASE) and re.fullmatch(r"\w+", word):
+        yield (
+            f"EXPLAIN shows the plan of a SELECT that is written behind it; for a query that runs, type "
+            f"`millrace explain {word}` (with --analyze what it does), or EXPLAIN ANALYZE {word}"
+        )
 
 
 def _misspelt_before(text: str) -> str:

@@ -24,7 +24,7 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "query": ("name", "state", "order", "rows", "subscribers", "component"),
     "sink": ("name", "query", "type", "state", "delivered", "held", "dropped"),
     "component": ("name", "strategy", "weight", "steps", "queued", "ready"),
-    "operator": ("name", "kind", "component", "input_tuples", "output_tuples", "executions", "blocked"),
+    "operator": ("name", "kind", "component", "input_tuples", "output_tuples", "executions", "blocked", "inserted"),
 }
 PLURALS: Final = {
     "stream": "streams",
@@ -42,6 +42,13 @@ HELP: Final = {
 }
 
 
+EXAMPLES: Final = {
+    "insert": "For example: millrace operator insert q.join1 --input 0 --where 'mod(src, 10) = 0', or --sample 0.1",
+    "remove": "For example: millrace operator remove q.select2",
+    "replace": "For example: millrace operator replace q.select2 --where 'mod(src, 100) = 0'",
+}
+
+
 def groups() -> dict[str, typer.Typer]:
     """`stream`, `query`, `sink`, `component`, `operator`: each with list and show."""
     made = {kind: _group(kind) for kind in COLUMNS}
@@ -52,8 +59,12 @@ def groups() -> dict[str, typer.Typer]:
     made["query"].command("unshare")(linked(query_unshare))
     made["query"].command("order")(linked(query_order))
     made["stream"].command("drop")(linked(_drop("stream")))
+    made["stream"].command("archive")(linked(stream_archive))
     made["sink"].command("drop")(linked(_drop("sink")))
     made["operator"].command("queue")(linked(operator_queue))
+    made["operator"].command("insert", epilog=EXAMPLES["insert"])(linked(operator_insert))
+    made["operator"].command("remove", epilog=EXAMPLES["remove"])(linked(operator_remove))
+    made["operator"].command("replace", epilog=EXAMPLES["replace"])(linked(operator_replace))
     made["component"].command("table")(linked(component_table))
     made["component"].command("weight")(linked(component_weight))
     made["strategy"] = typer.Typer(help="Which operator runs next.", no_args_is_help=True)
@@ -313,6 +324,74 @@ def operator_queue(
     _done(link, answer, f"input {position} of {name} has a queue of kind {kind.value} now{lost}")
 
 
+# -- operators put in and taken out ------------------------------------------------------------------------------------
+
+Where = Annotated[str | None, typer.Option(metavar="CONDITION", help="Rows for which this is true go on.")]
+Share = Annotated[float | None, typer.Option("--sample", help="This share of the rows goes on, drawn by chance.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="With --sample: what the lots are drawn from.")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Show what would become of the graph, change nothing.")]
+
+
+def operator_insert(
+    link: Link,
+    name: Name,
+    position: Annotated[int, typer.Option("--input", min=0, help="In front of which of its inputs, from 0.")] = 0,
+    where: Where = None,
+    sample: Share = None,
+    seed: Seed = None,
+    called: Annotated[str | None, typer.Option("--name", help="Its name; without one, the query's next.")] = None,
+    plan: PlanOnly = False,
+) -> None:
+    """Put an operator in front of an input while it runs, for what SQL does not say.
+
+    What waits before the input stays, what comes from now on goes through the operator, until the query is replaced.
+    """
+    body = {**_rows(where, sample, seed, plan), "input": position, "name": called}
+    answer = link.post(f"operators/{segment(name)}/insert", body)
+    _edited(
+        link,
+        answer,
+        lambda: f"{answer['operator']} is in front of {name}, input {position}, until its query is replaced",
+    )
+
+
+def operator_remove(link: Link, name: Name, plan: PlanOnly = False) -> None:
+    """Take out an operator that only leaves rows out: one that was put in, or a select. What waits for it goes on."""
+    answer = link.delete(f"operators/{segment(name)}" + ("?dry_run=true" if plan else ""))
+    _edited(link, answer, lambda: f"{name} is gone, until its query is replaced")
+
+
+def operator_replace(
+    link: Link, name: Name, where: Where = None, sample: Share = None, seed: Seed = None, plan: PlanOnly = False
+) -> None:
+    """Let an operator that leaves rows out leave out others, until its query is replaced."""
+    answer = link.put(f"operators/{segment(name)}", _rows(where, sample, seed, plan))
+    _edited(
+        link,
+        answer,
+        lambda: (
+            f"{name} lets other rows through now"
+            + (f"; it forgot {answer['forgotten']} tuples" if answer["forgotten"] else "")
+        ),
+    )
+
+
+def _rows(where: str | None, sample: float | None, seed: int | None, plan: bool) -> dict[str, Any]:
+    if (where is None) == (sample is None):
+        raise typer.BadParameter("say which rows go on: give --where or --sample", param_hint="--where")
+    if sample is not None and not 0 < sample < 1:
+        raise typer.BadParameter(f"expected a share between 0 and 1, got {sample:g}", param_hint="--sample")
+    return {"where": where, "sample": sample, "seed": seed, "dry_run": plan}
+
+
+def _edited(link: Link, answer: Mapping[str, Any], text: Callable[[], str]) -> None:
+    """What was done, or what a plan shows."""
+    if answer["dry_run"] and not link.as_json:
+        planned.show_plan(answer["plan"])
+    else:
+        _done(link, answer, "" if answer["dry_run"] else text())
+
+
 def stream_show(
     link: Link,
     name: Name,
@@ -341,6 +420,15 @@ def stream_show(
         if queue["worst"]:
             rows = [[_key_words(one["key"]), _milliseconds(one["stale_us"])] for one in queue["worst"]]
             show.table(("key", "stale for"), rows)
+
+
+def stream_archive(link: Link, name: Name) -> None:
+    """Have all that has come in so far in whole files of the stream's history, and show how far it reaches."""
+    answer = link.post(f"streams/{segment(name)}/archive", {})
+    if link.as_json:
+        show.as_json(answer)
+    else:
+        show.details(answer["archive"])
 
 
 def _key_words(key: Mapping[str, Any]) -> str:

@@ -69,7 +69,17 @@ class Link:
         except (OSError, ssl.SSLError) as error:
             raise MillraceError(f"CA file {self.ca_file}: {getattr(error, 'strerror', None) or error}") from None
 
+    def text(self, path: str) -> str:
+        """A page that is no JSON, by its whole path."""
+        status, content = self._say("GET", path)
+        if status >= 400:
+            _checked(status, content)
+        return content.decode(errors="replace")
+
     def _ask(self, method: str, path: str, body: object = None) -> Any:
+        return _checked(*self._say(method, f"/api/v1/{path}", body))
+
+    def _say(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         import http.client
         import ssl
 
@@ -78,7 +88,7 @@ class Link:
         if token := self.token:
             headers["authorization"] = f"Bearer {token}"
         try:
-            connection.request(method, f"/api/v1/{path}", json.dumps(body) if body is not None else None, headers)
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
             answer = connection.getresponse()
             content = answer.read()
         except ssl.SSLCertVerificationError as error:
@@ -92,7 +102,7 @@ class Link:
             ) from None
         finally:
             connection.close()
-        return _checked(answer.status, content)
+        return answer.status, content
 
     def _connect(self) -> http.client.HTTPConnection:
         import http.client

@@ -13,7 +13,9 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from millrace.cli import admin, serving, show
+from millrace.cli import admin, backfill, serving, show
+from millrace.cli.bundle import support_bundle
+from millrace.cli.doctor import doctor
 from millrace.cli.options import linked
 from millrace.cli.streaming import feed, tail
 from millrace.protocol.errors import MillraceError
@@ -59,9 +61,12 @@ app.command("feed")(linked(feed))
 app.command("tail")(linked(tail))
 app.command("explain")(linked(admin.explain))
 app.command("why")(linked(admin.why))
+app.command("doctor")(linked(doctor))
+app.command("support-bundle")(linked(support_bundle))
 for _name, _group in admin.groups().items():
     app.add_typer(_group, name=_name)
 app.add_typer(serving.config, name="config")
+app.add_typer(backfill.app, name="backfill")
 
 
 @app.command("version")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -33,12 +33,22 @@ def as_json(value: object) -> None:
     out(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def compact(value: object) -> str:
+    """A line of JSON as `millrace run` writes it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as their content; nothing is cut, because names are there to be copied."""
+    for line in aligned(heads, rows):
+        out(line)
+
+
+def aligned(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
     lines = [list(heads), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     for line in lines:
-        out("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        yield "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
 
 
 def details(item: Mapping[str, Any]) -> None:

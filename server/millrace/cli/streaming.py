@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from millrace.protocol.errors import MillraceError, Refuse
 from millrace.protocol.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from millrace.client import Client
+    from millrace.client import Client, ServerError
     from millrace.engine.plan import StreamDefinition
     from millrace.operators.batch import Batch
     from millrace.protocol import Schema
@@ -36,25 +35,47 @@ def feed(
     rate: Annotated[float | None, typer.Option(min=0.001, help="Rows per second at most.")] = None,
 ) -> None:
     """Feed a stream from a file or the standard input."""
+    from millrace.client import ServerError
     from millrace.offline.files import read_batches
 
     definition = _definition(link.get(f"streams/{segment(stream)}"))
     started = time.monotonic()
     with connected(link) as client, client.open(stream, schema=definition.schema) as opened, _bar(file) as advanced:
+        first = opened.next_sequence
         try:
             for batch in _paced(read_batches(file, definition, advanced, format), rate):
                 opened.send(batch.rows())
+        except ServerError as refused:
+            raise _in_file(refused, file, first) from None
         except Refuse as unfit:
             # What was sent stays sent: whoever goes on after mending the file must know how much that is.
             opened.flush()
             raise Refuse(f"{unfit.text} (the first {opened.acknowledged} rows were fed)", code=unfit.code) from None
-        opened.flush()
+        try:
+            opened.flush()
+        except ServerError as refused:
+            raise _in_file(refused, file, first) from None
         fed = opened.acknowledged
     seconds = time.monotonic() - started
     if link.as_json:
         show.as_json({"stream": stream, "tuples": fed, "seconds": round(seconds, 3)})
     else:
         show.tell(f"fed {fed} tuples to {stream} in {seconds:.1f} s")
+
+
+def _in_file(refused: ServerError, file: str, first: int) -> MillraceError:
+    """What the server said of a row, with the row's place in the file instead of the one in its frame."""
+    if refused.sequence is None or refused.row is None:
+        return refused
+    before = refused.sequence - first
+    _, found, text = refused.text.partition(f"row {refused.row}")
+    said = text.removeprefix(", ") if found else refused.text
+    where = "the standard input" if file == "-" else file
+    return Refuse(
+        f"{where}, row {before + refused.row + 1}: {said} (the {before} rows before its frame were fed, and none of "
+        "its frame)",
+        code=refused.code,
+    )
 
 
 def tail(
@@ -92,7 +113,7 @@ def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | 
             for number, row in enumerate(rows, batch.sequence):
                 readable = _readable(row, subscription.schema)
                 said = {"query": query, "seq": number, "row": readable} if link.as_json else readable
-                show.out(json.dumps(said, ensure_ascii=False))
+                show.out(show.compact(said))
             show.flush()
             left = None if left is None else left - len(rows)
             if left == 0:
@@ -102,7 +123,7 @@ def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | 
 def _print_progress(link: Link, query: str, below_us: int) -> None:
     """With --json a line among the rows, as the server says it to JSON lines; else talk, beside them."""
     if link.as_json:
-        show.out(json.dumps({"query": query, "progress": format_timestamp(below_us)}))
+        show.out(show.compact({"query": query, "progress": format_timestamp(below_us)}))
         show.flush()
     else:
         show.tell(f"complete up to {format_timestamp(below_us)}")

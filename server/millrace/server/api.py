@@ -2,7 +2,7 @@
 
 Rule: whatever changes the server goes through the catalog, and so through the engine's door; what is shown is read from
 the engine's views between two steps. Everything that is refused answers with a problem (RFC 9457) that has the code.
-No route waits for anything but the engine's next steps.
+No route waits for anything but the engine's next steps, and the disk where history is asked for.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from millrace.engine import views
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
+from millrace.server import logs
 from millrace.server.analysis import analyze as analyzed
 from millrace.server.analysis import asked_for
 from millrace.server.catalog import Check
 from millrace.server.conditions import FORMS
 from millrace.server.console import page
+from millrace.server.decisions import OperatorEdit
 from millrace.server.etags import Changed, etag, matches
 from millrace.server.graph import draw, render
 from millrace.server.metrics import version
 from millrace.server.names import nearest
 from millrace.server.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
+from millrace.server.operations import add_operations
 from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
 
@@ -50,6 +53,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "shutting_down": 503,
     "changed": 412,
     "catalog": 500,
+    "history_failed": 500,
     "unknown_stream": 404,
     "unknown_query": 404,
     "unknown_sink": 404,
@@ -58,6 +62,8 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_trial": 404,
     "bad_condition": 400,
     "bad_span": 400,
+    "bad_edit": 400,
+    "bad_share": 400,
 }
 
 
@@ -135,6 +141,27 @@ class QueueRequest(BaseModel):
     input: int = Field(default=0, ge=0, le=1_000, description="Which of its inputs, from 0.")
 
 
+class RowsRequest(BaseModel):
+    """Which rows an operator lets through: by a condition, or a share of them by chance."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    where: str | None = Field(
+        default=None, max_length=100_000, description="A condition over the columns of the input, as after WHERE."
+    )
+    sample: float | None = Field(
+        default=None, gt=0, lt=1, allow_inf_nan=False, description="The share of the rows that go on, drawn at random."
+    )
+    seed: int | None = Field(default=None, ge=0, lt=2**32, description="What the lots are drawn from.")
+    dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
+
+
+class InsertRequest(RowsRequest):
+    """An operator in front of an input."""
+
+    input: int = Field(default=0, ge=0, le=1_000, description="In front of which of its inputs, from 0.")
+    name: str | None = Field(default=None, max_length=1_000, description="Its name; without one, the query's next.")
+
+
 Name = Annotated[str, Path(max_length=1_000)]
 
 
@@ -164,6 +191,7 @@ def _span_us(name: str, text: str) -> int:
         raise Refuse(f"{name}: {error.text}", code="bad_span") from None
 
 
+DryRun = Annotated[bool, Query(description="Plan and check everything, change nothing.")]
 Analyze = Annotated[bool, Query(description="Measured rates, selectivity and cost per operator as well.")]
 Form = Annotated[
     Literal["json", "mermaid", "dot", "table", "text"],
@@ -193,6 +221,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_sinks(app, daemon)
     _add_components(app, daemon)
     _add_operators(app, daemon)
+    add_operations(app, daemon)
     vars(app)["openapi"] = document(app)
     return app
 
@@ -256,6 +285,8 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
+        logs.request.set(f"{request.method} {request.url.path}")
         return _refuse_stranger(request) or _refuse_token(request, daemon.admin_token) or await proceed(request)
 
 
@@ -289,7 +320,7 @@ def _refuse_token(request: Request, token: str | None) -> Response | None:
 def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/-/healthy", response_class=PlainTextResponse, summary="Whether the process answers")
     async def healthy() -> str:
-        return "healthy\n"
+        return "".join(f"{line}\n" for line in ("healthy", *daemon.archive.problems()))
 
     @app.get(
         "/-/ready",
@@ -356,6 +387,14 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     )
     async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> list[dict[str, Any]]:
         return daemon.stale(name, worst)
+
+    @app.post(
+        "/api/v1/streams/{name}/archive",
+        responses=refusals(404, 409),
+        summary="Write all that has come in so far into whole files of the stream's history",
+    )
+    async def archive(name: Name) -> dict[str, Any]:
+        return await daemon.archive_now(name)
 
     @app.delete(
         "/api/v1/streams/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a stream that no query reads"
@@ -597,6 +636,55 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
         answer = await daemon.catalog.set_queue(name, request.kind, request.input, check)
         look.tagged(response, "operator", name)
         return answer
+
+    async def edit(edit: OperatorEdit, at: str, if_match: str | None, *, dry_run: bool) -> dict[str, Any]:
+        look.at("operator", at)
+        check = look.unless_changed("operator", at, if_match)
+        if dry_run:
+            return {"dry_run": True, "plan": await daemon.catalog.plan_edit(edit, check)}
+        return {"dry_run": False, **await daemon.catalog.edit_operator(edit, check)}
+
+    @app.post(
+        "/api/v1/operators/{name}/insert",
+        responses=tagged(400, 404, 409, 412),
+        summary="Put an operator in front of an operator's input, until its query is replaced",
+    )
+    async def insert(
+        name: Name, request: InsertRequest, response: Response, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        wish = OperatorEdit(
+            change="insert",
+            operator=request.name,
+            where=request.where,
+            sample=request.sample,
+            seed=request.seed,
+            before=name,
+            input=request.input,
+        )
+        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
+        look.tagged(response, "operator", name)
+        return answer
+
+    @app.put(
+        "/api/v1/operators/{name}",
+        responses=tagged(400, 404, 409, 412),
+        summary="Let an operator that leaves rows out leave out others",
+    )
+    async def replace(name: Name, request: RowsRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
+        wish = OperatorEdit(
+            change="replace", operator=name, where=request.where, sample=request.sample, seed=request.seed
+        )
+        answer = await edit(wish, name, if_match, dry_run=request.dry_run)
+        look.tagged(response, "operator", name)
+        return answer
+
+    @app.delete(
+        "/api/v1/operators/{name}",
+        responses=refusals(404, 409, 412),
+        summary="Take out an operator that only leaves rows out",
+    )
+    async def remove(name: Name, dry_run: DryRun = False, if_match: IfMatch = None) -> dict[str, Any]:
+        return await edit(OperatorEdit(change="remove", operator=name), name, if_match, dry_run=dry_run)
 
     @app.delete("/api/v1/operators/{name}/break", responses=tagged(404, 409, 412), summary="Unset a break point")
     async def unset_break(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,20 +38,24 @@ from millrace.engine.events import (
     UnshareQuery,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.operators.batch import BEGINNING
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
+from millrace.server.archive import Archive
 from millrace.server.decisions import (
     ComponentDecisions,
     Decisions,
     JoinDecision,
+    OperatorEdit,
     PausedQuery,
     apart,
     decided,
+    edits,
     exchanged,
 )
 from millrace.server.feeds import Feeds
-from millrace.server.freshness import Freshness
+from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.runner import Runner
@@ -137,6 +141,7 @@ class Catalog:
         strategy: str,
         defaults: Defaults,
         folder: Path | None,
+        archive: Archive,
     ) -> None:
         self.known = Known()
         self._engine = engine
@@ -145,6 +150,7 @@ class Catalog:
         self._metrics = metrics
         self._strategy = strategy
         self._defaults = defaults
+        self._archive = archive
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
@@ -158,7 +164,9 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, _ = self._plan(sql)
-            return [_describe(step) for step in steps], self._engine.plan(self._all_commands(steps))
+            for stream in _settled_streams(steps):
+                self._archive.check(stream)
+            return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
 
     async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
@@ -172,11 +180,23 @@ class Catalog:
         async with self._one_at_a_time:
             check()
             steps, after = self._plan(sql)
+            described = self._describe_all(steps)
             self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
             self.known = after
             self.keep()
-            return [_describe(step) for step in steps]
+            return described
+
+    def _describe_all(self, steps: Sequence[Planned]) -> list[dict[str, Any]]:
+        """What each statement comes to, and what of a query's operators goes with it that no statement says."""
+        described = [_describe(step) for step in steps]
+        edited = {edit.query for edit in edits(self._engine)}
+        for step, told in zip(steps, described, strict=True):
+            if isinstance(step, CreateQuery) and step.replaces and step.plan.name in edited:
+                told["warnings"].append(
+                    f"query {step.plan.name} has operators that were put in, taken out or exchanged: that is undone"
+                )
+        return described
 
     def _plan(self, sql: str) -> tuple[list[Planned], Known]:
         planned, after = plan_all(parse(sql), self.known)
@@ -195,12 +215,13 @@ class Catalog:
         writers = self._open_writers(steps)
         self._metrics.count_punctuations()
         try:
-            # In the engine's step already, before it gives any row of what is new.
-            await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
-        except BaseException:
+            with self._archive.prepared(_settled_streams(steps)):
+                # In the engine's step already, before it gives any row of what is new.
+                await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
+        except BaseException as error:
             for writer in writers.values():
                 writer.close()
-            self._count(steps, "refused")
+            self._count(steps, "refused", str(error))
             raise
         for step in steps:
             await self._done(step, writers)
@@ -260,8 +281,10 @@ class Catalog:
             match step:
                 case CreateStream(stream):
                     self._feeds.add_stream(stream)
+                    self._archive.follow(stream, BEGINNING)
                 case AlterStatement(_, _, stream):
                     self._feeds.alter_stream(stream)
+                    self._archive.follow(stream, self._engine.source(stream.name).newest)
                 case CreateQuery(query, replaces=True):
                     self._runner.replace_outlet(query)
                 case CreateQuery(query):
@@ -272,6 +295,7 @@ class Catalog:
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
+                    self._archive.drop(name)
                 case DropStatement("query", name):
                     self._runner.remove_outlet(name)
                     self._metrics.forget_query(name)
@@ -291,11 +315,19 @@ class Catalog:
             case _:
                 pass
 
-    def _count(self, steps: list[Planned], result: str) -> None:
+    def _count(self, steps: list[Planned], result: str, reason: str | None = None) -> None:
         for step in steps:
             kind = _kind(step)
             if kind != "explain":
-                self._metrics.reconfigured(kind, result)
+                self._tell(kind, result, _describe(step)["name"], reason)
+
+    def _tell(self, kind: str, result: str, name: str | None = None, reason: str | None = None) -> None:
+        """Count a change, and log it."""
+        self._metrics.reconfigured(kind, result)
+        if result == "done":
+            log.info("changed", change=kind, name=name)
+        else:
+            log.warning("a change was refused", change=kind, name=name, reason=reason)
 
     # -- sinks -------------------------------------------------------------------------------------
 
@@ -316,8 +348,9 @@ class Catalog:
         await made.consumer.close()
 
     def why(self, query: str) -> dict[str, Any]:
-        """What keeps a query from giving rows, and which of its sinks got rows that were older than they promise."""
-        found = self._engine.why(query)
+        """What keeps a query from giving rows, and which of its sinks have rows that are older than they promise."""
+        self.look_for_breaches()
+        found = self._engine.why(query, self._runner.now_us())
         told = [
             sentence
             for name, made in self._sinks.items()
@@ -327,7 +360,23 @@ class Catalog:
         ]
         return {**found, "text": " ".join([found["text"], *told])}
 
+    def look_for_breaches(self) -> None:
+        """Hold what waits against what sinks promise of its age."""
+        now_us = self._runner.now_us()
+        for made in self._sinks.values():
+            bound_us = made.definition.freshness_us
+            if bound_us is not None:
+                above = self._engine.older(made.definition.query, now_us, bound_us)
+                made.consumer.look(now_us, [(_as_json(key), age) for key, age in above])
+
+    @property
+    def strictest_us(self) -> int | None:
+        """The least age that a sink promises."""
+        bounds = [made.definition.freshness_us for made in self._sinks.values()]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
     def sinks(self) -> list[dict[str, Any]]:
+        self.look_for_breaches()
         now_us = self._runner.now_us()
         return [
             {
@@ -374,6 +423,9 @@ class Catalog:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
         shared = self.shared(name)
         text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
+        edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]
+        if edited:
+            text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in edited)])
         return {"query": name, "text": text, "sql": query.sql, "shared": shared}
 
     def shared(self, name: str) -> list[dict[str, Any]]:
@@ -423,15 +475,26 @@ class Catalog:
     ) -> dict[str, Any]:
         return await self._change("queue", lambda: self._runner.command(SetQueue(operator, kind, position)), check)
 
+    async def edit_operator(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
+        """Put an operator in, take it out or exchange it."""
+        kind = f"{edit.change}_operator"
+        return await self._change(kind, lambda: self._runner.command(edit.command(self._engine)), check)
+
+    async def plan_edit(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
+        """What that would make of the graph. Nothing is done."""
+        async with self._one_at_a_time:
+            check()
+            return self._engine.plan([edit.command(self._engine)])
+
     async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
             try:
                 check()
                 answer: dict[str, Any] = await ask()
-            except MillraceError:
-                self._metrics.reconfigured(kind, "refused")
+            except MillraceError as error:
+                self._tell(kind, "refused", reason=error.text)
                 raise
-            self._metrics.reconfigured(kind, "done")
+            self._tell(kind, "done")
             self.keep()
             return answer
 
@@ -536,6 +599,11 @@ class Catalog:
         """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
         futures = [self._runner.command(command) for command in decisions.parting()]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for edit in decisions.operators:  # each is about the operators that those before it have made
+            try:
+                await self._runner.command(edit.command(self._engine))
+            except Refuse as refused:
+                log.warning("a decision of the catalog does not fit any more", reason=refused.text)
         futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
         outcomes += await asyncio.gather(*futures, return_exceptions=True)
         for outcome in outcomes:
@@ -546,7 +614,12 @@ class Catalog:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
             apart=apart(self._engine),
-            components=tuple(self._settled(found) for found in decided(self._engine) if self._outlasts(found)),
+            # By name: the order of the graph is another one after a restart.
+            components=tuple(
+                self._settled(found)
+                for found in sorted(decided(self._engine), key=attrgetter("component"))
+                if self._outlasts(found)
+            ),
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
                 for query in sorted(self._engine.queries(), key=itemgetter("name"))
@@ -554,6 +627,7 @@ class Catalog:
             ),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
             queues=exchanged(self._engine, self.known.queries),
+            operators=edits(self._engine),
         )
 
     def _outlasts(self, component: ComponentDecisions) -> bool:
@@ -573,7 +647,9 @@ class Catalog:
     def export(self) -> dict[str, Any]:
         """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
         statements, decisions = self.statements(), self.decisions()
-        commands = decisions.shell()
+        commands = decisions.model_copy(
+            update={"components": tuple(filter(self._worth_telling, decisions.components))}
+        ).shell()
         parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
                  for statement in statements]  # fmt: skip
         if commands:
@@ -584,6 +660,11 @@ class Catalog:
             "decisions": decisions.model_dump(mode="json"),
             "commands": commands,
         }
+
+    def _worth_telling(self, component: ComponentDecisions) -> bool:
+        """Side streams run as everything does unless somebody has said otherwise: nobody made them."""
+        own = component.strategy != self._strategy or component.weight != 1 or component.operators or component.breaks
+        return bool(own) or component.component in self.known.streams
 
     def keep(self) -> None:
         """Write down what holds now."""
@@ -613,6 +694,22 @@ def _shared_words(found: Mapping[str, Any]) -> str:
     if found["apart"] is not None:
         return f"not shared: {found['node']} is {found['apart']}"
     return f"shared: {found['node']} is {found['operator']}, with {', '.join(found['with'])}"
+
+
+def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
+    """The streams that steps leave, each as the last one that says something of it has it."""
+    found: dict[str, StreamDefinition] = {}
+    for step in steps:
+        match step:
+            case CreateStream(stream):
+                found[stream.name] = stream
+            case AlterStatement(name=name, stream=stream):
+                found[name] = stream
+            case DropStatement("stream", name):
+                found.pop(name, None)
+            case _:
+                pass
+    return list(found.values())
 
 
 def _quoted(name: str) -> str:
@@ -712,3 +809,7 @@ def _check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, Si
             "sink first",
             code="in_use",
         )
+
+
+def _as_json(key: Iterable[tuple[str, Any]]) -> Key:
+    return tuple((name, in_json(value)) for name, value in key)

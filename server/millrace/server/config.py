@@ -25,6 +25,8 @@ from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 
 PREFIX: Final = "MILLRACE_"
+# The paths of the server's section that are folders; all others are files that must be there.
+FOLDERS: Final = ("data_dir", "history_dir")
 DELIMITER: Final = "__"
 
 
@@ -112,6 +114,27 @@ class ServerSection(Section):
         default=None,
         description="Folder for the catalog (statements, strategies, paused queries) and `addresses.json`. "
         "Without it nothing is kept: streams and queries are gone when the daemon ends.",
+    )
+    history_dir: Path | None = Field(
+        default=None,
+        description="Folder for the history of streams (history.md); `history` inside `data_dir` if not given.",
+    )
+    archive_file_bytes: int = Field(
+        default=64 * 2**20,
+        ge=2**16,
+        le=2**30,
+        description="Bytes that a stream's rows hold in memory when they become a file of its history; in the file "
+        "they are fewer.",
+    )
+    archive_file_age: Interval = Field(
+        default="1 minute", description="How long a row waits at most before it is in a file of the stream's history."
+    )
+    archive_waiting_bytes: int = Field(
+        default=256 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="Bytes of rows that may wait to be written per stream, when the disk is slow or fails; above that "
+        "the stream's feeds get no new credit.",
     )
     token_file: Path | None = Field(
         default=None, description="File whose first line is the token that clients of both ports must send."
@@ -338,6 +361,13 @@ def _suggest(name: str, known: Any) -> str:
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 
+def history_folder(server: ServerSection) -> Path | None:
+    """Where the history of streams lies, if it has a place."""
+    if server.history_dir is not None:
+        return server.history_dir
+    return None if server.data_dir is None else server.data_dir / "history"
+
+
 # -- what one field cannot tell alone ----------------------------------------------------------------------------------
 
 
@@ -389,7 +419,7 @@ def _contradictions(server: ServerSection) -> Iterator[str]:
 def _missing_files(server: ServerSection) -> Iterator[str]:
     for name in ServerSection.model_fields:
         path = getattr(server, name)
-        if isinstance(path, Path) and name != "data_dir":
+        if isinstance(path, Path) and name not in FOLDERS:
             if not path.is_file():
                 yield f"server.{name}: there is no file {path}"
             elif name.endswith("token_file"):
@@ -397,8 +427,10 @@ def _missing_files(server: ServerSection) -> Iterator[str]:
                     read_token(path)
                 except ConfigError as error:
                     yield from (f"server.{name}: {problem}" for problem in error.problems)
-    if server.data_dir is not None and server.data_dir.exists() and not server.data_dir.is_dir():
-        yield f"server.data_dir: {server.data_dir} is no folder"
+    for name in FOLDERS:
+        path = getattr(server, name)
+        if path is not None and path.exists() and not path.is_dir():
+            yield f"server.{name}: {path} is no folder"
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------

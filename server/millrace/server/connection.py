@@ -15,6 +15,7 @@ import structlog
 
 from millrace.protocol import Limits, speaks_json
 from millrace.server.feeds import Feeds
+from millrace.server.logs import client, sparing
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow
 
@@ -71,7 +72,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, hall: Hall) -> None:
         self.hall = hall
-        self.peer = "?"
+        self._name = self.peer = "?"
         self.writable = True
         self.heard_at = asyncio.get_running_loop().time()
         self._transport: asyncio.Transport | None = None
@@ -85,13 +86,19 @@ class Connection(asyncio.Protocol):
         # uvloop's transports keep asyncio's interface without being its subclasses.
         self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        self._name = self.peer = f"{name[0]}:{name[1]}" if name else "?"
         transport.set_write_buffer_limits(high=self.hall.write_buffer)
         if len(self.hall.connections) >= self.hall.most_connections:
-            log.warning("turned a connection away: the limit is reached", peer=self.peer)
+            sparing.warning("turned a connection away: the limit is reached", "", client=self.peer)
             transport.abort()
             return
         self.hall.connections[self] = None
+        log.debug("a client connected", client=self.peer)
+
+    def called(self, name: str) -> None:
+        """What the peer calls itself; for the log."""
+        self._name = f"{self.peer} ({name})"
+        client.set(self._name)
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = asyncio.get_running_loop().time()
@@ -100,13 +107,16 @@ class Connection(asyncio.Protocol):
         if self._dialect is None:
             begin = self.hall.json_lines if speaks_json(data[0]) else self.hall.frames
             self._dialect = begin(self)
+        before = client.set(self._name)
         try:
             self._dialect.received(data)
         except Exception:
             # A mistake of ours that this peer found: it loses its connection, the others must not notice.
-            log.exception("a connection failed by a mistake of the server", peer=self.peer)
+            log.exception("a connection failed by a mistake of the server")
             self._ending = True
             self.abort()
+        finally:
+            client.reset(before)
 
     def eof_received(self) -> bool:
         return self._dialect is not None and not self._ending and self._dialect.half_closed()
@@ -124,9 +134,12 @@ class Connection(asyncio.Protocol):
         self.hall.connections.pop(self, None)
         self._ending = True
         self.writable = False
+        before = client.set(self._name)
         if self._dialect is not None:
             self._dialect.ended()
             self._dialect = None
+        log.debug("a client left", reason=None if error is None else str(error))
+        client.reset(before)
 
     # -- for dialects ------------------------------------------------------------------------------
 

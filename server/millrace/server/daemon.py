@@ -25,11 +25,14 @@ import uvicorn
 
 from millrace.engine import views
 from millrace.engine.engine import Engine
+from millrace.engine.events import Change
 from millrace.functions.loading import FunctionsError
 from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError, Refuse
 from millrace.server.api import build
+from millrace.server.archive import Archive
+from millrace.server.archive import Limits as ArchiveLimits
 from millrace.server.catalog import Catalog, Defaults
 from millrace.server.config import (
     Address,
@@ -37,6 +40,7 @@ from millrace.server.config import (
     Security,
     Settings,
     admin_security,
+    history_folder,
     listen_security,
     read_token,
 )
@@ -45,11 +49,15 @@ from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
+from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
 from millrace.server.names import nearest
+from millrace.server.operations import guards, kernels, process
 from millrace.server.rates import LOOK_SECONDS, Rates
+from millrace.server.recent import recent
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.sink import Slow
+from millrace.server.supervision import Supervisor
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 
@@ -67,8 +75,13 @@ SWEEP_SHARE: Final = 4
 FEEDS_SHOWN: Final = 1_000
 # How long the end waits for files to be finished, after the rows have been written.
 SINK_SECONDS: Final = 5.0
+# How long the end waits for history to be written: what may wait, on a disk that takes 10 MB/s.
+HISTORY_SECONDS: Final = 30.0
 # How long the end waits for trials to be taken back: a step or two of the engine.
 TRIAL_SECONDS: Final = 2.0
+# How often it is looked for rows that are older than sinks promise: at the least, and at the most.
+MOST_SECONDS: Final = 1.0
+LEAST_SECONDS: Final = 0.05
 
 
 class StartError(MillraceError):
@@ -83,6 +96,7 @@ class Daemon:
     def __init__(self, settings: Settings, clock: Timepiece | None = None) -> None:
         self.settings = settings
         self.state = "starting"
+        sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
@@ -100,6 +114,19 @@ class Daemon:
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
         self.runner.on_reconfiguration = self.metrics.paused
         self.runner.on_ask_ended = self.metrics.ask_ended
+        self.archive = Archive(
+            ArchiveLimits(
+                history_folder(settings.server),
+                settings.server.archive_file_bytes,
+                parse_interval(settings.server.archive_file_age),
+                settings.server.archive_waiting_bytes,
+            ),
+            submit=self.runner.submit,
+            mark_of=self._mark_of,
+            now_us=self.runner.now_us,
+        )
+        self.runner.on_history = self.archive.take
+        self.metrics.archives = self.archive.views
         slow = Slow(limits.on_slow, limits.slow_limit)
         self.catalog = Catalog(
             self.engine,
@@ -109,6 +136,7 @@ class Daemon:
             strategy=settings.engine.strategy,
             defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
             folder=settings.server.data_dir,
+            archive=self.archive,
         )
         self.runner.on_failure = self.catalog.query_failed
         self.trials = Trials(self.engine, self.runner, self.catalog)
@@ -153,6 +181,7 @@ class Daemon:
                 "bytes": at.bytes,
                 "rejected": at.rejected + stream["far"],
                 "feeds": _holding_most(stream["feeds"]),
+                "archive": self.archive.view(name),
             }
             found.append(shown)
             if stream["timestamps"] == "external":
@@ -171,6 +200,7 @@ class Daemon:
             "timestamps": late.timestamps,
             "punctuations_by_cause": {},
             "feeds": [],
+            "archive": None,
             **engine.get(late.name, {}),
         }
         return {**shown, "tuples": origin["late"], "connections": 0, "bytes": 0, "rejected": 0}
@@ -237,7 +267,27 @@ class Daemon:
             "steps": self.runner.steps,
             "connections": len(self.hall.connections),
             "data_dir": None if self.settings.server.data_dir is None else str(self.settings.server.data_dir),
+            "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
+            "problems": self.archive.problems(),
+            "kernels": kernels(),
+            "clock_held_back_us": self.runner.clock_held_back_us,
+            **guards(self.settings.server),
+            "process": process(),
         }
+
+    def _mark_of(self, stream: str) -> int:
+        """No tuple that is still to come is on time below it: those that the engine stamps get at least its clock."""
+        source = self.engine.source(stream)
+        return source.mark if source.clocking.timestamps == "external" else max(source.mark, self.runner.now_us())
+
+    async def archive_now(self, stream: str) -> dict[str, Any]:
+        """Have all that came in so far in the files of a stream's history."""
+        if stream not in self.catalog.known.streams:
+            raise Refuse(
+                f"there is no stream {stream}{nearest(stream, [*self.catalog.known.streams])}", code="unknown_stream"
+            )
+        await self.runner.command(Change(()))  # what came before it has been judged when this is answered
+        return {"stream": stream, "archive": await self.archive.flush(stream)}
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -249,6 +299,7 @@ class Daemon:
             for bound in self._sockets:
                 bound.close()
             await self._close_sinks()
+            await self._close_archive()
             await self._end_tasks()
             raise
 
@@ -270,6 +321,8 @@ class Daemon:
         if self.settings.limits.idle_seconds:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
         self._watch(asyncio.create_task(self._measure(), name="rates"))
+        self._watch(asyncio.create_task(self.archive.run(), name="history"))
+        self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
         self._write_addresses()
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
@@ -278,10 +331,14 @@ class Daemon:
 
     async def wait_ended(self) -> None:
         """Until `stop` is called or something fails; then drain, and end."""
-        await self._stopping.wait()
+        await self.wait_stopping()
         await self._end()
         if self._failure is not None:
             raise self._failure
+
+    async def wait_stopping(self) -> None:
+        """Until the orderly end is about to begin."""
+        await self._stopping.wait()
 
     def stop(self) -> None:
         """Begin the orderly end."""
@@ -319,6 +376,7 @@ class Daemon:
         for connection in tuple(self.hall.connections):
             connection.farewell("the server is ending")
         await self._close_sinks()
+        await self._close_archive()
         await self._end_tasks()
         log.info("ended")
 
@@ -329,6 +387,14 @@ class Daemon:
         except TimeoutError:
             self.stuck = True
             log.error("a sink does not take its last rows; they are lost")
+
+    async def _close_archive(self) -> None:
+        try:
+            async with asyncio.timeout(HISTORY_SECONDS):
+                await self.archive.close()
+        except TimeoutError:
+            self.stuck = True
+            log.error("the disk does not take the last rows of history; they are lost")
 
     async def _end_tasks(self) -> None:
         if self._http is not None:
@@ -365,6 +431,18 @@ class Daemon:
         while True:
             self.rates.look()
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _watch_ages(self) -> None:
+        """Look at what waits for sinks that promise freshness, twice in the time that they promise; as it takes time
+        where much waits, never for more than a twentieth of it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            self.catalog.look_for_breaches()
+            took = loop.time() - began
+            bound_us = self.catalog.strictest_us
+            pause = MOST_SECONDS if bound_us is None else min(bound_us / 2e6, MOST_SECONDS)
+            await asyncio.sleep(max(pause, LEAST_SECONDS, 20 * took))
 
     def _write_addresses(self) -> None:
         """Tell programs on this machine where the server listens, for as long as it does."""
@@ -475,8 +553,10 @@ def configure_logging(settings: Settings) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            add_context,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            recent,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(settings.log.level),
@@ -491,9 +571,14 @@ async def serve(settings: Settings) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
-    await daemon.start()
-    spare_the_collector()
-    await daemon.wait_ended()
+    supervisor = Supervisor()
+    async with supervisor.reassured():
+        await daemon.start()
+        spare_the_collector()
+        supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")
+        await daemon.wait_stopping()
+        supervisor.stopping()
+        await daemon.wait_ended()
     return not daemon.stuck
 
 

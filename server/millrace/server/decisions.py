@@ -1,4 +1,5 @@
-"""What admins have decided beyond SQL: strategies, weights, break points, paused queries, orders of joins, queues.
+"""What admins have decided beyond SQL: strategies, weights, break points, paused queries, orders of joins, queues, and
+operators put into or taken out of queries.
 
 Rule: a document of these is enough to decide everything again in a server that has the same streams and queries;
 components and forks, whose names depend on the order of making, are found by the operators that they belong to.
@@ -8,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from shlex import quote
+from typing import Literal
+from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict
 
-from millrace.engine import edges, sharing, views
+from millrace.engine import edges, editing, sharing, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     CommandBody,
+    InsertOperator,
     PauseQuery,
+    RemoveOperator,
+    ReplaceOperator,
     SetBreak,
     SetOrder,
     SetQueue,
@@ -26,6 +32,9 @@ from millrace.engine.events import (
 from millrace.engine.plan import QueryPlan
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
+from millrace.operators.spec import SampleSpec, SelectSpec, Spec
+from millrace.protocol import Refuse
+from millrace.sql import condition
 
 
 class Part(BaseModel):
@@ -91,6 +100,62 @@ class ApartDecision(Part):
     operators: tuple[str, ...]
 
 
+class OperatorEdit(Part):
+    """An operator put into, taken out of or exchanged in a query, for what its statement does not say.
+
+    It keeps the rows for which `where` is true, or a `sample` of them by `seed`. `before` and `input` say where it goes
+    in; without a name it gets the next one of its query.
+    """
+
+    change: Literal["insert", "remove", "replace"]
+    operator: str | None
+    where: str | None = None
+    sample: float | None = None
+    seed: int | None = None
+    before: str | None = None
+    input: int = 0
+
+    @property
+    def query(self) -> str:
+        return (self.operator or self.before or "").partition(".")[0]
+
+    def command(self, engine: Engine) -> CommandBody:
+        """What makes it so in this engine, whose columns the condition is about. Refuse says what is wrong with it."""
+        if self.change == "remove":
+            assert self.operator is not None
+            return RemoveOperator(self.operator)
+        at = self.before if self.change == "insert" else self.operator
+        assert at is not None
+        spec = self._spec(engine, at)
+        if self.change == "insert":
+            return InsertOperator(at, spec, self.input, self.where, self.operator)
+        return ReplaceOperator(at, spec, self.where)
+
+    def _spec(self, engine: Engine, at: str) -> Spec:
+        inserts = self.change == "insert"
+        schema = editing.arc_of(engine, at, self.input) if inserts else editing.rows_of(engine, at)
+        if (self.where is None) == (self.sample is None):
+            raise Refuse("say which rows go on: a condition (where) or a share (sample), one of them", code="bad_edit")
+        if self.where is not None:
+            return SelectSpec(condition(self.where, schema))
+        assert self.sample is not None
+        # Two samples must not draw the same lots; the same one draws the same ones wherever it is put.
+        seed = crc32(f"{at}:{self.input}".encode()) if self.seed is None else self.seed
+        return SampleSpec(self.sample, seed)
+
+    def shell(self) -> str:
+        if self.change == "remove":
+            return f"millrace operator remove {quote(self.operator or '')}"
+        if self.where is not None:
+            rows = f"--where {quote(self.where)}"
+        else:
+            rows = f"--sample {self.sample} --seed {self.seed}"
+        if self.change == "replace":
+            return f"millrace operator replace {quote(self.operator or '')} {rows}"
+        place = f"{quote(self.before or '')} --input {self.input}"
+        return f"millrace operator insert {place} {rows} --name {quote(self.operator or '')}"
+
+
 class Decisions(Part):
     """Everything that was decided."""
 
@@ -100,13 +165,15 @@ class Decisions(Part):
     paused: tuple[PausedQuery, ...] = ()
     joins: tuple[JoinDecision, ...] = ()
     queues: tuple[QueueDecision, ...] = ()
+    operators: tuple[OperatorEdit, ...] = ()
 
     def parting(self) -> list[CommandBody]:
         """What takes operators apart that were apart: before all else, because forks follow from it."""
         return [UnshareQuery(found.query, found.operators) for found in self.apart]
 
     def commands(self, engine: Engine) -> list[CommandBody]:
-        """What makes the rest so again in this engine, which has the same streams and queries."""
+        """What makes it so again in this engine, which has the same streams and queries, and whose operators have been
+        edited: those edits come first, one by one."""
         names, forks = component_names(engine), views.forks(engine)
         made: list[CommandBody] = []
         for component in self.components:
@@ -123,6 +190,7 @@ class Decisions(Part):
             f"millrace query unshare {quote(found.query)} {' '.join(map(quote, found.operators))}"
             for found in self.apart
         ]
+        made += [edit.shell() for edit in self.operators]
         for component in self.components:
             name = quote(component.component)
             made.append(f"millrace strategy set {name} {quote(component.strategy)}")
@@ -163,7 +231,24 @@ def exchanged(engine: Engine, planned: Mapping[str, QueryPlan]) -> tuple[QueueDe
         for name, query in sorted(engine.queries_by_name.items())
         if name in planned
         for (operator, position), kind in edges.kinds(query.plan).items()
-        if edges.kinds(planned[name]).get((operator, position), kind) != kind
+        if edges.kinds(planned[name]).get((operator, position), "append") != kind
+    )
+
+
+def edits(engine: Engine) -> tuple[OperatorEdit, ...]:
+    """The operators that have been put in, taken out or exchanged, query by query, in the order in which that was."""
+    return tuple(
+        OperatorEdit(
+            change=edit.change,
+            operator=edit.operator,
+            where=edit.where,
+            sample=edit.spec.share if isinstance(edit.spec, SampleSpec) else None,
+            seed=edit.spec.seed if isinstance(edit.spec, SampleSpec) else None,
+            before=edit.before,
+            input=edit.input,
+        )
+        for _, query in sorted(engine.queries_by_name.items())
+        for edit in query.plan.edits
     )
 
 

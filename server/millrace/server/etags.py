@@ -20,7 +20,19 @@ DECIDED: Final[Mapping[str, tuple[str, ...]]] = {
     "query": ("name", "fields", "order", "joins", "operators", "state", "reason", "sql"),
     "sink": ("name", "query", "type", "path", "format", "on_slow", "slow_limit", "sql"),
     "component": ("name", "operators", "strategy", "strategies", "weight", "breaks"),
-    "operator": ("name", "kind", "component", "queries", "strategy", "break", "queues"),
+    "operator": (
+        "name",
+        "kind",
+        "component",
+        "queries",
+        "strategy",
+        "break",
+        "queues",
+        "reads",
+        "inserted",
+        "where",
+        "sample",
+    ),
     "catalog": ("statements", "decisions"),
 }
 # Half of SHA-256: nobody attacks with definitions, and a person can still compare it by eye.

@@ -7,7 +7,7 @@ The next sequence numbers outlive connections, so that a producer that reconnect
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
+from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
 from millrace.server.source import Source
@@ -84,6 +85,15 @@ def _without_the_last(stream: StreamDefinition, fingerprint: str) -> StreamDefin
     return None
 
 
+class MayBeHeld(Protocol):
+    """A feed that is told whether something of it may lie unread, and remembers it."""
+
+    stream: str
+    held: bool
+
+    def hold(self, held: bool) -> None: ...
+
+
 class Feeds:
     """All streams' doors. The catalog adds and removes streams, connections open and close feeds."""
 
@@ -94,6 +104,17 @@ class Feeds:
         self._next: OrderedDict[tuple[str, str], int] = OrderedDict()
         # The streams whose time may be guessed by the clock: for them it matters what lies unread.
         self.guessed: frozenset[str] = frozenset()
+
+    def tell_held(self, feeds: Iterable[MayBeHeld], before: bool, unread: bool) -> bool:
+        """Say of a connection's feeds whose time may be guessed whether something of theirs may lie unread; whether
+        any is said to be held now, as `before` says of the last time."""
+        if not (self.guessed or before):
+            return False
+        held = False
+        for feed in feeds:
+            feed.hold(unread and feed.stream in self.guessed)
+            held |= feed.held
+        return held
 
     # -- streams -----------------------------------------------------------------------------------
 
@@ -158,6 +179,7 @@ class Feeds:
         self._owners[stream, producer] = owner
         found.received.connections += 1
         self._runner.open_feed(stream, producer, owner, can_answer=can_answer)
+        sparing.info("a feed opened", stream, stream=stream, feed=producer)
         return self._next.get((stream, producer), 0)
 
     def close(self, stream: str, producer: str, owner: OwnedFeed, *, lost: bool = False) -> None:
@@ -166,6 +188,7 @@ class Feeds:
             del self._owners[stream, producer]
             self._runner.close_feed(stream, producer, owner, lost=lost)
             self._find(stream).received.connections -= 1
+            sparing.info("a feed ended", stream, stream=stream, feed=producer, lost=lost)
 
     def hold(self, stream: str, producer: str, owner: OwnedFeed, held: bool) -> None:
         """Whether something that the feed said may lie unread."""

@@ -53,6 +53,7 @@ from millrace.protocol.messages import (
 )
 from millrace.protocol.session import Stage
 from millrace.server.connection import Connection, Dialect
+from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.source import Source
@@ -110,6 +111,7 @@ class FrameDialect(Dialect):
             self._take_gathered()
         except PeerError as error:
             self._take_gathered()
+            sparing.warning("a client broke the protocol", error.code, code=error.code, reason=error.text)
             self.say(Error.of(error))
             self._connection.close()
         self._tell_held()
@@ -118,15 +120,8 @@ class FrameDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        """Say of the feeds whose time may be guessed whether something of theirs may lie unread."""
-        guessed = self.hall.feeds.guessed
-        if not (guessed or self._holds):
-            return
         unread = self._reader.buffered > 0 or not self._connection.reads
-        self._holds = False
-        for feed in self._feeds.values():
-            feed.hold(unread and feed.stream in guessed)
-            self._holds |= feed.held
+        self._holds = self.hall.feeds.tell_held(self._feeds.values(), self._holds, unread)
 
     def writable_again(self) -> None:
         for subscriber in tuple(self.subscriptions.values()):
@@ -182,7 +177,8 @@ class FrameDialect(Dialect):
         except Refuse as error:
             self._refuse(error, getattr(message, "channel", None))
 
-    def _hello(self, _: Hello) -> None:
+    def _hello(self, said: Hello) -> None:
+        self._connection.called(said.client)
         self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, self.hall.runner.now_us()))
 
     def _bye(self, _: object) -> None:
@@ -191,6 +187,7 @@ class FrameDialect(Dialect):
 
     def _refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
         """Tell the peer. An error on a channel that is only being opened ends it, by the session's rules."""
+        sparing.warning("a client was refused", error.code, code=error.code, reason=error.text)
         self.say(Error.of(error, channel, sequence))
         if channel is not None and channel not in self.session.channels:
             self._leave(channel)
@@ -384,6 +381,7 @@ class _Subscriber:
         self._dialect.subscriptions[self.channel] = self
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)
+        sparing.info("a subscription began", self._outlet.query, query=self._outlet.query)
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
@@ -427,3 +425,4 @@ class _Subscriber:
     def leave(self) -> None:
         self._watch(False)
         self._outlet.remove(self.subscription)
+        sparing.info("a subscription ended", self._outlet.query, query=self._outlet.query)

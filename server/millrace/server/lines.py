@@ -27,6 +27,7 @@ from millrace.protocol.jsonlines import (
 )
 from millrace.protocol.session import same_token
 from millrace.server.connection import Connection, Dialect
+from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
@@ -69,6 +70,7 @@ class LineDialect(Dialect):
                 self._hear(line)
         except PeerError as error:
             self._take_all()
+            sparing.warning("a client broke the protocol", error.code, code=error.code, reason=error.text)
             self.connection.write(error_line(error, self._number + 1))
             self.connection.close()
         self._take_all()
@@ -78,15 +80,8 @@ class LineDialect(Dialect):
         self._tell_held()
 
     def _tell_held(self) -> None:
-        """Say of the feeds whose time may be guessed whether something of theirs may lie unread."""
-        guessed = self.hall.feeds.guessed
-        if not (guessed or self._holds):
-            return
         unread = self._reader.buffered > 0 or not self.connection.reads
-        self._holds = False
-        for feed in self._feeds.values():
-            feed.hold(unread and feed.stream in guessed)
-            self._holds |= feed.held
+        self._holds = self.hall.feeds.tell_held(self._feeds.values(), self._holds, unread)
 
     def writable_again(self) -> None:
         for reader in tuple(self._readers.values()):
@@ -126,6 +121,8 @@ class LineDialect(Dialect):
                 self.connection.close()
 
     def refuse(self, error: MillraceError, line: int | None) -> None:
+        if line is not None:  # else it is told of something that has ended
+            sparing.warning("a client was refused", error.code, code=error.code, reason=error.text)
         self.connection.write(error_line(error, line))
 
     def _token(self, said: Token) -> None:
@@ -290,6 +287,7 @@ class _LineReaderOf:
     def begin(self) -> None:
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)
+        sparing.info("a subscription began", self._outlet.query, query=self._outlet.query)
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
@@ -316,3 +314,4 @@ class _LineReaderOf:
     def leave(self) -> None:
         self._watch(False)
         self._outlet.remove(self.subscription)
+        sparing.info("a subscription ended", self._outlet.query, query=self._outlet.query)

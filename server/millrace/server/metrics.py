@@ -1,7 +1,8 @@
 """What Prometheus reads, gathered from the engine's views when it asks.
 
-Rule: names, labels and units are a contract (`docs/metrics.md` lists them, a test compares); nothing is labelled by a
-value that comes from data. Every metric is there from the first scrape, with zeros.
+Rule: names, labels and units are a contract (the table of `docs/metrics.md` is printed from here by `reference`, and a
+test compares); a metric's text is a sentence that explains it to who has never seen it; nothing is labelled by a value
+that comes from data. Every metric is there from the first scrape, with zeros.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -32,7 +33,11 @@ RECONFIGURATIONS: Final = (
     "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
     "drop_stream", "drop_query", "drop_sink",
     "pause", "resume", "unshare", "strategy", "break", "weight", "order", "queue",
+    "insert_operator", "remove_operator", "replace_operator",
 )  # fmt: skip
+STATES: Final = ("running", "paused", "failed")
+# Operators that never leave out a row because it is older than its key's.
+PASSING: Final = ("source", "fork", "sink")
 JOIN_MODES: Final = ("arrival", "sync", "filter")
 RESULTS: Final = ("done", "refused")
 OUTCOMES: Final = ("answered", "below", "timeout", "closed")
@@ -44,6 +49,8 @@ class Views(Protocol):
     def components(self) -> list[dict[str, Any]]: ...
 
     def operators(self) -> list[dict[str, Any]]: ...
+
+    def queries(self) -> list[dict[str, Any]]: ...
 
     def punctuations(self) -> dict[str, dict[str, int]]: ...
 
@@ -86,6 +93,7 @@ class Metrics:
         self._punctuations: Counter[str] = Counter()
         self._punctuated: dict[str, dict[str, int]] = {}
         self._pauses = Histogram()
+        self.archives: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -133,32 +141,40 @@ class Metrics:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("build_info", "The running version.", ("version",), [((version(),), 1)])
+        yield _gauge("build_info", "Always 1; the label says which version runs.", ("version",), [((version(),), 1)])
         yield from self._sources()
         yield from self._operators()
         yield from self._components()
+        yield _gauge(
+            "query_state",
+            "1 for the state that the query is in: running, paused, or failed and waiting to be resumed.",
+            ("query", "state"),
+            [((at["name"], state), int(at["state"] == state)) for at in self._engine.queries() for state in STATES],
+        )
         yield from self._sinks()
+        yield from self._archived()
         yield self._latencies()
         self.count_punctuations()
         yield _counter(
             "punctuation",
-            "Promises of time that told the operators anything new, by cause.",
+            "Promises of time that told the operators something new, by what caused them.",
             ("cause",),
             [((cause,), self._punctuations[cause]) for cause in CAUSES],
         )
         yield self._requests()
         yield _counter(
             "reconfigurations",
-            "Changes asked for by admins.",
+            "Changes that admins have asked for, by what they were and whether they were done or refused.",
             ("kind", "result"),
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )
         pauses = HistogramMetricFamily(
-            "millrace_reconfiguration_pause_seconds", "How long a step took that carried a change."
+            "millrace_reconfiguration_pause_seconds",
+            "How long the steps took that carried a change: so long tuples waited for it at most.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses
-        yield _counter("steps", "Steps of the engine.", (), [((), self._runner.steps)])
+        yield _counter("steps", "Steps that the engine has made.", (), [((), self._runner.steps)])
 
     def _sources(self) -> Iterator[Metric]:
         received = self._feeds.received()
@@ -166,17 +182,32 @@ class Metrics:
         label = ("stream",)
 
         yield _gauge(
-            "source_connections", "Feeds open now.", label, [((name,), at.connections) for name, at in received.items()]
+            "source_connections",
+            "Feeds that are open now.",
+            label,
+            [((name,), at.connections) for name, at in received.items()],
         )
         for metric, text, values in (
-            ("source_tuples", "Tuples taken in, late ones too.", {name: at.tuples for name, at in received.items()}),
-            ("source_bytes", "Bytes of frames and lines taken in.", {name: at.bytes for name, at in received.items()}),
+            (
+                "source_tuples",
+                "Tuples that clients have fed and the server has taken in, late ones too.",
+                {name: at.tuples for name, at in received.items()},
+            ),
+            (
+                "source_bytes",
+                "Bytes of the frames and lines in which clients have fed tuples.",
+                {name: at.bytes for name, at in received.items()},
+            ),
             (
                 "source_rejected",
-                "Tuples refused because they did not fit.",
+                "Tuples refused because they did not fit their stream's schema or lay too far in the future.",
                 {name: at.rejected + self._runner.far.get(name, 0) for name, at in received.items()},
             ),
-            ("source_late_tuples", "Tuples below their stream's mark.", {name: late.get(name, 0) for name in received}),
+            (
+                "source_late_tuples",
+                "Tuples that came when their stream had promised that nothing older would come; they enter no query.",
+                {name: late.get(name, 0) for name in received},
+            ),
         ):
             yield _counter(metric, text, label, [((name,), value) for name, value in values.items()])
 
@@ -184,19 +215,27 @@ class Metrics:
         operators = self._engine.operators()
         labels = ("component", "operator")
         for metric, text, key in (
-            ("operator_input_tuples", "Tuples taken.", "input_tuples"),
-            ("operator_output_tuples", "Tuples given.", "output_tuples"),
-            ("operator_executions", "Executions.", "executions"),
-            ("operator_errors", "Rows dropped because they could not be computed.", "errors"),
+            ("operator_input_tuples", "Tuples that the operator has taken from its inputs.", "input_tuples"),
+            ("operator_output_tuples", "Tuples that the operator has given to its readers.", "output_tuples"),
+            ("operator_executions", "How often the scheduler has run the operator.", "executions"),
+            (
+                "operator_errors",
+                "Rows that the operator has dropped because they could not be computed, such as a division by zero.",
+                "errors",
+            ),
         ):
             yield _counter(metric, text, labels, [(_labels(at), at[key]) for at in operators])
         yield _counter(
-            "operator_busy_seconds", "Time spent executing.", labels,
+            "operator_busy_seconds", "Time that the operator has spent executing.", labels,
             [(_labels(at), at["busy_us"] / 1e6) for at in operators],
         )  # fmt: skip
         for metric, text, key in (
-            ("operator_state_tuples", "Tuples remembered beyond those that wait.", "state_tuples"),
-            ("operator_state_bytes", "Bytes of remembered state.", "state_bytes"),
+            (
+                "operator_state_tuples",
+                "Tuples that the operator remembers (in windows, say), beyond those that wait in its inputs.",
+                "state_tuples",
+            ),
+            ("operator_state_bytes", "Bytes of the state that the operator remembers.", "state_bytes"),
         ):
             yield _gauge(metric, text, labels, [(_labels(at), at[key]) for at in operators])
         yield from self._inputs(operators)
@@ -204,7 +243,7 @@ class Metrics:
         yield from self._joins(operators)
         yield _gauge(
             "operator_low_watermark_seconds",
-            "No tuple still to come from the operator is below this time (seconds since the epoch).",
+            "No tuple that is still to come from the operator is below this time, in seconds since the epoch.",
             labels,
             [(_labels(at), at["low_water_us"] / 1e6) for at in operators if at["low_water_us"] is not None],
         )
@@ -213,17 +252,20 @@ class Metrics:
         labels = ("component", "operator", "input")
         inputs = [((*_labels(at), name), given) for at in operators for name, given in _named_inputs(at["inputs"])]
         yield _gauge(
-            "operator_queue_tuples", "Tuples waiting.", labels, [(at, given["queue_tuples"]) for at, given in inputs]
+            "operator_queue_tuples",
+            "Tuples that wait in the input to be taken.",
+            labels,
+            [(at, given["queue_tuples"]) for at, given in inputs],
         )
         yield _counter(
             "operator_idle_wait_seconds",
-            "Time for which the input held tuples of other inputs back.",
+            "Time for which the operator could not go on because this input had not promised enough.",
             labels,
             [(at, given["idle_wait_us"] / 1e6) for at, given in inputs],
         )
 
     def _queues(self, operators: list[dict[str, Any]]) -> Iterator[Metric]:
-        """Of the inputs that have an update queue or shed."""
+        """Of the inputs that have an update queue or shed; and without an input what operators leave out themselves."""
         labels = ("component", "operator", "input")
         queues = [
             ((*_labels(at), name), given["queue"])
@@ -231,14 +273,16 @@ class Metrics:
             for name, given in _named_inputs(at["inputs"])
             if given["queue"] is not None
         ]
+        older = [((*_labels(at), ""), at["superseded"]) for at in operators if at["kind"] not in PASSING]
         yield _counter(
             "update_superseded",
-            "Updates that a newer one of their key replaced before they were processed.",
+            "Updates that a newer one of their key has replaced before they were processed; without an input: that "
+            "were older than their key's when they came to an operator of update streams.",
             labels,
-            [(at, queue["superseded"]) for at, queue in queues],
+            [*((at, queue["superseded"]) for at, queue in queues), *older],
         )
         yield _counter(
-            "update_shed", "Tuples left out by random load shedding.", labels,
+            "update_shed", "Tuples that random load shedding has left out.", labels,
             [(at, queue["shed"]) for at, queue in queues],
         )  # fmt: skip
         yield _gauge(
@@ -263,21 +307,25 @@ class Metrics:
             [((*at, mode), int(join["mode"] == mode)) for at, join in joins for mode in JOIN_MODES],
         )
         yield _counter(
-            "join_mode_switches", "Changes between these ways.", labels, [(at, join["switches"]) for at, join in joins]
+            "join_mode_switches",
+            "How often the join has changed between its ways of taking rows.",
+            labels,
+            [(at, join["switches"]) for at, join in joins],
         )
 
     def _components(self) -> Iterator[Metric]:
         components = self._engine.components()
         yield _counter(
-            "component_steps", "Executions by the component's scheduler.", ("component",),
+            "component_steps", "Executions of all operators by the component's scheduler.", ("component",),
             [((at["name"],), at["steps"]) for at in components],
         )  # fmt: skip
         yield _gauge(
-            "component_strategy_info", "The component's strategy.", ("component", "strategy"),
+            "component_strategy_info", "Always 1; the label says by which strategy the component is scheduled.",
+            ("component", "strategy"),
             [((at["name"], at["strategy"]), 1) for at in components],
         )  # fmt: skip
         yield _gauge(
-            "component_ready", "Whether the component has work.", ("component",),
+            "component_ready", "1 if the component has work that it can do now, else 0.", ("component",),
             [((at["name"],), int(at["ready"])) for at in components],
         )  # fmt: skip
 
@@ -287,23 +335,74 @@ class Metrics:
         counts = [((query, sink), at) for query, outlet in self._runner.outlets.items()
                   for sink, at in outlet.counts(now_us).items()]  # fmt: skip
         yield _counter(
-            "sink_delivered_tuples", "Rows passed on.", labels, [(name, at.delivered) for name, at in counts]
+            "sink_delivered_tuples",
+            "Rows that the sink has passed on: written, or sent to subscribers.",
+            labels,
+            [(name, at.delivered) for name, at in counts],
         )
         yield _counter(
-            "sink_dropped_tuples", "Rows dropped for slow or failed sinks.", labels,
+            "sink_dropped_tuples", "Rows that were dropped because the sink was too slow or had failed.", labels,
             [(name, at.dropped) for name, at in counts],
         )  # fmt: skip
+        yield _counter(
+            "sink_superseded_tuples",
+            "Rows that a newer one of their key has replaced while they waited for a slow sink.",
+            labels, [(name, at.superseded) for name, at in counts],
+        )  # fmt: skip
+        yield _counter(
+            "sink_freshness_breaches", "Keys whose rows got older than the sink promises, each time.", labels,
+            [(name, at.breaches) for name, at in counts],
+        )  # fmt: skip
         yield _gauge(
-            "sink_unacked_tuples", "Rows held, not passed on yet.", labels, [(name, at.held) for name, at in counts]
+            "sink_unacked_tuples",
+            "Rows that the sink holds because it could not pass them on yet.",
+            labels,
+            [(name, at.held) for name, at in counts],
         )
         yield _gauge(
-            "sink_lag_seconds", "Age of the oldest row held.", labels, [(name, at.lag_us / 1e6) for name, at in counts]
+            "sink_lag_seconds",
+            "Age of the oldest row that the sink holds; zero if it holds none.",
+            labels,
+            [(name, at.lag_us / 1e6) for name, at in counts],
         )
+
+    def _archived(self) -> Iterator[Metric]:
+        """Of the streams with history."""
+        archives, label = self.archives(), ("stream",)
+        for metric, text, key in (
+            ("archive_rows", "Rows of the stream that were written to whole files of history, late ones too.", "rows"),
+            ("archive_late_rows", "Late rows among those that were written to history.", "late_rows"),
+            ("archive_files", "Whole files of history that were written.", "files"),
+            ("archive_bytes", "Bytes of the files of history that were written.", "bytes"),
+        ):
+            yield _counter(metric, text, label, [((name,), at[key]) for name, at in archives.items()])
+        yield _counter(
+            "archive_errors", "Attempts to write history that failed; what they were to write waits.", label,
+            [((name,), at["errors"]) for name, at in archives.items()],
+        )  # fmt: skip
+        for metric, text, key, unit in (
+            ("archive_waiting_rows", "Rows taken in that are in no whole file yet.", "waiting_rows", 1),
+            ("archive_waiting_bytes", "Bytes of the rows that are in no whole file yet.", "waiting_bytes", 1),
+            (
+                "archive_waiting_seconds",
+                "How long the oldest row that is in no whole file yet has waited.",
+                "waiting_us",
+                1e6,
+            ),
+            (
+                "archive_reach_lag_seconds",
+                "How far that up to which history is whole lies behind the stream's mark.",
+                "lag_us",
+                1e6,
+            ),
+            ("archive_held", "1 while the stream's feeds wait for its history to be written, else 0.", "held", 1),
+        ):
+            yield _gauge(metric, text, label, [((name,), at[key] / unit) for name, at in archives.items()])
 
     def _requests(self) -> Metric:
         family = HistogramMetricFamily(
             "millrace_ets_request_seconds",
-            "How long requests for timestamps took, by what became of them.",
+            "How long clients took to say what time it is when an operator asked, by what became of the request.",
             labels=("stream", "outcome"),
         )
         for stream in self._feeds.received():
@@ -315,13 +414,24 @@ class Metrics:
     def _latencies(self) -> Metric:
         family = HistogramMetricFamily(
             "millrace_query_latency_seconds",
-            "Delivery minus the arrival of the newest tuple in the row.",
+            "Time from the arrival of the newest tuple in a row to the row's delivery.",
             labels=("query",),
         )
         for query in self._runner.outlets:
             latency = self._latency.setdefault(query, Histogram())
             family.add_metric((query,), list(_buckets(latency)), latency.total_us / 1e6)
         return family
+
+
+def reference(metrics: Metrics) -> str:
+    """The table of `docs/metrics.md`: what any server exposes, whatever it runs."""
+    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for family in metrics.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        # The library keeps a family's labels to itself, and shows them with samples alone.
+        labels = ", ".join(getattr(family, "_labelnames", ()))
+        lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return "\n".join(lines) + "\n"
 
 
 def version() -> str:

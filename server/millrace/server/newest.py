@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class Newest:
 
     def __init__(self, schema: Schema, key: Sequence[int]) -> None:
         self._schema = schema
+        self.key_names = [schema.fields[at].name for at in key]
         self._numbered = Schema((*schema.fields, Field(NUMBER, Type.BIGINT, False)))
         self._queue = UpdateQueue(self._numbered, key, "fifo")
         self._now_us = 0
@@ -57,6 +59,10 @@ class Newest:
         for begin, end in pairwise(edges):
             if end > begin:
                 yield int(numbers[begin]), rows.slice(begin, end)
+
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        """The keys that have waited for longer, and for how long."""
+        return self._queue.older(now_us, than_us)
 
     def oldest_us(self, now_us: int) -> int:
         """For how long the key has waited that waits longest."""

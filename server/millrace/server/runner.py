@@ -23,6 +23,7 @@ import structlog
 
 from millrace.engine.events import (
     Answer,
+    Archived,
     AskEnded,
     AskTimestamp,
     ChainDecided,
@@ -57,15 +58,12 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.protocol import MAX_INT64
 from millrace.server.clock import Clock
+from millrace.server.logs import sparing
 from millrace.server.sink import Outlet
 
 log = structlog.get_logger()
 
 
-# What goes wrong again and again is logged at most so often for each culprit; counters have it all.
-COMPLAIN_EVERY_US: Final = 10_000_000
-# Culprits that are remembered; beyond that all are forgotten, and may be told once more.
-CULPRITS: Final = 10_000
 # How long a step should take at most, so that sockets and admins are served, and the fewest tuples that one may take
 # for it: below that the loop itself would cost more than the work.
 STEP_SECONDS: Final = 0.01
@@ -131,6 +129,7 @@ class Runner:
         self.far: dict[str, int] = {}
         self.guessing = False  # whether some stream's time may be guessed by the clock
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
+        self.on_history: Callable[[Archived], None] = _ignore
         self.on_reconfiguration: Callable[[float], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
         self.on_failure: Callable[[], None] = _ignore
@@ -151,13 +150,12 @@ class Runner:
         self._answers: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
         self._last_command = 0
         self._watchers: dict[str, int] = {}
-        # By culprit: how much was not told yet, and when it may be.
-        self._untold: dict[tuple[str, ...], tuple[int, int]] = {}
         self._held: dict[str, asyncio.Future[Any]] = {}
         self._orders: Mapping[type, Callable[[Any], None]] = {
             Deliver: self._deliver,
             Progressed: self._progressed,
             Late: self._late,
+            Archived: self._archived,
             TooFar: self._too_far,
             Grant: self._grant,
             AskTimestamp: self._ask,
@@ -279,11 +277,13 @@ class Runner:
         if not self._serves(outlet):
             return
         query = outlet.query
-        log.warning("a query waits" if wait else "a query goes on", query=query, reason=reason)
         if wait:
+            log.warning("a query waits", query=query, reason=reason)
             self._held[query] = self.command(PauseQuery(query, reason))
             self._held[query].add_done_callback(_look_at)
-        elif (held := self._held.pop(query, None)) is not None:
+            return
+        log.info("a query goes on", query=query, reason=reason)
+        if (held := self._held.pop(query, None)) is not None:
             held.add_done_callback(lambda paused: self._go_on(outlet, paused))
 
     def _go_on(self, outlet: Outlet, paused: asyncio.Future[Any]) -> None:
@@ -395,10 +395,16 @@ class Runner:
 
     # -- the clock ---------------------------------------------------------------------------------
 
+    @property
+    def clock_held_back_us(self) -> int:
+        """How far the system's clock was set back, as long as this one is not near it."""
+        return self._clock.held_back_us
+
     async def _look_at_the_clock(self) -> None:
         """Notice in good time when somebody sets the system's clock, although nothing else happens."""
         while True:
             await asyncio.sleep(self._look_seconds)
+            sparing.flush()
             self._notice()
             if self._wakes and self._wakes[0] <= self._clock.now_us():
                 self._something.set()
@@ -448,19 +454,21 @@ class Runner:
         outlet = self.outlets.get(f"{order.stream}.late")
         if outlet is not None:
             outlet.deliver(outlet.next_sequence, order.told(outlet.schema, order.at_us))
+        whose = {"stream": order.stream, "feed": order.feed}
+        if late := len(order.batch) - order.broken:
+            sparing.warning("tuples came late", " ".join(whose.values()), late, unit="tuples", **whose)
         if order.broken:
-            self._complain(
-                "a client broke its own punctuation; the tuples are late",
-                order.broken,
-                stream=order.stream,
-                feed=order.feed,
-            )
+            text = "a client broke its own punctuation; the tuples are late"
+            sparing.warning(text, " ".join(whose.values()), order.broken, unit="tuples", **whose)
+
+    def _archived(self, order: Archived) -> None:
+        self.on_history(order)
 
     def _too_far(self, order: TooFar) -> None:
         self.far[order.stream] = self.far.get(order.stream, 0) + len(order.batch)
-        self._complain(
-            "tuples too far in the future were refused", len(order.batch), stream=order.stream, feed=order.feed
-        )
+        whose = {"stream": order.stream, "feed": order.feed}
+        text = "tuples too far in the future were refused"
+        sparing.warning(text, " ".join(whose.values()), len(order.batch), unit="tuples", **whose)
 
     def _grant(self, order: Grant) -> None:
         peer = self.feeds.get((order.stream, order.feed))
@@ -502,7 +510,8 @@ class Runner:
         log.warning("the engine rejected an event", kind=type(order.event).__name__, reason=order.refused.text)
 
     def _rows_failed(self, order: RowsFailed) -> None:
-        self._complain("rows were dropped", order.count, operator=order.operator, reason=order.reason)
+        about = {"operator": order.operator, "reason": order.reason}
+        sparing.warning("rows were dropped", order.operator, order.count, unit="tuples", **about)
 
     def _join_turned(self, order: JoinTurned) -> None:
         log.info("a join turned", operator=order.operator, **order.numbers)
@@ -517,18 +526,6 @@ class Runner:
             "a query failed", query=order.query, reason=order.reason, lost=order.lost, detail=order.detail or None
         )
         self.on_failure()
-
-    def _complain(self, text: str, tuples: int, **about: str) -> None:
-        """Told at once, then now and then: a stream of bad rows must not become a stream of lines."""
-        culprit = (text, *(value for name, value in about.items() if name != "reason"))
-        untold, due_us = self._untold.get(culprit, (0, 0))
-        untold, now_us = untold + tuples, self._clock.now_us()
-        if now_us >= due_us:
-            log.warning(text, tuples=untold, **about)
-            untold, due_us = 0, now_us + COMPLAIN_EVERY_US
-        if len(self._untold) >= CULPRITS:
-            self._untold.clear()
-        self._untold[culprit] = untold, due_us
 
 
 class Stopwatch:

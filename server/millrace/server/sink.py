@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
@@ -18,7 +18,8 @@ import structlog
 
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
-from millrace.server.freshness import Freshness
+from millrace.server.freshness import Freshness, Key, in_json
+from millrace.server.logs import sparing
 from millrace.server.newest import Newest
 from millrace.server.writers import Writer
 
@@ -47,6 +48,7 @@ class Counts:
     superseded: int = 0
     held: int = 0
     lag_us: int = 0
+    breaches: int = 0
 
 
 class Consumer:
@@ -132,6 +134,11 @@ class Consumer:
             batch = batch.slice(0, most)
         return sequence, batch
 
+    @property
+    def breaches(self) -> int:
+        """How often a promise about how old its rows may get was broken."""
+        return 0
+
     def lag_us(self, now_us: int) -> int:
         """The age of the oldest row that waits here."""
         if self._queue:
@@ -146,7 +153,10 @@ class Consumer:
 
     def _fall_behind(self) -> None:
         if self.slow.policy == "drop_oldest":
-            self._drop(self.held - self.slow.limit)
+            tuples = self.held - self.slow.limit
+            text = "a consumer is too slow; its oldest rows are dropped"
+            sparing.warning(text, self.name, tuples, unit="tuples", consumer=self.name)
+            self._drop(tuples)
         elif self.slow.policy == "disconnect":
             self._drop(self.held)
             self.ended("too_slow", f"more than {self.slow.limit} tuples were waiting for {self.name}")
@@ -229,6 +239,7 @@ class Outlet:
             self._gone.delivered += consumer.delivered
             self._gone.dropped += consumer.dropped
             self._gone.superseded += consumer.superseded
+            self._gone.breaches += consumer.breaches
             self._look_for_slow_ones()
 
     def counts(self, now_us: int) -> dict[str, Counts]:
@@ -239,6 +250,7 @@ class Outlet:
             at.delivered += consumer.delivered
             at.dropped += consumer.dropped
             at.superseded += consumer.superseded
+            at.breaches += consumer.breaches
             at.held += consumer.held
             at.lag_us = max(at.lag_us, consumer.lag_us(now_us))
         return found
@@ -330,6 +342,8 @@ class Subscription(Consumer):
             self._sender.send_progress(value)
 
     def ended(self, code: str, text: str) -> None:
+        if code == "too_slow":
+            log.warning("a subscriber was cut off", subscriber=self.name, reason=text)
         self._sender.end(code, text)
 
 
@@ -351,6 +365,30 @@ class WriterSink(Consumer):
         self._writer = writer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
         self._writing: asyncio.Future[None] | None = None
+        self._being_written: Sequence[Batch] = ()
+        self._breaches_told = 0
+
+    @property
+    def breaches(self) -> int:
+        return 0 if self.freshness is None else self.freshness.breaches
+
+    def look(self, now_us: int, above: Iterable[tuple[Key, int]]) -> None:
+        """Hold what waits against the promise about its age: here, and `above`, in the query."""
+        freshness = self.freshness
+        if freshness is None:
+            return
+        found = list(above)
+        for batch in (*self._being_written, *(batch for _, batch in self._queue)):
+            found += freshness.overdue(batch, now_us).items()
+        if self._newest is not None:
+            names = self._newest.key_names
+            older = self._newest.older(now_us, freshness.bound_us)
+            found += [(tuple(zip(names, map(in_json, key), strict=True)), age) for key, age in older]
+        freshness.look(now_us, found)
+        if (more := freshness.breaches - self._breaches_told) > 0:
+            self._breaches_told += more
+            text = "rows got older than a sink promises"
+            sparing.warning(text, self.name, more, sink=self.name, reason=freshness.sentence(self.name))
 
     def pump(self) -> None:
         if self.failed is not None:
@@ -359,6 +397,7 @@ class WriterSink(Consumer):
             batches = []
             while (taken := self.take(self.held)) is not None:
                 batches.append(taken[1])
+            self._being_written = batches
             self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batches)
             tuples = sum(map(len, batches))
             self._writing.add_done_callback(lambda writing: self._written(writing, tuples, batches))
@@ -369,7 +408,7 @@ class WriterSink(Consumer):
         self._writer.flush()
 
     def _written(self, writing: asyncio.Future[None], tuples: int, batches: Sequence[Batch]) -> None:
-        self._writing = None
+        self._writing, self._being_written = None, ()
         error = writing.exception()
         if error is not None:
             self.failed = str(error) or type(error).__name__

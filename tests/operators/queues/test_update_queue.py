@@ -17,6 +17,7 @@ from millrace.operators.queues import pages, update
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 from millrace.protocol import Schema
 from tests.kernels import installed, uncompiled
+from tests.operators.queues.auditing import audit_tuples
 from tests.oracles.update_queues import QueueOracle, least_expected_staleness, simulate
 
 SCHEMA = Schema.of(k="text", v="bigint")
@@ -111,16 +112,6 @@ STEPS = st.lists(
 )
 
 
-def audit(made: UpdateQueue) -> None:
-    """Every tuple that waits has a slot of its own, every page in use holds something, and nothing is lost."""
-    books = made._pages
-    slots = made._in_line()
-    locations = made._cells.reshape(-1, update.CELL)[slots, update.LOCATION].tolist()
-    assert len(set(locations)) == len(locations) == made.waiting == books.in_use()
-    assert len({at // books.slots for at in locations}) == books.taken
-    assert books.taken + books.free == books._count
-
-
 @pytest.mark.parametrize("policy", SCHEDULERS)
 @given(steps=STEPS, cost=st.integers(0, 20))
 @settings(max_examples=60)
@@ -151,7 +142,7 @@ def run_both(policy: str, steps: list[Any], cost: int) -> None:
                 made = queue("fifo")
                 made.restore(saving.unpack(saved))
                 assert saving.pack(made.save()) == saved
-        audit(made)
+        audit_tuples(made)
         assert made.waiting == len(wanted.line)
         assert made.superseded == wanted.superseded
         numbers = np.arange(made.keys)
@@ -161,7 +152,7 @@ def run_both(policy: str, steps: list[Any], cost: int) -> None:
         if wanted.pending:
             assert made.floor_us() <= min(pending.newest[1] for pending in wanted.pending.values())
     assert served(made.drain()) == [wanted.dequeue() for _ in list(wanted.line)]
-    audit(made)
+    audit_tuples(made)
 
 
 @pytest.mark.parametrize("policy", SCHEDULERS)
@@ -200,7 +191,7 @@ def test_pages_come_when_needed_and_go_back_when_empty(kernel: ModuleType) -> No
     assert (made.paging.taken, made.paging.in_use, made.paging.returned) == (1, 2, 249)
     assert made.paging.free < 250  # the memory of pages that nobody needs is given up, not kept in the pool for ever
     made.enqueue(batch_of(many, [2] * 1000), 2)
-    audit(made)
+    audit_tuples(made)
     assert sorted(served(made.dequeue(2000, 3))) == sorted(many)
     assert made.paging.taken == 0
 
@@ -229,7 +220,7 @@ def test_an_endless_supply_of_new_keys_does_not_grow_memory(monkeypatch: pytest.
         made.enqueue(batch_of([(f"{at}.{n}", at, n) for n in range(5)] + [("always", at, at)], [at] * 6), at)
         if at % 3 == 0:
             made.dequeue(100, at)
-        audit(made)
+        audit_tuples(made)
     assert made.keys < 300
     gaps = made._cells.reshape(-1, update.CELL)[: made.keys, update.GAP].tolist()
     rates = dict(zip(made._keys.rows(np.arange(made.keys)), gaps, strict=True))

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from millrace.engine import saving
 from millrace.operators.batch import BEGINNING, Batch
-from millrace.operators.queues.windows import Done, WindowQueue
+from millrace.operators.queues.windows import Done, Served, WindowQueue
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
+from tests.operators.queues.auditing import audit_windows
 from tests.oracles.update_queues import Processed, WindowsSimulated, simulate_windows
 
 SCHEMA = Schema.of(k="text", v="bigint")
@@ -115,17 +116,11 @@ def run(
 
 
 def audit(made: WindowQueue) -> None:
-    """Blocks are held once, by one buffer; those of nobody are in the pool; a key's state fits its window."""
-    zones = [zone[0] for cell in made._cells.values() for b in (cell.arriving, cell.processing) for zone in b.zones]
-    assert len(set(zones)) == len(zones) == made.paging.in_use
-    assert len({zone // made._pages.slots for zone in zones}) == made.paging.taken
-    for key, cell in made._cells.items():
-        assert (key in made._line) == (cell.waits is not None)
-        assert (key in made._ready) == (cell.committed is not None and not cell.idle)
-        assert not (cell.idle and (cell.processing.count or made._arrived(cell)))
-        most = -(-(made.window.size_us + made.window.slide_us) // 1)
-        assert cell.arriving.count <= most
-        assert cell.processing.count <= made.window.size_us
+    audit_windows(made)
+    for cell in made._cells.values():
+        if made.by_tuples:  # and then one of a key at a time, in these tests
+            assert cell.arriving.count <= made.window.size_us + made.window.slide_us
+            assert cell.processing.count <= made.window.size_us
 
 
 # -- figure 12 ---------------------------------------------------------------------------------------------------------
@@ -239,6 +234,50 @@ def test_windows_end_by_promise_where_tuples_come_in_any_order() -> None:
         rows = [row for served in (first, last) if served.batch is not None for row in served.batch.ts.tolist()]
         assert rows == [7, 3, 9]
         assert made.superseded == 0
+
+
+@pytest.mark.parametrize("commit", ["lazy", "eager"])
+@given(
+    moves=st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 12), st.integers(0, 4), st.integers(0, 5)), max_size=40
+    ),
+    size=st.integers(1, 9),
+    slide=st.integers(1, 9),
+)
+def test_windows_of_tuples_in_any_order_are_processed_whole(
+    commit: str, moves: list[tuple[str, int, int, int]], size: int, slide: int
+) -> None:
+    """Each window that is over has given all its tuples that came before its end was promised, and no others."""
+    made = queue(commit, size, slide, by_tuples=False)
+    given: dict[str, list[int]] = {}
+    taken: dict[str, list[int]] = {}
+    promise = 0
+    for now, (key, ahead, step, limit) in enumerate(moves):
+        arrive(made, (key, promise + ahead))
+        given.setdefault(key, []).append(promise + ahead)
+        audit(made)
+        promise += step
+        made.promised(promise, now)
+        audit(made)
+        _whole(made.serve(limit, now), given, taken)
+        audit(made)
+    made.promised(10**6, len(moves))
+    _whole(made.serve(10**6, len(moves)), given, taken)
+    audit(made)
+    assert not made.holds
+    assert not any(taken.values())
+
+
+def _whole(served: Served, given: dict[str, list[int]], taken: dict[str, list[int]]) -> None:
+    rows = [] if served.batch is None else served.batch.rows()
+    done = list(served.done)
+    for count in range(len(rows) + 1):
+        while done and done[0].rows == count:
+            one = done.pop(0)
+            (key,) = one.key
+            assert taken.pop(key, []) == [at for at in given[key] if one.start_us <= at < one.end_us]
+        if count < len(rows):
+            taken.setdefault(rows[count][0], []).append(rows[count][1])
 
 
 def test_starters_are_marked_and_only_the_committed_window_opens() -> None:

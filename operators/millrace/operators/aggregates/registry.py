@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from millrace.operators.aggregates.accumulator import (
     OBJECTS,
@@ -25,7 +25,7 @@ from millrace.operators.aggregates.accumulator import (
 )
 from millrace.operators.aggregates.sketch import Quantile
 from millrace.operators.aggregates.user import UserAccumulator, UserFunctions
-from millrace.operators.functions.library import Readings
+from millrace.operators.signatures import Signatures
 from millrace.protocol import Refuse, Type
 
 
@@ -52,57 +52,14 @@ class Aggregate:
         """What a plan calls this row: the signature as people write it."""
         return f"{self.name}({', '.join(map(str, self.arguments))})"
 
+    def expected(self, count: int) -> tuple[Type, ...] | None:
+        return self.arguments if count == len(self.arguments) else None
 
-class Aggregates:
-    """The rows, found by key and by name."""
 
-    def __init__(self, rows: Sequence[Aggregate] = ()) -> None:
-        self._by_key: dict[str, Aggregate] = {}
-        self._by_name: dict[str, list[Aggregate]] = {}
-        for row in rows:
-            self.add(row)
+class Aggregates(Signatures[Aggregate]):
+    """The aggregates."""
 
-    def add(self, row: Aggregate) -> None:
-        if row.key in self._by_key:
-            raise Refuse(f"there is already an aggregate {row.key}")
-        self._by_key[row.key] = row
-        self._by_name.setdefault(row.name, []).append(row)
-
-    def remove(self, row: Aggregate) -> None:
-        """Take a row away."""
-        del self._by_key[row.key]
-        self._by_name[row.name].remove(row)
-        if not self._by_name[row.name]:
-            del self._by_name[row.name]
-
-    def __iter__(self) -> Iterator[Aggregate]:
-        return iter(self._by_key.values())
-
-    def __getitem__(self, key: str) -> Aggregate:
-        if key not in self._by_key:
-            raise Refuse(f"there is no aggregate {key} here; is its module configured?")
-        return self._by_key[key]
-
-    def named(self, name: str) -> Sequence[Aggregate]:
-        """All signatures of a name."""
-        return self._by_name.get(name, ())
-
-    @property
-    def names(self) -> Sequence[str]:
-        return list(self._by_name)
-
-    def resolve(self, name: str, given: Sequence[Readings]) -> Aggregate | None:
-        """The signature that takes these arguments with the fewest conversions; the earlier row on a tie."""
-        best: tuple[int, Aggregate] | None = None
-        for row in self.named(name):
-            if len(row.arguments) != len(given):
-                continue
-            if any(want not in have for want, have in zip(row.arguments, given, strict=True)):
-                continue
-            cost = sum(have[want] for want, have in zip(row.arguments, given, strict=True))
-            if best is None or cost < best[0]:
-                best = cost, row
-        return best[1] if best else None
+    noun: ClassVar[str] = "an aggregate"
 
 
 def user_aggregate(

@@ -7,9 +7,9 @@ registers become rows of the same table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from millrace.operators.functions.vectors import (
     per_row,
     scalar,
 )
-from millrace.protocol import Refuse, Type
+from millrace.operators.signatures import Signatures
+from millrace.protocol import Type
 
 Make = Callable[[Sequence[Operand]], Run]
 # Whether the result may be null, from whether each argument may.
@@ -34,9 +35,6 @@ Nullability = Callable[[Sequence[bool]], bool]
 
 NEVER: Nullability = lambda _: False  # noqa: E731
 ALWAYS: Nullability = lambda _: True  # noqa: E731
-# The types that an argument may be read as, with what each reading costs: a bigint may become a double, a literal
-# such as '10 s' an interval, NULL anything. Signatures are chosen by the least sum.
-Readings = Mapping[Type, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,60 +66,10 @@ class Function:
         return self.arguments + self.arguments[-1:] * extra if extra >= 0 else None
 
 
-class Library:
-    """The rows, found by key and by name."""
+class Library(Signatures[Function]):
+    """The functions."""
 
-    def __init__(self, functions: Sequence[Function] = ()) -> None:
-        self._by_key: dict[str, Function] = {}
-        self._by_name: dict[str, list[Function]] = {}
-        for function in functions:
-            self.add(function)
-
-    def add(self, function: Function) -> None:
-        if function.key in self._by_key:
-            raise Refuse(f"there is already a function {function.key}")
-        self._by_key[function.key] = function
-        self._by_name.setdefault(function.name, []).append(function)
-
-    def remove(self, function: Function) -> None:
-        """Take a row away."""
-        del self._by_key[function.key]
-        self._by_name[function.name].remove(function)
-        if not self._by_name[function.name]:
-            del self._by_name[function.name]
-
-    def __iter__(self) -> Iterator[Function]:
-        return iter(self._by_key.values())
-
-    def __getitem__(self, key: str) -> Function:
-        if key not in self._by_key:
-            raise Refuse(f"there is no function {key} here; is its module configured?")
-        return self._by_key[key]
-
-    def named(self, name: str) -> Sequence[Function]:
-        """All signatures of a name."""
-        return self._by_name.get(name, ())
-
-    @property
-    def names(self) -> Sequence[str]:
-        return list(self._by_name)
-
-    def resolve(self, name: str, given: Sequence[Readings]) -> Function | None:
-        """The signature that takes these arguments with the fewest conversions; the earlier row on a tie."""
-        best: tuple[int, Function] | None = None
-        for function in self.named(name):
-            cost = self.cost(function, given)
-            if cost is not None and (best is None or cost < best[0]):
-                best = cost, function
-        return best[1] if best else None
-
-    @staticmethod
-    def cost(function: Function, given: Sequence[Readings]) -> int | None:
-        """What the conversions of these arguments cost, or None if it does not take them."""
-        wanted = function.expected(len(given))
-        if wanted is None or any(want not in have for want, have in zip(wanted, given, strict=True)):
-            return None
-        return sum(have[want] for want, have in zip(wanted, given, strict=True))
+    noun: ClassVar[str] = "a function"
 
 
 # -- ways to make a row of the table -----------------------------------------------------------------------------------

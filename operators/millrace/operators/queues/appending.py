@@ -15,7 +15,7 @@ import numpy as np
 from millrace.operators.batch import Batch
 from millrace.operators.kernels import updating
 from millrace.operators.queues.pages import SLOTS, Pages, resized
-from millrace.operators.queues.queue import Floor, Paging, Queue
+from millrace.operators.queues.queue import Floor, Paging, TupleQueue
 from millrace.protocol import Schema
 
 # Numbers of a waiting tuple and of the line, as the kernel has them.
@@ -24,7 +24,7 @@ FIRST, END, COUNT, SHED, CHANCE = range(5)
 SMALLEST: Final = 64
 
 
-class AppendQueue(Queue):
+class AppendQueue(TupleQueue):
     """Everything, in order of arrival; the batches are those of the arc, shared."""
 
     bounded: ClassVar[bool] = False
@@ -62,6 +62,10 @@ class AppendQueue(Queue):
     def drain(self) -> Batch | None:
         return self.dequeue(self._waiting, 0)
 
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        age = now_us - int(self._batches[0].arrival[0]) if self._batches else 0
+        return [((), age)] if age > than_us else []
+
     def floor_us(self) -> int:
         return self._floor.value(self._waiting, lambda: min(int(batch.ts.min()) for batch in self._batches))
 
@@ -75,7 +79,7 @@ class AppendQueue(Queue):
         self._waiting = sum(map(len, self._batches))
 
 
-class SheddingQueue(Queue):
+class SheddingQueue(TupleQueue):
     """At most `limit` tuples: above that, one of those waiting or the one just come is shed, each as likely.
 
     Which ones is drawn from the queue's own seed, so the same tuples meet the same fate again.
@@ -129,6 +133,14 @@ class SheddingQueue(Queue):
 
     def floor_us(self) -> int:
         return self._floor.value(self.waiting, self._least)
+
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        if not self.waiting:
+            return []
+        locations = np.empty(self.waiting, np.int64)
+        updating.waiting(self._entries, self._line, locations)
+        age = now_us - int(self._pages.arrival[locations[0]])
+        return [((), age)] if age > than_us else []
 
     def _least(self) -> int:
         locations = np.empty(self.waiting, np.int64)

@@ -114,10 +114,6 @@ class Queue(ABC):
     def costs(self, us_per_tuple: float) -> None:
         """What serving a tuple costs, by measurement so far."""
 
-    @abstractmethod
-    def drain(self) -> Batch | None:
-        """Everything that waits, in order of service; afterwards nothing does. It counts as neither served nor lost."""
-
     @property
     def paging(self) -> Paging:
         return Paging()
@@ -126,9 +122,21 @@ class Queue(ABC):
         return Staleness()
 
     @abstractmethod
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        """The keys with an update that has waited for longer, and for how long; tuples without one have the key ()."""
+
+    @abstractmethod
     def save(self) -> Any:
         """Its state as plain data."""
 
     @abstractmethod
     def restore(self, data: Any) -> None:
         """Take back what `save` gave."""
+
+
+class TupleQueue(Queue):
+    """A queue of single tuples, from which another kind of queue can take over."""
+
+    @abstractmethod
+    def drain(self) -> Batch | None:
+        """Everything that waits, in order of service; afterwards nothing does. It counts as neither served nor lost."""

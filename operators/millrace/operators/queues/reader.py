@@ -18,7 +18,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Moment
 from millrace.operators.queues.edge import EdgeSpec, build_queue
-from millrace.operators.queues.queue import Queue
+from millrace.operators.queues.queue import Queue, TupleQueue
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 
@@ -130,6 +130,9 @@ class QueueReader(Reader):
             self.home.gauge.add(queue.waiting - before, self.home.width)
             self.taken = self.home.end - queue.waiting
 
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        return self.queue.older(now_us, than_us)
+
     def pass_punctuations(self) -> None:
         """Take all punctuation: where it stood between the tuples says nothing when those are served in any order."""
         if self.punctuations:
@@ -151,9 +154,13 @@ class QueueReader(Reader):
         super().leave()
 
     def let_go(self) -> None:
-        """Empty the queue."""
-        self._retire()
-        self.queue = self._made(self.edge, self.home, self.since_us)
+        """Empty the queue. What it knows of keys stays: what is older than they had is still superseded at once."""
+        if isinstance(self.queue, TupleQueue):
+            self.home.gauge.add(-self.queue.waiting, self.home.width)
+            self.queue.drain()
+        else:
+            self._retire()
+            self.queue = self._made(self.edge, self.home, self.since_us)
         self.taken = self.home.end
 
     def disorder(self) -> None:
@@ -174,12 +181,12 @@ class QueueReader(Reader):
         Between two schedulers everybody keeps the place in line.
         """
         queue = self.queue
-        assert edge.updates or not isinstance(queue, WindowQueue)
         self.edge = edge
         if isinstance(queue, UpdateQueue | WindowQueue) and edge.updates:
             assert edge.kind != "append"
             queue.reschedule(edge.kind)
             return
+        assert isinstance(queue, TupleQueue)
         waiting = queue.drain()
         self._gone_superseded += queue.superseded
         self._gone_shed += queue.shed
@@ -189,10 +196,12 @@ class QueueReader(Reader):
             self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
         self.taken = self.home.end - self.queue.waiting
 
-    def move(self, buffer: Buffer, since_us: int | None) -> None:
-        """Go on at another arc, with what waits here."""
+    def move(self, buffer: Buffer, since_us: int | None, columns: tuple[int, ...] | None) -> None:
+        """Go on at another arc, with what waits here: its fields are these of the other's."""
         self.home = self.buffer = buffer
         self.since_us = since_us
+        if columns is not None:
+            self.narrow(columns)
         self.punctuations.clear()
         buffer.admit(self)
         self.taken = buffer.end - self.queue.waiting
@@ -221,7 +230,7 @@ class QueueReader(Reader):
     def restore(self, data: Sequence[Any]) -> None:
         own, self.seed, self._gone_superseded, self._gone_shed, queue = data
         super().restore(own)
-        # Made anew: the operator may have had another name when it drew its seed, and the arc may be in order no more.
-        self.queue = self._made(self.edge, self.home, self.since_us)
+        if not self.home.ordered:
+            self.disorder()
         self.queue.restore(queue)
         self.home.gauge.add(self.queue.waiting, self.home.width)

@@ -14,9 +14,9 @@ import numpy as np
 
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
 from millrace.operators.kernels import updating
-from millrace.operators.queues.keys import UpdateKeys
+from millrace.operators.numbers import Numbers
 from millrace.operators.queues.pages import SLOTS, Pages, resized
-from millrace.operators.queues.queue import Floor, Paging, Queue, Staleness
+from millrace.operators.queues.queue import Floor, Paging, Staleness, TupleQueue
 from millrace.protocol import Schema
 
 Scheduler = Literal["fifo", "inplace", "linecutting"]
@@ -33,7 +33,7 @@ REMEMBERED: Final = 65_536
 SMALLEST: Final = 16
 
 
-class UpdateQueue(Queue):
+class UpdateQueue(TupleQueue):
     """The newest tuple of each key, by event time; of two at one time the later arrival.
 
     An older tuple that comes later is superseded at once, even if the newer one has been served long ago: so a key is
@@ -44,7 +44,8 @@ class UpdateQueue(Queue):
         self._policy = SCHEDULERS.index(scheduler)
         self.cost_us = 0.0
         self.timed = False
-        self._keys = UpdateKeys(schema, key)
+        self._key = tuple(key)
+        self._keys = Numbers([schema.fields[at] for at in key])
         self._pages = Pages(schema, slots)
         self._cells = np.zeros(0, np.int64)
         self._areas = np.zeros(2, np.float64)
@@ -82,7 +83,8 @@ class UpdateQueue(Queue):
             return
         if self._keys.count + count > self._forget_at:
             self._forget(now_us)
-        slots = self._keys.find(batch)
+        at = self._key
+        slots = self._keys.find([batch.columns[one] for one in at], [batch.valid[one] for one in at], count)
         if self._keys.count > self._room:
             self._make_room(self._keys.count)
         entering = np.empty(count, np.int64)
@@ -112,11 +114,11 @@ class UpdateQueue(Queue):
 
     def _enqueue_one(self, batch: Batch, now_us: int) -> None:
         """The same for a single tuple, without arrays of one."""
-        cell = self._keys.find_one(batch)
+        cell = self._keys.find_one(batch, self._key)
         if cell >= self._room:
             if self._keys.count > self._forget_at:
                 self._forget(now_us)
-                cell = self._keys.find_one(batch)  # it has no cell yet, and was forgotten with the others
+                cell = self._keys.find_one(batch, self._key)  # it has no cell yet, and was forgotten with the others
             self._make_room(self._keys.count)
         pages, ts, arrival = self._pages, batch.ts.item(0), batch.arrival.item(0)
         while True:
@@ -303,6 +305,12 @@ class UpdateQueue(Queue):
             int(ages.max()) if len(ages) else 0,
             list(zip(self._keys.rows(slots[order]), ages[order].tolist(), strict=True)),
         )
+
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        slots = self._in_line()
+        ages = now_us - self._cells.reshape(-1, CELL)[slots, SINCE]
+        late = np.flatnonzero(ages > than_us)
+        return list(zip(self._keys.rows(slots[late]), ages[late].tolist(), strict=True)) if len(late) else []
 
     def _hidden_area(self, slots: Int64s, now_us: int) -> float:
         """The area under the application's staleness of what has not been shown yet."""

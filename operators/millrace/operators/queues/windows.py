@@ -15,8 +15,10 @@ superseded.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from array import array
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, NamedTuple
 
@@ -61,73 +63,113 @@ class Served(NamedTuple):
 class Buffered:
     """A window buffer: tuples in the order in which they came, in blocks that follow each other.
 
-    Each block is a zone `[location, dequeue offset, enqueue offset]` (the paper's FixedLengthContiguousZone): tuples go
-    in at the one end and out at the other, and a block whose offsets meet at its end is given back.
+    Tuples go in at the one end and out at the other (the paper's FixedLengthContiguousZone is a block with its two
+    offsets; only the first block has an offset to dequeue from, and only the last one to enqueue at). A block from
+    which everything was taken is given back.
     """
 
-    __slots__ = ("_pages", "count", "zones")
+    __slots__ = ("_begin", "_pages", "count", "locations")
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
-        self.zones: deque[list[int]] = deque()
+        self.locations = array("q")
+        self._begin = 0
         self.count = 0
 
     def append(self) -> int:
         """The row of the pages where the next tuple belongs."""
-        zones = self.zones
-        if not zones or zones[-1][2] == self._pages.width:
-            zones.append([self._pages.allocate_one(), 0, 0])
-        zone = zones[-1]
-        row = zone[0] * self._pages.width + zone[2]
-        zone[2] += 1
+        width = self._pages.width
+        block, offset = divmod(self._begin + self.count, width)
+        if block == len(self.locations):
+            self.locations.append(self._pages.allocate_one())
         self.count += 1
-        return row
+        return self.locations[block] * width + offset
 
-    def rows(self) -> Iterator[int]:
+    def rows(self) -> Int64s:
         """Where its tuples lie, in order."""
-        width = self._pages.width
-        for location, begin, end in self.zones:
-            yield from range(location * width + begin, location * width + end)
+        return self._rows(self._begin, self.count)
 
-    def take(self, limit: int) -> list[int]:
-        """The rows of the first tuples, which it lets go of; their blocks have to be kept until they are read."""
-        found: list[int] = []
+    def _rows(self, begin: int, count: int) -> Int64s:
         width = self._pages.width
-        for zone in self.zones:
-            step = min(limit - len(found), zone[2] - zone[1])
-            found.extend(range(zone[0] * width + zone[1], zone[0] * width + zone[1] + step))
-            zone[1] += step
-            if len(found) == limit:
-                break
-        self.count -= len(found)
+        first, last = begin // width, -(-(begin + count) // width)
+        blocks = np.array(self.locations[first:last], np.int64)[:, None] * width + np.arange(width)
+        begin -= first * width
+        rows: Int64s = blocks.ravel()[begin : begin + count]
+        return rows
+
+    def take(self, limit: int) -> Int64s:
+        """The rows of the first tuples, which it lets go of; their blocks have to be kept until they are read."""
+        count = min(limit, self.count)
+        found = self._rows(self._begin, count)
+        self._begin += count
+        self.count -= count
         return found
 
     def trim(self, freed: list[int], *, whole: bool = False) -> None:
         """Give up the blocks from which everything was taken, or the whole buffer."""
-        zones = self.zones
         if whole:
             self.count = 0
-            freed.extend(zone[0] for zone in zones)
-            zones.clear()
-        while zones and zones[0][1] == zones[0][2] and (zones[0][1] == self._pages.width or not self.count):
-            freed.append(zones.popleft()[0])
+        if not self.count:
+            freed.extend(self.locations)
+            del self.locations[:]
+            self._begin = 0
+        elif self._begin >= self._pages.width:
+            blocks, self._begin = divmod(self._begin, self._pages.width)
+            freed.extend(self.locations[:blocks])
+            del self.locations[:blocks]
 
-    def drop_below(self, time_us: int, freed: list[int]) -> None:
-        """Let go of the first tuples that are below a time."""
-        count = 0
-        for row in self.rows():
-            if self._pages.ts[row] >= time_us:
+    def drop_below(self, time_us: int, freed: list[int]) -> int:
+        """Let go of the first tuples that are below a time; how many."""
+        width, ts = self._pages.width, self._pages.ts
+        dropped = 0
+        while self.count:
+            row = self.locations[self._begin // width] * width + self._begin % width
+            if ts.item(row) >= time_us:
                 break
-            count += 1
-        self.take(count)
+            self._begin += 1
+            self.count -= 1
+            dropped += 1
         self.trim(freed)
+        return dropped
 
-    def save(self) -> list[list[int]]:
-        return [list(zone) for zone in self.zones]
+    def save(self) -> list[Any]:
+        return [list(self.locations), self._begin, self.count]
 
-    def restore(self, data: Sequence[Sequence[int]]) -> None:
-        self.zones = deque(list(zone) for zone in data)
-        self.count = sum(zone[2] - zone[1] for zone in self.zones)
+    def restore(self, data: Sequence[Any]) -> None:
+        locations, self._begin, self.count = data
+        self.locations = array("q", locations)
+
+
+class Times:
+    """The times of the tuples that arrive for a key, in order, so that those of a window are found and counted
+    without a look at each. Eight bytes a tuple; where tuples come in order of time it takes them at its end."""
+
+    __slots__ = ("_begin", "_sorted")
+
+    def __init__(self, times: Iterable[int] = ()) -> None:
+        self._sorted = array("q", sorted(times))
+        self._begin = 0
+
+    def add(self, time_us: int) -> None:
+        if self._sorted and time_us < self._sorted[-1]:
+            insort(self._sorted, time_us, self._begin)
+        else:
+            self._sorted.append(time_us)
+
+    def first(self, from_us: int) -> int | None:
+        """The least time that is not below."""
+        at = bisect_left(self._sorted, from_us, self._begin)
+        return self._sorted[at] if at < len(self._sorted) else None
+
+    def count(self, from_us: int, below_us: int) -> int:
+        at = bisect_left(self._sorted, from_us, self._begin)
+        return bisect_left(self._sorted, below_us, at) - at
+
+    def drop_below(self, time_us: int) -> None:
+        self._begin = bisect_left(self._sorted, time_us, self._begin)
+        if self._begin * 2 >= len(self._sorted):  # moving what stays is paid for by what goes
+            del self._sorted[: self._begin]
+            self._begin = 0
 
 
 @dataclass(slots=True)
@@ -135,6 +177,8 @@ class KeyCell:
     """What is known of a key.
 
     arriving, processing   its two window buffers
+    times         of what arrives, as far as a window may still need it (LAZY)
+    inside        how many of them are in the window that waits (LAZY)
     reached       the newest time of its tuples; newest and prior are the two newest of those that are in a window
     closed, begun the start of the newest window that has fully arrived, and of the newest that has begun
     waits         the start of the window that waits to be committed to, and since when the key has waited
@@ -146,6 +190,8 @@ class KeyCell:
 
     arriving: Buffered
     processing: Buffered
+    times: Times
+    inside: int = 0
     reached: int = BEGINNING
     newest: int = BEGINNING
     prior: int = BEGINNING
@@ -167,7 +213,10 @@ class KeyCell:
 
 
 # What of a cell is plain data.
-PLAIN: Final = tuple(field.name for field in fields(KeyCell) if field.name not in ("arriving", "processing"))
+PLAIN: Final = tuple(field.name for field in fields(KeyCell) if field.name not in ("arriving", "processing", "times"))
+
+# A cell with its two buffers and times in CPython, when they are empty, and its place in the table of cells.
+CELL_BYTES: Final = 900
 
 
 class WindowQueue(Queue):
@@ -202,13 +251,19 @@ class WindowQueue(Queue):
         self._key = tuple(key)
         self._pages = Pages(schema, blocks, block)
         self._cells: dict[Key, KeyCell] = {}
-        self._line: list[Key] = []
+        # Keys that wait, first to be served first; `_servable` counts those that nothing keeps from being committed to.
+        self._line: OrderedDict[Key, None] = OrderedDict()
+        self._servable = 0
         self._ready: deque[Key] = deque()
+        # Keys that a promise may still mean something to: their newest tuple is in a window that it has not ended.
+        self._open: dict[Key, None] = {}
         self._takeable = 0
+        self._arriving = self._processing = 0
+        self._committed = 0
         self._floor = Floor()
         self._promise = BEGINNING
         self.newest_us = BEGINNING
-        self._showing: list[Key] = []
+        self._showing: dict[Key, None] = {}
         self._served_us = 0
         self._areas = [0.0, 0.0]
         self._histograms = [[0] * BUCKETS, [0] * BUCKETS]
@@ -245,12 +300,8 @@ class WindowQueue(Queue):
         freed: list[int] = []
         sources: list[int] = []
         targets: list[int] = []
-        lists = [batch.columns[at].tolist() for at in self._key]
-        masks = [batch.valid[at] for at in self._key]
-        for row, (time_us, arrival) in enumerate(zip(batch.ts.tolist(), batch.arrival.tolist(), strict=True)):
-            key = tuple(
-                values[row] if mask is None or mask[row] else None for values, mask in zip(lists, masks, strict=True)
-            )
+        times, arrivals = batch.ts.tolist(), batch.arrival.tolist()
+        for row, (key, time_us, arrival) in enumerate(zip(keys_of(batch, self._key), times, arrivals, strict=True)):
             for target in self._arrive(key, self._cell(key), time_us, arrival, freed):
                 sources.append(row)
                 targets.append(target)
@@ -264,7 +315,7 @@ class WindowQueue(Queue):
     def _cell(self, key: Key) -> KeyCell:
         cell = self._cells.get(key)
         if cell is None:
-            cell = self._cells[key] = KeyCell(Buffered(self._pages), Buffered(self._pages))
+            cell = self._cells[key] = KeyCell(Buffered(self._pages), Buffered(self._pages), Times())
         return cell
 
     def _arrive(self, key: Key, cell: KeyCell, time_us: int, arrival: int, freed: list[int]) -> list[int]:
@@ -273,22 +324,25 @@ class WindowQueue(Queue):
         targets = []
         inside = time_us < self._end(start) and start >= self.begin_us
         if inside:
+            self._open[key] = None
             if self.commit == "eager" and (cell.begun is None or start > cell.begun):
                 self._begins(key, cell, start, time_us, arrival, freed)
             # In the scope of what is being processed, and of what arrives: each has a copy (section 6.2.2).
             if cell.committed is not None and cell.committed <= time_us < self._end(cell.committed):
                 targets.append(self._store(cell.processing, time_us))
+                self._processing += 1
             if self._keeps(cell, time_us):
                 targets.append(self._store(cell.arriving, time_us))
+                self._arriving += 1
+                if self.commit == "lazy":
+                    cell.times.add(time_us)
+                    cell.inside += cell.waits is not None and cell.waits <= time_us < self._end(cell.waits)
             if time_us > cell.newest:
                 cell.prior, cell.newest = cell.newest, time_us
         cell.reached = max(cell.reached, time_us)
-        if self.by_tuples:
+        if self.by_tuples or (inside and self.commit == "lazy"):
+            # Where tuples close no windows, one that the promise has closed is there with its first tuple.
             self._closes(key, cell, arrival, freed)
-        elif inside and self.commit == "lazy":
-            self._closes(
-                key, cell, arrival, freed
-            )  # a window that the promise has closed is there with its first tuple
         self._promote(key, cell)
         self._count(key, cell)
         return targets
@@ -314,6 +368,7 @@ class WindowQueue(Queue):
         lowest = self._aligned(lowest)
         self.superseded += (start - lowest) // self.window.slide_us  # begun by the same tuple, and older
         cell.begun = start
+        self._arriving -= cell.arriving.count
         cell.arriving.trim(freed, whole=True)
         self._update(key, cell, start, arrival)
 
@@ -327,38 +382,49 @@ class WindowQueue(Queue):
         passed = self._passed(self._reach(cell))
         if cell.closed is not None and passed <= cell.closed:
             return
-        starts = self._starts(cell, passed)
-        if not starts:
+        closing, newest = self._closing(cell, passed)
+        if not closing:
             return
-        newest = starts[-1]
         cell.closed = newest
         if cell.oldest is None:
             cell.oldest = arrival
         if cell.shows is not None and newest > cell.shows and cell.after is None:
             cell.after = arrival
         if self.commit == "lazy":
-            self.superseded += len(starts) - 1
-            cell.arriving.drop_below(newest, freed)
+            self.superseded += closing - 1
+            self._drop_below(cell, newest, freed)
             self._update(key, cell, newest, arrival)
+            cell.inside = cell.times.count(newest, self._end(newest))
 
-    def _starts(self, cell: KeyCell, passed: int) -> list[int]:
-        """The windows with tuples that have newly arrived, oldest first; for EAGER, to whom only the newest matters,
-        the newest alone."""
+    def _drop_below(self, cell: KeyCell, time_us: int, freed: list[int]) -> None:
+        """No window that is still to come needs what is below."""
+        self._arriving -= cell.arriving.drop_below(time_us, freed)
+        cell.times.drop_below(time_us)
+
+    def _closing(self, cell: KeyCell, passed: int) -> tuple[int, int]:
+        """How many windows with tuples have newly arrived, and the newest; for EAGER, to whom only that one matters,
+        it alone."""
         slide, size = self.window.slide_us, self.window.size_us
         lowest = self.begin_us if cell.closed is None else max(self.begin_us, cell.closed + slide)
         if self.commit == "eager":
             inside = [time_us for time_us in (cell.newest, cell.prior) if BEGINNING < time_us < passed + size]
             if not inside and (self.by_tuples or cell.newest == BEGINNING):
-                return []  # its tuples are in windows that had arrived before, or have not yet
+                return 0, 0  # its tuples are in windows that had arrived before, or have not yet
             # Where a promise ends many windows at once, the last of them stands for all: they are one update.
             newest = min(passed, self._start(inside[0])) if inside else passed
-            return [newest] if newest >= lowest else []
-        found: list[int] = []
-        for row in cell.arriving.rows():
-            time_us = int(self._pages.ts[row])
-            first = self._aligned(max(lowest, time_us - size + 1))
-            found.extend(range(first, min(passed, self._start(time_us)) + 1, slide))
-        return sorted(set(found))
+            return (1, newest) if newest >= lowest else (0, 0)
+        count = newest = 0
+        start = self._aligned(lowest)
+        # From a window on, the next tuple says which are empty; all from its first to its last have it.
+        while (time_us := cell.times.first(start)) is not None:
+            start = max(start, self._aligned(time_us - size + 1))
+            last = min(passed, self._start(time_us))
+            if last < start:
+                break
+            count += (last - start) // slide + 1
+            newest = last
+            start = last + slide
+        return count, newest
 
     def _update(self, key: Key, cell: KeyCell, start: int, arrival: int) -> None:
         """The key has a new update: it gets in line, or moves in it as the scheduler says."""
@@ -379,10 +445,11 @@ class WindowQueue(Queue):
             self.superseded += 1
             if self.scheduler != "fifo" and not cuts:
                 return
-            self._line.remove(key)
         else:
             cell.since = arrival
-        self._line.insert(0 if cuts else len(self._line), key)
+            self._line[key] = None
+            self._servable += cell.committed is None
+        self._line.move_to_end(key, last=not cuts)
 
     def _promote(self, key: Key, cell: KeyCell) -> None:
         """An IDLE key is READY again when its window has got a tuple, or its end (figure 10)."""
@@ -399,10 +466,13 @@ class WindowQueue(Queue):
         if before != BEGINNING and self._passed(before) == self._passed(self._promise):
             return
         freed: list[int] = []
-        for key, cell in self._cells.items():
+        for key in list(self._open):
+            cell = self._cells[key]
             self._closes(key, cell, now_us, freed)
             self._promote(key, cell)
             self._count(key, cell)
+            if self._end(self._start(cell.newest)) <= self._promise:
+                del self._open[key]
         self._give_back(freed)
 
     # -- out -----------------------------------------------------------------------------------------------------------
@@ -413,14 +483,12 @@ class WindowQueue(Queue):
 
     @property
     def holds(self) -> bool:
-        return bool(self._ready or self._line) or any(
-            cell.arriving.count or cell.committed is not None for cell in self._cells.values()
-        )
+        return bool(self._ready or self._line or self._arriving or self._committed)
 
     @property
     def pending(self) -> bool:
         """Whether serving would give a tuple or the end of a window."""
-        return bool(self._ready) or any(self._cells[key].committed is None for key in self._line)
+        return bool(self._ready or self._servable)
 
     def next_end(self) -> int | None:
         """Where the next window ends that a tuple here is or may be in; None if nothing waits for its end."""
@@ -436,16 +504,9 @@ class WindowQueue(Queue):
         waits if nothing keeps it from being committed to."""
         count = cell.processing.count
         if cell.waits is not None and (cell.committed is None or self._arrived(cell)):
-            if self.commit == "eager":
-                count += cell.arriving.count
-            else:
-                count += len(self._window_rows(cell, cell.waits))
+            count += cell.arriving.count if self.commit == "eager" else cell.inside
         self._takeable += count - cell.takeable
         cell.takeable = count
-
-    def _window_rows(self, cell: KeyCell, start: int) -> list[int]:
-        ts, end = self._pages.ts, self._end(start)
-        return [row for row in cell.arriving.rows() if start <= ts[row] < end]
 
     def dequeue(self, limit: int, now_us: int) -> Batch | None:
         """The next tuples; `last` has their marks and the windows that are over with them."""
@@ -493,55 +554,67 @@ class WindowQueue(Queue):
     def _process(self, key: Key, cell: KeyCell, limit: int, rows: list[int], marks: list[int]) -> None:
         assert cell.committed is not None
         taken = cell.processing.take(limit)
-        for row in taken:
-            time_us = int(self._pages.ts[row])
+        self._processing -= len(taken)
+        for time_us in self._pages.ts[taken].tolist():
             if not cell.opened:
                 marks.append(self._end(cell.committed))
                 cell.opened = True
             else:
                 marks.append(DISALLOW if self._start(time_us) > self._start(cell.last) else UPDATE)
             cell.last = max(cell.last, time_us)
-        rows.extend(taken)
+        rows.extend(taken.tolist())
         self._count(key, cell)
 
     def _commit(self, now_us: int, freed: list[int]) -> bool:
         """Commit to the window of the first key in line that has none in processing."""
-        at = next((at for at, key in enumerate(self._line) if self._cells[key].committed is None), None)
-        if at is None:
+        if not self._servable:
             return False
-        key = self._line.pop(at)
+        key = next(key for key in self._line if self._cells[key].committed is None)
+        del self._line[key]
+        self._servable -= 1
         cell = self._cells[key]
         assert cell.waits is not None
         if key in self._showing:
             self._show_one(cell, now_us)  # its last result is out no later than the next is begun
-            self._showing.remove(key)
+            del self._showing[key]
         waited = max(0, now_us - cell.since)
         self._areas[0] += 0.5 * waited * waited
         self._histograms[0][waited.bit_length()] += 1
         cell.committed, cell.waits = cell.waits, None
+        self._committed += 1
         cell.shows, cell.after = cell.committed, None
         cell.opened, cell.last = False, BEGINNING
         if self.commit == "eager":
             # The buffer of what arrives holds nothing but this window.
             cell.arriving, cell.processing = cell.processing, cell.arriving
+            self._arriving -= cell.processing.count
+            self._processing += cell.processing.count
         else:
-            for row in self._window_rows(cell, cell.committed):
-                target = cell.processing.append()
-                self._copy(row, target)
-            cell.arriving.drop_below(cell.committed + self.window.slide_us, freed)
+            self._copy(cell, freed)
         self._ready.append(key)
         self._count(key, cell)
         return True
 
-    def _copy(self, row: int, target: int) -> None:
-        pages = self._pages
-        pages.write_one(target, pages.read_one(row), int(pages.ts[row]), int(pages.arrival[row]))
+    def _copy(self, cell: KeyCell, freed: list[int]) -> None:
+        """What has arrived of the window goes to the other buffer; younger windows may need it too."""
+        assert cell.committed is not None
+        pages, rows = self._pages, cell.arriving.rows()
+        times = pages.ts[rows]
+        rows = rows[(times >= cell.committed) & (times < self._end(cell.committed))]
+        targets = np.array([cell.processing.append() for _ in range(len(rows))], np.int64)
+        pages.write(targets, pages.read(rows))
+        self._processing += len(rows)
+        self._drop_below(cell, cell.committed + self.window.slide_us, freed)
+        cell.inside = 0
 
     def _finish(self, key: Key, cell: KeyCell, rows: int, freed: list[int]) -> Done:
         assert cell.committed is not None
+        self._processing -= cell.processing.count
         cell.processing.trim(freed, whole=True)
         start, cell.committed = cell.committed, None
-        self._showing.append(key)
+        self._committed -= 1
+        self._servable += cell.waits is not None
+        self._showing[key] = None
         return Done(rows, key, start, self._end(start))
 
     def _give_back(self, freed: list[int]) -> None:
@@ -549,29 +622,12 @@ class WindowQueue(Queue):
             self._pages.release(np.array(freed, np.int64))
             freed.clear()
 
-    def drain(self) -> Batch | None:
-        """What could be served. Windows that have not arrived go with it: nobody will ever process them."""
-        batch = self.serve(self._takeable, self._known_us or 0).batch
-        freed: list[int] = []
-        for cell in self._cells.values():
-            cell.arriving.trim(freed, whole=True)
-            cell.processing.trim(freed, whole=True)
-        self._give_back(freed)
-        self._cells.clear()
-        self._line.clear()
-        self._ready.clear()
-        self._takeable = 0
-        return batch
-
     def floor_us(self) -> int:
-        held = sum(cell.arriving.count + cell.processing.count for cell in self._cells.values())
-        return self._floor.value(held, self._least)
+        return self._floor.value(self._arriving + self._processing, self._least)
 
     def _least(self) -> int:
-        rows = [
-            row for cell in self._cells.values() for buffer in (cell.arriving, cell.processing) for row in buffer.rows()
-        ]
-        return int(self._pages.ts[np.array(rows, np.int64)].min())
+        buffers = [b for cell in self._cells.values() for b in (cell.arriving, cell.processing) if b.count]
+        return int(self._pages.ts[np.concatenate([buffer.rows() for buffer in buffers])].min())
 
     def _forget(self) -> None:
         """Let go of keys that have nothing here, whose windows are all over and whose results are all shown."""
@@ -579,6 +635,7 @@ class WindowQueue(Queue):
             held = cell.arriving.count or cell.processing.count or cell.waits is not None or cell.committed is not None
             if not held and cell.oldest is None and self._promise >= cell.newest + self.window.size_us:
                 del self._cells[key]
+                self._open.pop(key, None)
         self._forget_at = max(REMEMBERED, 2 * len(self._cells))
 
     # -- staleness -----------------------------------------------------------------------------------------------------
@@ -639,10 +696,17 @@ class WindowQueue(Queue):
             [(key, age) for age, key in ages[:worst]],
         )
 
+    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+        """By what is not in the results: windows that have arrived and were not processed."""
+        ages = [(key, now_us - cell.oldest) for key, cell in self._cells.items() if cell.oldest is not None]
+        return [(key, age) for key, age in ages if age > than_us]
+
     @property
     def paging(self) -> Paging:
-        pages = self._pages
-        return Paging(pages.taken, pages.free, pages.returned, pages.in_use(), pages.nbytes)
+        pages, blocks = self._pages, self._pages.in_use()
+        times = self._arriving if self.commit == "lazy" else 0
+        beside = CELL_BYTES * len(self._cells) + 8 * (blocks + times)
+        return Paging(pages.taken, pages.free, pages.returned, blocks, pages.nbytes + beside)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -656,6 +720,7 @@ class WindowQueue(Queue):
             [list(key) for key in self._line],
             [list(key) for key in self._ready],
             [list(key) for key in self._showing],
+            [list(key) for key in self._open],
             [self.scheduler, self.superseded, self._takeable, self._promise, self.newest_us],
             [self._served_us, self._known_us, self._key_time, self.cost_us, self._forget_at],
             [self._areas, self._histograms, self._floor.save()],
@@ -663,7 +728,7 @@ class WindowQueue(Queue):
         ]
 
     def restore(self, data: Any) -> None:
-        cells, line, ready, showing, own, told, measured, pages = data
+        cells, line, ready, showing, open_, own, told, measured, pages = data
         self.scheduler, self.superseded, self._takeable, self._promise, self.newest_us = own
         self._served_us, self._known_us, self._key_time, self.cost_us, self._forget_at = told
         self._areas, self._histograms, floor = measured
@@ -676,9 +741,20 @@ class WindowQueue(Queue):
             cell.processing.restore(processing)
             for name, value in zip(PLAIN, plain, strict=True):
                 setattr(cell, name, value)
-        self._line = [tuple(key) for key in line]
+            if self.commit == "lazy":
+                cell.times = Times(self._pages.ts[cell.arriving.rows()].tolist())
+        self._line = OrderedDict((tuple(key), None) for key in line)
         self._ready = deque(tuple(key) for key in ready)
-        self._showing = [tuple(key) for key in showing]
+        self._showing = dict.fromkeys(tuple(key) for key in showing)
+        self._open = dict.fromkeys(tuple(key) for key in open_)
+        self._recount()
+
+    def _recount(self) -> None:
+        cells = self._cells.values()
+        self._arriving = sum(cell.arriving.count for cell in cells)
+        self._processing = sum(cell.processing.count for cell in cells)
+        self._committed = sum(cell.committed is not None for cell in cells)
+        self._servable = sum(self._cells[key].committed is None for key in self._line)
 
 
 def _area(now_us: int, cell: KeyCell) -> float:
@@ -686,3 +762,14 @@ def _area(now_us: int, cell: KeyCell) -> float:
     assert cell.oldest is not None
     waited, hidden = max(0, now_us - cell.oldest), max(0, cell.shown - cell.oldest)
     return 0.5 * waited * waited - 0.5 * hidden * hidden
+
+
+def keys_of(batch: Batch, key: Sequence[int]) -> Iterable[Key]:
+    """The key of each row as Python values; without key columns all rows have one key."""
+    columns: list[list[Any]] = []
+    for at in key:
+        values, mask = batch.columns[at].tolist(), batch.valid[at]
+        if mask is not None:
+            values = [value if there else None for value, there in zip(values, mask.tolist(), strict=True)]
+        columns.append(values)
+    return zip(*columns, strict=True) if columns else [()] * len(batch)

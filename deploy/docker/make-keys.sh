@@ -1,0 +1,20 @@
+#!/bin/sh
+# Make a certificate of its own, its key and a token in the folder $1 for the host names after it, unless they are there.
+#
+# For trying things out on one machine, and for networks where everybody who should trust the server can be given
+# certificate.pem. Elsewhere use the certificates of your organisation.
+set -eu
+
+folder=${1:?usage: make-keys.sh FOLDER HOST...}
+shift
+cd "$folder"
+[ -e token ] && [ -e key.pem ] && [ -e certificate.pem ] && exit 0
+
+names=IP:127.0.0.1
+for host in localhost "$@"; do names="$names,DNS:$host"; done
+umask 077
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 825 -subj "/CN=${1:-localhost}" \
+  -addext "subjectAltName=$names" -keyout key.pem -out certificate.pem 2>openssl.log || { cat openssl.log >&2; exit 1; }
+rm openssl.log
+openssl rand -hex 32 >token
+chmod 0644 certificate.pem

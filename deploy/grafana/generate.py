@@ -1,0 +1,382 @@
+"""Writes the dashboard: four rows, one for each question that an operator asks.
+
+    python deploy/grafana/generate.py
+
+A panel is its title, what its numbers are, and its queries with their legends. Grafana's own JSON around them, and
+where they stand, is made from that. A test asks every query of a busy server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+HERE: Final = Path(__file__).parent
+DASHBOARD: Final = HERE / "dashboards" / "millrace.json"
+# What the variables at the top of the dashboard select.
+SERVER: Final = 'job="millrace",instance=~"$instance"'
+PART: Final = f'{SERVER},component=~"$component"'
+# Grafana's grid is 24 wide: three panels stand beside each other.
+WIDTH: Final = 8
+HEIGHT: Final = 7
+
+
+class Panel(NamedTuple):
+    """`queries` are pairs of an expression and the legend of its series."""
+
+    title: str
+    unit: str
+    says: str
+    queries: tuple[tuple[str, str], ...]
+    kind: str = "timeseries"
+
+
+def rate(metric: str, of: str) -> str:
+    return f"rate({metric}{{{of}}}[$__rate_interval])"
+
+
+def total(expression: str, by: str) -> str:
+    return f"sum by ({by}) ({expression})"
+
+
+def quantile(share: float, metric: str, by: str, of: str = SERVER) -> str:
+    return f"histogram_quantile({share}, {total(rate(metric + '_bucket', of), f'{by}, le')})"
+
+
+def share(part: str, whole: str, of: str) -> str:
+    """Of what there was; nothing where there was nothing."""
+    return f"{rate(part, of)} / ({rate(whole, of)} > 0)"
+
+
+ROWS: Final[dict[str, tuple[Panel, ...]]] = {
+    "Is it alive and moving?": (
+        Panel(
+            "Up, and ready since",
+            "s",
+            "How long the server has been running; nothing here: it is not.",
+            ((f"time() - process_start_time_seconds{{{SERVER}}} and on (instance, job) up == 1", "{{instance}}"),),
+            "stat",
+        ),
+        Panel(
+            "Tuples in",
+            "cps",
+            "What feeds send, by stream, late tuples too.",
+            ((rate("millrace_source_tuples_total", SERVER), "{{stream}}"),),
+        ),
+        Panel(
+            "Rows out",
+            "cps",
+            "What queries deliver, to all of their consumers.",
+            (
+                (
+                    total(rate("millrace_sink_delivered_tuples_total", SERVER), by="query"),
+                    "{{query}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Feeds",
+            "short",
+            "Feeds that are open, by stream.",
+            ((f"millrace_source_connections{{{SERVER}}}", "{{stream}}"),),
+        ),
+        Panel(
+            "Queries that do not run",
+            "short",
+            "Paused or failed; `millrace query show NAME` says why.",
+            ((f'sum by (state) (millrace_query_state{{{SERVER},state!="running"}})', "{{state}}"),),
+        ),
+        Panel(
+            "Refused and dropped",
+            "cps",
+            "Rows that did not fit, could not be computed, or were dropped for slow consumers.",
+            (
+                (
+                    total(rate("millrace_source_rejected_total", SERVER), by="stream"),
+                    "refused {{stream}}",
+                ),
+                (
+                    total(rate("millrace_operator_errors_total", PART), by="operator"),
+                    "not computed {{operator}}",
+                ),
+                (
+                    total(rate("millrace_sink_dropped_tuples_total", SERVER), by="query"),
+                    "dropped {{query}}",
+                ),
+            ),
+        ),
+    ),
+    "Where does time wait?": (
+        Panel(
+            "Share of time that inputs make operators wait",
+            "percentunit",
+            "The input named here has not promised its time: its feed is silent, or promises seldom.",
+            (
+                (
+                    rate("millrace_operator_idle_wait_seconds_total", PART),
+                    "{{operator}} for {{input}}",
+                ),
+            ),
+        ),
+        Panel(
+            "How long clients take to say what time it is",
+            "s",
+            "99 of 100 requests for a timestamp, of those that were answered.",
+            (
+                (
+                    quantile(0.99, "millrace_ets_request_seconds", by="stream", of=f'{SERVER},outcome="answered"'),
+                    "{{stream}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Requests for timestamps, by outcome",
+            "cps",
+            "Timeouts: a client that cannot or does not answer.",
+            (
+                (
+                    total(rate("millrace_ets_request_seconds_count", SERVER), by="outcome"),
+                    "{{outcome}}",
+                ),
+            ),
+        ),
+        Panel(
+            "What streams' time goes forward by",
+            "cps",
+            "Promises, by what made them: tuples, clients, requests, the clock, feeds that left.",
+            ((rate("millrace_punctuation_total", SERVER), "{{cause}}"),),
+        ),
+        Panel(
+            "Behind the clock",
+            "s",
+            "The time that each component has reached, seen from now. Flat: all is well. Rising: it stands still.",
+            ((f"time() - min by (component) (millrace_operator_low_watermark_seconds{{{PART}}})", "{{component}}"),),
+        ),
+        Panel(
+            "Late tuples",
+            "percentunit",
+            "The share of a stream's tuples that came when it had promised that nothing older would come.",
+            (
+                (
+                    share("millrace_source_late_tuples_total", "millrace_source_tuples_total", SERVER),
+                    "{{stream}}",
+                ),
+            ),
+        ),
+    ),
+    "Where is work?": (
+        Panel(
+            "Share of time that operators work",
+            "percentunit",
+            "All together cannot be above one: the engine has one processor.",
+            ((rate("millrace_operator_busy_seconds_total", PART), "{{operator}}"),),
+        ),
+        Panel(
+            "Tuples queued",
+            "short",
+            "Tuples that wait before operators. Growing: more comes than can be computed, or somebody waits for time.",
+            ((f"millrace_operator_queue_tuples{{{PART}}}", "{{operator}} from {{input}}"),),
+        ),
+        Panel(
+            "Remembered",
+            "bytes",
+            "The state of windows, joins and aggregates.",
+            ((f"millrace_operator_state_bytes{{{PART}}}", "{{operator}}"),),
+        ),
+        Panel(
+            "Tuples in an execution",
+            "short",
+            "How many tuples an operator takes at a time: many under load, few for quick answers.",
+            (
+                (
+                    share("millrace_operator_input_tuples_total", "millrace_operator_executions_total", PART),
+                    "{{operator}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Processor and memory of the process",
+            "short",
+            "Processor seconds a second, and memory in GiB.",
+            (
+                (rate("process_cpu_seconds_total", SERVER), "processors {{instance}}"),
+                (f"process_resident_memory_bytes{{{SERVER}}} / 2^30", "GiB {{instance}}"),
+            ),
+        ),
+        Panel(
+            "Changes",
+            "short",
+            "What admins asked for in the last five minutes, by what became of it.",
+            (
+                (
+                    f"sum by (kind, result) (increase(millrace_reconfigurations_total{{{SERVER}}}[5m])) > 0",
+                    "{{kind}} {{result}}",
+                ),
+            ),
+        ),
+    ),
+    "Is it fresh?": (
+        Panel(
+            "From arrival to delivery",
+            "s",
+            "99 and 50 of 100 rows are delivered within this time after their newest tuple came.",
+            (
+                (
+                    quantile(0.99, "millrace_query_latency_seconds", by="query"),
+                    "{{query}} 99 %",
+                ),
+                (
+                    quantile(0.5, "millrace_query_latency_seconds", by="query"),
+                    "{{query}} 50 %",
+                ),
+            ),
+        ),
+        Panel(
+            "Oldest row that a consumer holds",
+            "s",
+            "A slow disk or subscriber.",
+            ((f"millrace_sink_lag_seconds{{{SERVER}}}", "{{query}} {{sink}}"),),
+        ),
+        Panel(
+            "Rows that consumers hold",
+            "short",
+            "Above `slow_limit` it is done what `on_slow` says.",
+            ((f"millrace_sink_unacked_tuples{{{SERVER}}}", "{{query}} {{sink}}"),),
+        ),
+        Panel(
+            "Staleness of update queues",
+            "s",
+            "Mean age of what is newer than the results of a key.",
+            ((f'millrace_update_staleness_seconds{{{PART},kind="application"}}', "{{operator}} from {{input}}"),),
+        ),
+        Panel(
+            "Superseded, shed, and promises broken",
+            "cps",
+            "Updates that a newer one replaced, tuples shed, and rows older than a sink promises.",
+            (
+                (
+                    total(rate("millrace_update_superseded_total", PART), by="operator"),
+                    "superseded {{operator}}",
+                ),
+                (
+                    total(rate("millrace_update_shed_total", PART), by="operator"),
+                    "shed {{operator}}",
+                ),
+                (
+                    total(rate("millrace_sink_freshness_breaches_total", SERVER), by="sink"),
+                    "broken {{sink}}",
+                ),
+            ),
+        ),
+        Panel(
+            "History behind",
+            "s",
+            "How long the oldest row has waited that is in no file of its stream's history.",
+            ((f"millrace_archive_waiting_seconds{{{SERVER}}}", "{{stream}}"),),
+        ),
+    ),
+}
+
+
+def dashboard() -> dict[str, Any]:
+    """As Grafana imports it. The uid never changes: links to the dashboard stay good."""
+    return {
+        "uid": "millrace",
+        "title": "Millrace",
+        "tags": ["millrace"],
+        "schemaVersion": 38,
+        "editable": False,
+        "graphTooltip": 1,
+        "refresh": "15s",
+        "time": {"from": "now-30m", "to": "now"},
+        "timezone": "",
+        "templating": {"list": [_datasource(), _variable("instance", 'up{job="millrace"}'), _component()]},
+        "annotations": {"list": [_restarts()]},
+        "panels": list(_panels()),
+    }
+
+
+def _datasource() -> dict[str, Any]:
+    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
+
+
+def _variable(name: str, series: str) -> dict[str, Any]:
+    query = f"label_values({series}, {name})"
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": _source(),
+        "definition": query,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+        "sort": 1,
+    }
+
+
+def _component() -> dict[str, Any]:
+    return _variable("component", f"millrace_component_ready{{{SERVER}}}")
+
+
+def _restarts() -> dict[str, Any]:
+    return {
+        "name": "Restarts",
+        "datasource": _source(),
+        "enable": True,
+        "iconColor": "red",
+        "expr": f"changes(process_start_time_seconds{{{SERVER}}}[1m]) > 0",
+        "titleFormat": "started again",
+    }
+
+
+def _source() -> dict[str, str]:
+    return {"type": "prometheus", "uid": "${datasource}"}
+
+
+def _panels() -> Iterator[dict[str, Any]]:
+    top = number = 0
+    for title, panels in ROWS.items():
+        number += 1
+        place = {"x": 0, "y": top, "w": 24, "h": 1}
+        yield {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+        top += 1
+        for at, panel in enumerate(panels):
+            number += 1
+            x, y = at % 3 * WIDTH, top + at // 3 * HEIGHT
+            yield _panel(panel, number, {"x": x, "y": y, "w": WIDTH, "h": HEIGHT})
+        top += -(-len(panels) // 3) * HEIGHT
+
+
+def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.says,
+        "datasource": _source(),
+        "gridPos": place,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "options": _options(panel.kind),
+        "targets": [
+            {"refId": chr(ord("A") + at), "datasource": _source(), "expr": expression, "legendFormat": legend}
+            for at, (expression, legend) in enumerate(panel.queries)
+        ],
+    }
+
+
+def _options(kind: str) -> dict[str, Any]:
+    if kind == "stat":
+        return {"reduceOptions": {"calcs": ["lastNotNull"]}, "graphMode": "none"}
+    return {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}}
+
+
+def text() -> str:
+    return json.dumps(dashboard(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    DASHBOARD.write_text(text(), encoding="utf-8")

@@ -1,0 +1,85 @@
+"""Which task a row goes to: by the crc32 of its key, or by the slices that its time and the margins put it into.
+
+Rule: the same row goes to the same task on every machine and in every run, so nothing here uses Python's `hash`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+
+from millrace.backfill.margins import Reach
+from millrace.backfill.splitting import Slice
+from millrace.operators.batch import Batch, Int64s, Values
+from millrace.operators.evaluate import Computed, evaluate
+from millrace.operators.expression import Expression
+
+_SEPARATOR: Final = b"\x1f"
+_NULL: Final = b"\x00"
+
+
+def key_numbers(batch: Batch, key: Sequence[Expression], tasks: int) -> Int64s:
+    """The task of each row by its key; without a key, by the row's time."""
+    if not key:
+        return batch.ts % tasks
+    columns = [_ranked(evaluate(expression, batch)) for expression in key]
+    # Rows of equal keys have equal ranks: each key is spelled out once.
+    ranks = np.stack([ranks for ranks, _ in columns], axis=1)
+    distinct, which = np.unique(ranks, axis=0, return_inverse=True)
+    spelled = [spelled for _, spelled in columns]
+    numbers = [
+        crc32(_SEPARATOR.join(words[rank] for words, rank in zip(spelled, row, strict=True))) % tasks
+        for row in distinct.tolist()
+    ]
+    found: Int64s = np.array(numbers, np.int64)[which.reshape(-1)]
+    return found
+
+
+def _ranked(computed: Computed) -> tuple[Int64s, list[bytes]]:
+    """Each row's rank among the distinct values, and those spelled as bytes; null is the last."""
+    values, valid, error = computed
+    distinct, ranks = np.unique(values, return_inverse=True)
+    ranks = ranks.reshape(-1).astype(np.int64)
+    null = len(distinct)
+    if valid is not None:
+        ranks = np.where(valid, ranks, null)
+    if error is not None:
+        # The operator will drop the row wherever it goes.
+        ranks = np.where(error.rows, null, ranks)
+    return ranks, [*map(_spelled, distinct.tolist()), _NULL]
+
+
+def _spelled(value: object) -> bytes:
+    """Equal values alike: zero has no sign."""
+    match value:
+        case float():
+            return struct.pack(">d", value + 0.0)
+        case bytes():
+            return b"b" + value
+        case str():
+            return b"t" + value.encode("utf-8", "surrogatepass")
+        case _:
+            return str(int(value)).encode()  # type: ignore[call-overload]
+
+
+def slice_ranges(slices: Sequence[Slice], reach: Reach) -> tuple[Int64s, Int64s]:
+    """Where rows of a stream begin and cease to be read: slice n reads times from starts[n] to below ends[n].
+
+    Both rise, so the slices that read a row are a range: those that have begun by its time and not ended.
+    """
+    bounds = [slice_.reads(reach) for slice_ in slices]
+    starts = np.array([low for low, _ in bounds], np.int64)
+    ends = np.array([high for _, high in bounds], np.int64)
+    return starts, ends
+
+
+def first_and_last(ts: Values, slices: Sequence[Slice], reach: Reach) -> tuple[Int64s, Int64s]:
+    """The first and the last slice that reads each row; none does where the last is before the first."""
+    starts, ends = slice_ranges(slices, reach)
+    first = np.searchsorted(ends, ts, side="right")
+    last = np.searchsorted(starts, ts, side="right") - 1
+    return first.astype(np.int64), last.astype(np.int64)

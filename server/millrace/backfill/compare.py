@@ -1,0 +1,112 @@
+"""When two results are the same, by class of equality, and what differs, as people can read it.
+
+rows    the same multiset; doubles to 1e-9 relative
+final   the same last row of each key; a key whose last row says that it is gone has none
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from millrace.protocol import GONE
+
+RELATIVE: Final = 1e-9
+Row = Mapping[str, Any]
+
+
+@dataclass
+class Differences:
+    """What only one of two results has, row by row.
+
+    missing   rows of the recomputed result that the other lacks
+    extra     rows that only the other has
+    changed   rows of one key in both, which are not the same: (recomputed, other)
+    """
+
+    compared: int = 0
+    missing: list[Row] = field(default_factory=list)
+    extra: list[Row] = field(default_factory=list)
+    changed: list[tuple[Row, Row]] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return len(self.missing) + len(self.extra) + len(self.changed)
+
+
+def compare_rows(recomputed: Iterable[Row], written: Iterable[Row]) -> Differences:
+    """Two multisets. Rows that are the same to the last digit cancel first; what is left is matched with tolerance."""
+    left, right = list(recomputed), list(written)
+    counts = Counter(map(_exactly, right))
+    only_left = []
+    for row in left:
+        key = _exactly(row)
+        if counts[key]:
+            counts[key] -= 1
+        else:
+            only_left.append(row)
+    only_right = []
+    for row in reversed(right):
+        key = _exactly(row)
+        if counts[key]:
+            counts[key] -= 1
+            only_right.append(row)
+    found = Differences(len(left))
+    near: dict[Hashable, list[Row]] = {}
+    for row in reversed(only_right):
+        near.setdefault(_roughly(row), []).append(row)
+    for row in only_left:
+        candidates = near.get(_roughly(row), [])
+        place = next((at for at, other in enumerate(candidates) if equal_rows(row, other)), None)
+        if place is None:
+            found.missing.append(row)
+        else:
+            del candidates[place]
+    found.extra = [row for rows in near.values() for row in rows]
+    return found
+
+
+def compare_final(recomputed: Iterable[Row], written: Iterable[Row], key: Sequence[str]) -> Differences:
+    """The last rows of the keys of two update streams."""
+    left, right = last_rows(recomputed, key), last_rows(written, key)
+    found = Differences(len(left))
+    for at, row in left.items():
+        other = right.get(at)
+        if other is None:
+            found.missing.append(row)
+        elif not equal_rows(row, other):
+            found.changed.append((row, other))
+    found.extra = [row for at, row in right.items() if at not in left]
+    return found
+
+
+def last_rows(rows: Iterable[Row], key: Sequence[str]) -> dict[Hashable, Row]:
+    """The current row of each key, after all of these."""
+    last = {tuple(row[name] for name in key): row for row in rows}
+    return {
+        at: {name: value for name, value in row.items() if name != GONE}
+        for at, row in last.items()
+        if not row.get(GONE)
+    }
+
+
+def equal_rows(one: Row, other: Row) -> bool:
+    return one.keys() == other.keys() and all(equal_values(value, other[name]) for name, value in one.items())
+
+
+def equal_values(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or math.isclose(one, other, rel_tol=RELATIVE, abs_tol=0.0)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _exactly(row: Row) -> Hashable:
+    return tuple((name, type(value), value) for name, value in row.items())
+
+
+def _roughly(row: Row) -> Hashable:
+    """All but the doubles."""
+    return tuple((name, None if isinstance(value, float) else value) for name, value in row.items())

@@ -1,0 +1,127 @@
+"""A query together with the queries that it reads, as one graph of operators over streams.
+
+The planners look at this, and a task runs it. Rule: nothing here depends on Spark or on the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from millrace.engine.plan import Node, QueryPlan, StreamDefinition
+from millrace.operators.spec import RowWindow
+from millrace.protocol import Refuse, Schema
+from millrace.sql import Catalog
+from millrace.sql.explain import equality
+from millrace.sql.progress import Lags, lags_of
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What a backfill computes.
+
+    catalog   the streams and queries that the query needs, in the order in which they were created
+    name      the query whose rows are wanted
+    """
+
+    catalog: Catalog
+    name: str
+
+    @property
+    def query(self) -> QueryPlan:
+        return self.catalog.queries[self.name]
+
+    @property
+    def schema(self) -> Schema:
+        return self.query.schema
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Node]:
+        """The operators that the result depends on, inputs before readers."""
+        every = {node.name: node for query in self.catalog.queries.values() for node in query.nodes}
+        wanted = {self.query.output}
+        for node in reversed(list(every.values())):
+            if node.name in wanted:
+                wanted.update(node.inputs)
+        return {name: node for name, node in every.items() if name in wanted}
+
+    @cached_property
+    def streams(self) -> Mapping[str, StreamDefinition]:
+        """The streams that are read, side streams of late tuples too, in the order in which the queries name them."""
+        names = [name for query in self.catalog.queries.values() for name in query.reads_streams]
+        read = {name for node in self.nodes.values() for name in node.inputs} | {self.query.output}
+        found = {name: self.catalog.stream(name) for name in dict.fromkeys(names)}
+        return {name: stream for name, stream in found.items() if stream.source in read}
+
+    @cached_property
+    def sources(self) -> Mapping[str, str]:
+        """The stream of each source operator."""
+        return {stream.source: name for name, stream in self.streams.items()}
+
+    @cached_property
+    def schemas(self) -> Mapping[str, Schema]:
+        """What the rows of each operator look like."""
+        found = {stream.source: stream.schema for stream in self.streams.values()}
+        for node in self.nodes.values():
+            found[node.name] = node.spec.schema([found[name] for name in node.inputs])
+        return found
+
+    @cached_property
+    def lags(self) -> Mapping[str, Lags]:
+        """How far the columns of each operator's rows may lie from the rows' own time."""
+        found: dict[str, Lags] = {}
+        for stream in self.streams.values():
+            position = stream.time_position
+            found[stream.source] = {} if position is None else {position: (0, 0)}
+        for node in self.nodes.values():
+            inputs = [found[name] for name in node.inputs]
+            found[node.name] = lags_of(node.spec, inputs, [self.schemas[name] for name in node.inputs])
+        return found
+
+    @cached_property
+    def equality(self) -> str:
+        """The class by which two runs of it may be compared: rows, final or load."""
+        return equality(self.query, self.catalog)
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether it has windows of rows, which count tuples in the order in which they arrived."""
+        return any(isinstance(getattr(node.spec, "window", None), RowWindow) for node in self.nodes.values())
+
+    @property
+    def time_column(self) -> tuple[int, int] | None:
+        """A column of the result that tells a row's own time, and by how much it lies below it."""
+        for position, (low, high) in self.lags[self.query.output].items():
+            if low is not None and low == high:
+                return position, low
+        return None
+
+    def streams_above(self, name: str) -> Iterator[str]:
+        """The streams that an operator's rows come from, each once."""
+        seen: set[str] = set()
+        waiting = [name]
+        while waiting:
+            one = waiting.pop(0)
+            if one in seen:
+                continue
+            seen.add(one)
+            if one in self.sources:
+                yield self.sources[one]
+            else:
+                waiting.extend(self.nodes[one].inputs)
+
+
+def flow_of(catalog: Catalog, name: str) -> Flow:
+    """The flow of a query of a catalog, with nothing beside it."""
+    if name not in catalog.queries:
+        listed = ", ".join(catalog.queries) or "none"
+        raise Refuse(f"there is no query {name}; there are: {listed}", code="unknown_name")
+    wanted = {name}
+    for query in reversed(list(catalog.queries.values())):
+        if query.name in wanted:
+            wanted.update(query.reads_queries)
+    queries = {one: query for one, query in catalog.queries.items() if one in wanted}
+    read = {stream.removesuffix(".late") for query in queries.values() for stream in query.reads_streams}
+    streams = {one: stream for one, stream in catalog.streams.items() if one in read}
+    return Flow(Catalog(streams, queries), name)

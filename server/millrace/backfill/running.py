@@ -1,0 +1,259 @@
+"""One backfill from beginning to end: look, plan, take the destination, run what is not done, say that it is done."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.backfill.flow import Flow
+from millrace.backfill.inputs import Input, Times, notes_of, times_of
+from millrace.backfill.job import (
+    choose_split,
+    default_tasks,
+    frames_of,
+    job_of,
+    rows_for_tasks,
+    spark_times,
+    write_frame,
+    write_task,
+)
+from millrace.backfill.keys import keys_of
+from millrace.backfill.margins import margins_of
+from millrace.backfill.outputs import PLAN, Destination, check_destination
+from millrace.backfill.session import check_spark, opened_session, ship
+from millrace.backfill.splitting import ALWAYS, Extent, Mode, Slice, Split, plan_split, span_words
+from millrace.protocol import Refuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_SECONDS: Final = 0.2
+
+# How many of how many of Spark's tasks are done.
+Advanced = Callable[[int, int], None]
+Said = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a backfill is asked to do."""
+
+    flow: Flow
+    inputs: Mapping[str, Input]
+    out: str
+    span: Slice = ALWAYS
+    mode: Mode = "auto"
+    tasks: int | None = None
+    master: str | None = None
+    functions: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for an interrupted backfill to be gone on with."""
+        flow = self.flow
+        sql = [stream.sql or repr(stream) for stream in flow.catalog.streams.values()]
+        sql += [query.sql or repr(query) for query in flow.catalog.queries.values()]
+        return {
+            "query": flow.name,
+            "sql": sql,
+            "equality": flow.equality,
+            "update_key": None if flow.query.update_key is None else list(flow.query.update_key),
+            "from_us": self.span.from_us,
+            "to_us": self.span.to_us,
+            "inputs": [one.identity() for one in self.inputs.values()],
+        }
+
+
+def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
+    """Run a backfill, or the rest of one; its manifest."""
+    check_spark()
+    check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
+    place = Destination(wanted.out)
+    begun, manifest = place.begun(wanted.identity()), place.manifest()
+    if manifest is not None:
+        say(f"{wanted.out}: this backfill is done already, {manifest['rows']} rows")
+        return manifest
+    if begun is None:
+        # Whether it can be split as is asked does not depend on the rows.
+        plan_split(wanted.flow, Extent(0, 2), mode=wanted.mode, tasks=2)
+    else:
+        kept_split(wanted.flow, begun["split"], wanted)
+    times = times_of(wanted.inputs.values())
+    if times is not None:
+        _refuse_nothing(times, wanted)
+    with in_plain_words(), opened_session(wanted.master, dict(wanted.settings)) as session:
+        return _run(wanted, session, place, times, say, advanced)
+
+
+def _refuse_nothing(times: Times, wanted: Wanted) -> None:
+    """Refuse a span on which no row bears, with the span of those that there are."""
+    if times.extent(*wanted.span.reads(margins_of(wanted.flow).widest)) is None:
+        whole = times.extent(ALWAYS.from_us, ALWAYS.to_us)
+        there = (
+            "the inputs have no rows at all" if whole is None else f"there are rows {_span(whole.from_us, whole.to_us)}"
+        )
+        raise Refuse(f"there are no rows {span_words(wanted.span)}; {there}", code="no_rows")
+
+
+def _span(from_us: int, to_us: int) -> str:
+    return span_words(Slice(from_us, to_us))
+
+
+def _run(
+    wanted: Wanted, session: SparkSession, place: Destination, times: Times | None, say: Said, advanced: Advanced
+) -> dict[str, Any]:
+    ship(session)
+    flow = wanted.flow
+    tasks = wanted.tasks or default_tasks(session)
+    found = place.plan()
+    if found is None:
+        if times is None:
+            times = spark_times(flow, frames_of(session, wanted.inputs, flow, None), tasks)
+            _refuse_nothing(times, wanted)
+        split = choose_split(flow, times, wanted.span, wanted.mode, tasks)
+        place.begin(wanted.identity(), split.to_data())
+    else:
+        split = kept_split(flow, found["split"], wanted)
+    for line in plan_words(wanted, split):
+        say(line)
+    done = sorted(place.done())
+    if done:
+        say(f"going on: {len(done)} of {split.tasks} tasks are done")
+    job = job_of(flow, split, wanted.functions)
+    if len(done) < split.tasks:
+        rows = rows_for_tasks(job, frames_of(session, wanted.inputs, flow, split), done)
+        watched(session, lambda: write_frame(job, rows, wanted.out, done).collect(), advanced)
+    for number in sorted(set(range(split.tasks)) - place.done().keys()):
+        # Where Spark sees that there are no rows at all it starts no task.
+        write_task(job, number, (), wanted.out)
+    return place.finish(flow.schema)
+
+
+def kept_split(flow: Flow, kept: Mapping[str, Any], wanted: Wanted) -> Split:
+    """The split of a backfill that has begun, so that its tasks are the same ones."""
+    if wanted.mode not in ("auto", kept["how"]):
+        raise Refuse(
+            f"--mode {wanted.mode}: the backfill that has begun in {wanted.out} is split {_how(kept['how'])}; leave "
+            "--mode out to go on with it",
+            code="destination",
+        )
+    slices = kept["slices"] or [[wanted.span.from_us, wanted.span.to_us]] * kept["tasks"]
+    keys = dict(keys_of(flow).streams) if kept["how"] == "key" else {}
+    return Split(kept["how"], tuple(Slice(*one) for one in slices), margins_of(flow), kept["reason"], keys, wanted.span)
+
+
+def _how(how: str) -> str:
+    return {"key": "by key", "time": "by time"}.get(how, "not at all")
+
+
+def plan_words(wanted: Wanted, split: Split) -> list[str]:
+    """The plan as people read it."""
+    flow = wanted.flow
+    notes = [f"note: {note}" for note in notes_of(flow, wanted.inputs, wanted.span.to_us)]
+    head = f"backfill of {flow.name} {span_words(wanted.span)}, equality {flow.equality}"
+    inputs = [f"input: {one.stream} from {one.path} ({_files(one)})" for one in wanted.inputs.values()]
+    return [head, *inputs, *split.words(), *notes]
+
+
+def _files(one: Input) -> str:
+    if one.format == "table":
+        return "a table"
+    count = "1 file" if len(one.parts) == 1 else f"{len(one.parts)} files"
+    if not one.known:
+        return count
+    return f"{count}, {sum(rows for part in one.parts for _, _, rows in part.spans or ())} rows"
+
+
+# -- watching Spark ----------------------------------------------------------------------------------------------------
+
+
+def watched(session: SparkSession, action: Callable[[], Any], advanced: Advanced) -> None:
+    """Run an action of Spark's, and tell meanwhile how far it has come; stopping this stops the action."""
+    from pyspark import InheritableThread
+
+    context = session.sparkContext
+    group = f"millrace-{uuid.uuid4().hex}"
+    failures: list[BaseException] = []
+
+    def act() -> None:
+        context.setJobGroup(group, "millrace backfill", interruptOnCancel=True)
+        try:
+            action()
+        except BaseException as error:
+            failures.append(error)
+
+    thread: threading.Thread = InheritableThread(target=act, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+            advanced(*_progress(context.statusTracker(), group))
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    if failures:
+        raise failures[0]
+
+
+def _progress(tracker: Any, group: str) -> tuple[int, int]:
+    """Tasks done and tasks in all of a group's stages."""
+    done = total = 0
+    for number in tracker.getJobIdsForGroup(group):
+        job = tracker.getJobInfo(number)
+        for stage in () if job is None else job.stageIds:
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                done += info.numCompletedTasks
+                total += info.numTasks
+    return done, total
+
+
+@contextmanager
+def in_plain_words() -> Iterator[None]:
+    """What goes wrong in Spark becomes one line."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _told(error) from None
+
+
+def _told(error: Exception) -> Refuse:
+    """What went wrong in a task, in its own words instead of Java's."""
+    text = str(error)
+    for line in reversed(text.splitlines()):
+        match = re.match(r"\s*(?:\w+\.)*(?:Refuse|RowError|FunctionsError|AssertionError): (.+)", line)
+        if match is not None:
+            return Refuse(match[1].strip(), code="task_failed")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Of a chain of causes the last is the reason; Spark's own have a name in brackets.
+    causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
+    causes += [line for line in lines if re.match(r"\[[A-Z_.0-9]+\]", line)]
+    reason = causes[-1] if causes else lines[0] if lines else type(error).__name__
+    return Refuse(f"Spark could not run it: {reason[:400]}", code="task_failed")
+
+
+def status(out: str) -> dict[str, Any]:
+    """How far a backfill has come."""
+    place = Destination(out)
+    plan = place.plan()
+    if plan is None:
+        raise Refuse(f"{out}: there is no backfill (no {PLAN}); name the directory given as --out", code="bad_path")
+    manifest = place.manifest()
+    done = place.done()
+    return {
+        "query": plan["identity"]["query"],
+        "split": plan["split"]["how"],
+        "tasks": plan["split"]["tasks"],
+        "tasks_done": len(done),
+        "rows": sum(told["rows"] for told in done.values()),
+        "finished": None if manifest is None else manifest["finished"],
+        "began": plan["began"],
+    }

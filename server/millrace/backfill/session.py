@@ -1,0 +1,93 @@
+"""A Spark session for backfills: which Java, which Python, and little else: clusters have settings of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from millrace.backfill.java import find_java
+from millrace.backfill.shipping import write_archive
+from millrace.protocol import Refuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EMBEDDED: Final = "local[*]"
+
+# Times are instants: no session's zone may move them. Parquet's nanoseconds come as integers, and are checked.
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+# What a session of our own has besides: nobody looks at the page of an embedded run.
+OWN: Final[Mapping[str, str]] = {"spark.ui.enabled": "false"}
+
+
+def check_spark() -> None:
+    """Refuse if Spark is not installed."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise Refuse(
+            "backfills need Spark, which is not installed: pip install 'millrace[backfill]'", code="no_spark"
+        ) from None
+
+
+def open_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session at a master; without one, that of spark-submit, or an embedded one over all cores."""
+    check_spark()
+    submitted = "spark.master" in os.environ.get("SPARK_SUBMIT_OPTS", "") or "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        java = find_java()
+        if java.home is not None:
+            os.environ["JAVA_HOME"] = java.home
+    # Executors on this machine, or on others with the same installation, run the Python that runs here.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    if not submitted:
+        # The root's level, before Spark's own defaults: what it warns of while it starts says nothing to our readers.
+        options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+        settings = {"spark.driver.extraJavaOptions": options, **(settings or {})}
+    builder = SparkSession.builder.appName("millrace backfill")
+    if master is not None:
+        builder = builder.master(master)
+    elif not submitted:
+        builder = builder.master(EMBEDDED)
+    for name, value in {**OWN, **SETTINGS, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextmanager
+def opened_session(master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session for a while: the one that this process has already, which goes on, or one of our own."""
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    session = active or open_session(master, settings)
+    try:
+        yield session
+    finally:
+        if active is None:
+            session.stop()
+
+
+def ship(session: SparkSession) -> None:
+    """Give Millrace to the executors, unless they are threads of this process's Spark."""
+    context = session.sparkContext
+    if (context.master or "").startswith("local[") or context.master == "local":
+        return
+    folder = Path(tempfile.mkdtemp(prefix="millrace-ship-"))
+    context.addPyFile(str(write_archive(folder / "millrace.zip")))

@@ -1,0 +1,181 @@
+"""One task of a backfill: sorted rows in, rows of the result out, through the engine that the server runs.
+
+Rule: nothing of a query's meaning is decided here. The task gives the engine the queries, feeds it rows that are in
+order of time, moves every stream's mark along with them (so that nobody waits, and state is as wide as the widest
+window and no wider), and keeps the rows whose own time lies in its slice. Late rows never come here: lateness was
+decided when they arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from millrace.backfill.flow import Flow
+from millrace.backfill.splitting import Slice
+from millrace.engine.engine import Engine
+from millrace.engine.events import (
+    AddQuery,
+    AddStream,
+    Arrived,
+    Command,
+    Deliver,
+    Effect,
+    Event,
+    Execution,
+    FeedClosed,
+    FeedOpened,
+    Late,
+    Punctuated,
+    QueryFailed,
+    RowsFailed,
+    TooFar,
+)
+from millrace.engine.plan import StreamDefinition
+from millrace.offline.driver import Driver, Instant, Time
+from millrace.operators.batch import Batch
+from millrace.operators.source import Clocking
+from millrace.protocol import Refuse
+
+FEED = "archive"
+
+# Rows of several streams that belong together: each stream's in order of time, none below what came before.
+Chunk = Mapping[str, Batch]
+
+
+class Collected:
+    """Takes what the engine gives: the wanted query's rows of the slice, and what could not be computed."""
+
+    def __init__(self, flow: Flow, slice_: Slice) -> None:
+        self._name = flow.name
+        self._slice = slice_
+        self._rows: list[Batch] = []
+        self.failed_rows: dict[str, tuple[int, str]] = {}
+
+    def take(self) -> list[Batch]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def ordered(self, at_us: Time, order: Effect) -> None:
+        match order:
+            case Deliver(query, _, batch):
+                if query == self._name:
+                    self._keep(batch)
+            case RowsFailed(operator, count, reason):
+                before, _ = self.failed_rows.get(operator, (0, ""))
+                self.failed_rows[operator] = before + count, reason
+            case QueryFailed(query, reason):
+                raise Refuse(f"query {query} failed: {reason}", code="query_failed")
+            case Late(stream) | TooFar(stream):
+                raise AssertionError(f"{stream}: a row came out of order, although they were sorted: {order}")
+            case _:
+                pass  # nobody here answers requests or needs credit
+
+    def _keep(self, batch: Batch) -> None:
+        inside = (batch.ts >= self._slice.from_us) & (batch.ts < self._slice.to_us)
+        if inside.all():
+            self._rows.append(batch)
+        elif inside.any():
+            self._rows.append(batch.take(np.flatnonzero(inside)))
+
+    def executed(self, step: int, at_us: Time, execution: Execution) -> None:
+        raise AssertionError("nobody asked for a trace")
+
+    def stepped(self) -> None:
+        """Nothing is measured."""
+
+
+class Task:
+    """Runs a flow over one task's rows. `engine` may be looked at meanwhile."""
+
+    def __init__(self, flow: Flow, slice_: Slice) -> None:
+        self.flow = flow
+        self.collected = Collected(flow, slice_)
+        self.driver = Driver(self.collected)
+        self._exact = _comes_apart(flow)
+
+    @property
+    def engine(self) -> Engine:
+        return self.driver.engine
+
+    @property
+    def failed_rows(self) -> Mapping[str, tuple[int, str]]:
+        """By operator, how many rows it could not compute, and the last reason."""
+        return self.collected.failed_rows
+
+    def run(self, chunks: Iterable[Chunk]) -> Iterator[Batch]:
+        """The rows of the result, as they come."""
+        begun = False
+        for instant in self._instants(chunks):
+            if not begun:
+                self._begin(instant.at_us)
+                begun = True
+            self.driver.run([instant])
+            yield from self.collected.take()
+        if not begun:
+            self._begin(0)
+        at_us = int(self.driver.clock_us)
+        self.driver.run([Instant(at_us, [FeedClosed(name, FEED, ended=True) for name in self.flow.streams])])
+        yield from self.collected.take()
+
+    def _begin(self, at_us: int) -> None:
+        flow, driver = self.flow, self.driver
+        driver.begin(at_us)
+        streams = [replayed(stream) for stream in flow.streams.values()]
+        # Queries that the flow holds may name streams that none of the wanted operators reads.
+        named = {name for query in flow.catalog.queries.values() for name in query.reads_streams}
+        streams += [replayed(flow.catalog.stream(name)) for name in sorted(named - flow.streams.keys())]
+        self._obey(at_us, [Command(number, AddStream(stream)) for number, stream in enumerate(streams)])
+        for stream in streams:
+            if stream.timestamps == "internal":
+                # Its rows bring the stamps that the server gave them.
+                self.engine.source(stream.name).clocking = Clocking("external")
+        queries = flow.catalog.queries.values()
+        self._obey(at_us, [Command(number, AddQuery(query)) for number, query in enumerate(queries)])
+        self._obey(at_us, [FeedOpened(name, FEED) for name in flow.streams])
+
+    def _obey(self, at_us: int, events: list[Event]) -> None:
+        self.driver.run([Instant(at_us, events)])
+
+    def _instants(self, chunks: Iterable[Chunk]) -> Iterator[Instant]:
+        for chunk in chunks:
+            batches = {name: batch for name, batch in chunk.items() if len(batch)}
+            if not batches:
+                continue
+            if self._exact:
+                yield from self._one_by_one(batches)
+            else:
+                at_us = max(int(batch.ts[-1]) for batch in batches.values())
+                yield self._instant(at_us, batches)
+
+    def _one_by_one(self, batches: Chunk) -> Iterator[Instant]:
+        """What came at each time by itself: an update may supersede only what came with it."""
+        times = np.unique(np.concatenate([batch.ts for batch in batches.values()]))
+        for at_us in times.tolist():
+            here = {}
+            for name, batch in batches.items():
+                first, last = np.searchsorted(batch.ts, [at_us, at_us + 1]).tolist()
+                if first < last:
+                    here[name] = batch.slice(first, last)
+            yield self._instant(at_us, here)
+
+    def _instant(self, at_us: int, batches: Chunk) -> Instant:
+        events: list[Event] = [Arrived(name, FEED, batch) for name, batch in batches.items()]
+        # More rows of this very time may come, none below it.
+        events += [
+            Punctuated(name, FEED, at_us) for name, stream in self.flow.streams.items() if stream.timestamps != "latent"
+        ]
+        return Instant(at_us, events)
+
+
+def replayed(stream: StreamDefinition) -> StreamDefinition:
+    """The stream without what is about clients and clocks: its rows are sorted, and all of them on time."""
+    return replace(stream, disorder_us=0, max_skew_us=None, lull_us=None, ahead_us=None, ets="none", grace_us=None)
+
+
+def _comes_apart(flow: Flow) -> bool:
+    """Whether rows of different times must come one after the other."""
+    newest = any(edge.updates for node in flow.nodes.values() for edge in node.edges)
+    return newest or any(stream.timestamps == "latent" for stream in flow.streams.values())

@@ -1,0 +1,410 @@
+"""What `millrace doctor` advises: one function per thing that can be wrong, over what the API said.
+
+Rule: a rule reads a snapshot and nothing else, so that it can be tested with a dictionary. It gives a sentence that
+says what was seen, with the numbers, and the one command that would help. A rule that cannot tell stays silent: advice
+that is wrong once is not read again. The bounds below are where a person would begin to mind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+SECOND_US: Final = 1_000_000
+# Rows that wait this long behind a silent feed are noticed by whoever reads them.
+WAIT_US: Final = 2 * SECOND_US
+# A sink that is this far behind does not catch up in its next write.
+LAG_US: Final = 5 * SECOND_US
+# One tuple of a thousand: below that a late tuple is an accident, above it a habit.
+LATE_SHARE: Final = 0.001
+# Tuples on one append edge of an update stream: at the thousand tuples a millisecond that an operator can take, more
+# than a few milliseconds of work.
+QUEUED_TUPLES: Final = 10_000
+# A join that changed its way so often within a minute gains nothing by it.
+FLAPS: Final = 4
+FLAP_US: Final = 60 * SECOND_US
+# Time services keep clocks within milliseconds.
+CLOCK_US: Final = SECOND_US
+# State near `max_state` stops the query.
+STATE_SHARE: Final = 0.8
+# Sockets leave this many descriptors for files, and a process that has used so much of its limit is near the end.
+SPARE_DESCRIPTORS: Final = 64
+DESCRIPTOR_SHARE: Final = 0.8
+# The reasons of `why` that mean: a feed says nothing, and rows wait for it.
+SILENT: Final = ("no_answer", "no_feed", "ets_none", "no_first_tuple", "answered_below")
+
+Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the API said, once: each field is the answer of the path that it is named after."""
+
+    server: Item
+    configuration: Item = field(default_factory=dict)
+    streams: Sequence[Item] = ()
+    queries: Sequence[Item] = ()
+    sinks: Sequence[Item] = ()
+    operators: Sequence[Item] = ()
+    whys: Mapping[str, Item] = field(default_factory=dict)
+    own_clock_us: int | None = None  # of the machine that asks
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`code` is the word for programs, `about` what it is about, `try_` the command that would help."""
+
+    code: str
+    about: str
+    text: str
+    try_: str
+
+    def to_data(self) -> dict[str, str]:
+        found = asdict(self)
+        found["try"] = found.pop("try_")
+        return found
+
+
+def advise(snapshot: Snapshot) -> list[Advice]:
+    """All advice, in the order of RULES: what has stopped first, what may happen one day last."""
+    return [advice for rule in RULES for advice in rule(snapshot)]
+
+
+# -- what has stopped --------------------------------------------------------------------------------------------------
+
+
+def stopped_queries(seen: Snapshot) -> Iterator[Advice]:
+    for query in seen.queries:
+        if query["state"] == "running":
+            continue
+        name, reason = query["name"], query["reason"]
+        if query["state"] == "failed":
+            yield Advice("query_failed", name, f"Query {name} has stopped: {_sentence(reason)}", f"millrace why {name}")
+        else:
+            skipped = f" It has skipped {query['skipped']} tuples so far." if query["skipped"] else ""
+            text = f"Query {name} is paused: {_sentence(reason)}{skipped}"
+            yield Advice("query_paused", name, text, f"millrace query resume {name}")
+
+
+def failed_sinks(seen: Snapshot) -> Iterator[Advice]:
+    for sink in seen.sinks:
+        if sink["state"] == "failed":
+            text = f"Sink {sink['name']} writes nothing any more: {_sentence(sink['reason'])}"
+            yield Advice("sink_failed", sink["name"], text, f"millrace sink drop {sink['name']}")
+
+
+# -- what keeps rows waiting -------------------------------------------------------------------------------------------
+
+
+def no_max_skew(seen: Snapshot) -> Iterator[Advice]:
+    """One advice per stream, whatever number of queries wait for it."""
+    waiting: dict[str, list[Item]] = {}
+    for why in seen.whys.values():
+        if why["reason"] == "silent" and _waits_long(why, seen):
+            waiting.setdefault(why["stream"], []).append(why)
+    for stream, whys in waiting.items():
+        text = (
+            f"Stream {stream} is silent and nothing bounds how far its clock may be off, so {_rows(whys, seen)}. "
+            "Say how far it may be off, and the server's clock can "
+            "answer for it; or have its client answer requests for the time."
+        )
+        try_ = f"millrace sql \"ALTER STREAM {stream} SET (max_skew = '2 seconds')\""
+        yield Advice("no_max_skew", stream, text, try_)
+
+
+def silent_feeds(seen: Snapshot) -> Iterator[Advice]:
+    waiting: dict[tuple[str, str, str | None], list[Item]] = {}
+    for why in seen.whys.values():
+        if why["reason"] in SILENT and _waits_long(why, seen):
+            waiting.setdefault((why["reason"], why["stream"], why["feed"]), []).append(why)
+    for (reason, stream, feed), whys in waiting.items():
+        who = {
+            "no_feed": f"No client feeds stream {stream}",
+            "ets_none": f"Stream {stream} is silent and is never asked for its time (ets = 'none')",
+        }.get(reason, f"Feed {feed} of stream {stream} is silent and does not say how far it has come")
+        text = f"{who}: {_rows(whys, seen)}."
+        try_ = {
+            "no_feed": f"millrace feed {stream} FILE",
+            "ets_none": f"millrace sql \"ALTER STREAM {stream} SET (ets = 'on-demand')\"",
+        }.get(reason, f"millrace stream show {stream}")
+        yield Advice("feed_silent", stream, text, try_)
+
+
+def append_edges(seen: Snapshot) -> Iterator[Advice]:
+    """Updates that wait one behind the other, although only the newest of each key is wanted."""
+    keyed = {f"{stream['name']}.source": stream for stream in seen.streams if stream.get("update_key")}
+    for operator in seen.operators:
+        for position, given in enumerate(operator["inputs"]):
+            stream, queued = keyed.get(given["from"]), given["queue_tuples"]
+            if stream is None or operator["queues"][position] != "append" or queued < QUEUED_TUPLES:
+                continue
+            name = operator["name"]
+            text = (
+                f"{queued} updates of stream {stream['name']} wait before {name}, which keeps every one of them. If "
+                "only the newest row of each key matters there, let newer ones take the place of older ones: in its "
+                f"query write FROM {stream['name']} LATEST, or exchange the queue while it runs."
+            )
+            at = f" --input {position}" if position else ""
+            yield Advice("append_edge", name, text, f"millrace operator queue {name} inplace{at}")
+
+
+def flapping_joins(seen: Snapshot) -> Iterator[Advice]:
+    now_us = seen.server["now_us"]
+    for operator in seen.operators:
+        join = operator.get("join")
+        if join is None:
+            continue
+        recent = [switch for switch in join["last_switches"] if now_us - switch["at_us"] <= FLAP_US]
+        if join["order"] == "adaptive" and len(recent) >= FLAPS:
+            query = operator["queries"][0] if operator["queries"] else operator["name"].partition(".")[0]
+            text = (
+                f"Join {operator['name']} has changed how it puts its rows in order {len(recent)} times in the last "
+                f"minute: c |w| l1 l2 is {join['value']:.3g}, near alpha {join['alpha']:.3g}. Each change costs a "
+                "drain of its hold buffer. Choose one way, or move alpha away."
+            )
+            yield Advice("join_flaps", operator["name"], text, f"millrace query order {query} {join['mode']}")
+
+
+def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
+    for sink in seen.sinks:
+        name, limit = sink["name"], sink["slow_limit"]
+        behind = [f"{sink['held']} rows wait for it, the oldest for {_seconds(sink['lag_us'])}"] * (
+            sink["lag_us"] > LAG_US or sink["held"] * 2 > limit
+        )
+        lost = [f"it has lost {sink['dropped']} rows (on_slow = '{sink['on_slow']}')"] * bool(sink["dropped"])
+        if behind or lost:
+            text = (
+                f"Sink {name} is slow: {' and '.join([*behind, *lost])}. It acts at {limit} rows that wait; a faster "
+                "disk, a smaller query, or another on_slow would help."
+            )
+            yield Advice("sink_slow", name, text, f"millrace sink show {name}")
+
+
+def history_behind(seen: Snapshot) -> Iterator[Advice]:
+    """An archive that cannot follow its stream, or has holes."""
+    for stream in seen.streams:
+        name, archive = stream["name"], stream.get("archive") or {}
+        if archive.get("error") is not None:
+            text = f"The history of stream {name} cannot be written: {_sentence(archive['error'])}"
+        elif archive.get("held"):
+            text = (
+                f"The history of stream {name} is behind: {archive['waiting_rows']} rows wait for the disk, and the "
+                "stream's feeds wait for them."
+            )
+        elif archive.get("gaps"):
+            text = f"The history of stream {name} has {len(archive['gaps'])} gaps: results over it are not whole."
+        else:
+            continue
+        yield Advice("history_behind", name, text, f"millrace stream show {name}")
+
+
+# -- what is left out --------------------------------------------------------------------------------------------------
+
+
+def late_tuples(seen: Snapshot) -> Iterator[Advice]:
+    for stream in seen.streams:
+        if stream["timestamps"] != "external" or stream["late"] <= stream["tuples"] * LATE_SHARE:
+            continue
+        name, share = stream["name"], stream["late"] / max(stream["tuples"], 1)
+        text = f"{stream['late']} of {stream['tuples']} tuples of stream {name} ({share:.1%}) came late and are in no"
+        text += " result."
+        if stream["broken"] * 2 > stream["late"]:
+            text += (
+                f" {stream['broken']} of them broke a promise of their own feed (a punctuation or an answer), which no"
+                " setting mends: look who sent them."
+            )
+            yield Advice("late", name, text, f"millrace tail {name}.late --from 0 --json")
+            continue
+        enough = _round_up(stream["disorder_us"] + stream["late_by_max_us"])
+        text += (
+            f" With disorder = '{enough}' instead of '{_interval(stream['disorder_us'])}' none of them would have been"
+            " late, and rows in order of time come as much later."
+        )
+        yield Advice("late", name, text, f"millrace sql \"ALTER STREAM {name} SET (disorder = '{enough}')\"")
+
+
+def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
+    """One feed whose clock is ahead makes all others late."""
+    now_us = seen.server["now_us"]
+    for stream in seen.streams:
+        if stream["timestamps"] != "external":
+            continue
+        name, newest_us = stream["name"], stream["newest_us"]
+        if stream["far"]:
+            text = (
+                f"{stream['far']} tuples of stream {name} lay further above the server's clock than max_ahead "
+                f"({_interval(stream['ahead_us'])}) and were refused: a sender's clock is wrong."
+            )
+        elif newest_us is not None and newest_us - now_us > CLOCK_US:
+            text = (
+                f"The newest tuple of stream {name} lies {_seconds(newest_us - now_us)} above the server's clock. A "
+                "sender's clock is ahead, and whoever is on time may be late against it. A bound refuses such tuples."
+            )
+        else:
+            continue
+        yield Advice("clock_ahead", name, text, f"millrace sql \"ALTER STREAM {name} SET (max_ahead = '1 second')\"")
+
+
+def refused_tuples(seen: Snapshot) -> Iterator[Advice]:
+    for stream in seen.streams:
+        refused = stream["rejected"] - stream["far"]
+        if refused > 0:
+            name = stream["name"]
+            text = f"{refused} tuples of stream {name} were refused because they do not fit its columns."
+            yield Advice("rejected", name, text, f"millrace stream show {name}")
+
+
+def rows_that_failed(seen: Snapshot) -> Iterator[Advice]:
+    for operator in seen.operators:
+        if operator["errors"]:
+            name = operator["name"]
+            query = operator["queries"][0] if operator["queries"] else name.partition(".")[0]
+            text = f"{name} has left out {operator['errors']} rows that it could not compute: {operator['last_error']}."
+            yield Advice("rows_failed", name, text, f"millrace explain {query}")
+
+
+# -- what may happen one day -------------------------------------------------------------------------------------------
+
+
+def full_states(seen: Snapshot) -> Iterator[Advice]:
+    for query in seen.queries:
+        state, bound = query["state_tuples"], query["max_state"]
+        if query["state"] == "running" and state > bound * STATE_SHARE:
+            name = query["name"]
+            text = (
+                f"Query {name} remembers {state} tuples; at {bound} (max_state) it stops or holds its streams back. "
+                "A shorter range or window, or a higher max_state, gives it room."
+            )
+            yield Advice("state_full", name, text, f"millrace explain {name} --analyze")
+
+
+def clock(seen: Snapshot) -> Iterator[Advice]:
+    held_us = seen.server.get("clock_held_back_us", 0)
+    if held_us:
+        text = (
+            f"The machine's clock was set back by {_seconds(held_us)} while the server ran. The server's clock does "
+            "not go back: it runs a hundredth slower until it is right again."
+        )
+        yield Advice("clock", "server", text, "timedatectl status")
+    elif seen.own_clock_us is not None and abs(seen.own_clock_us - seen.server["now_us"]) > CLOCK_US:
+        apart = _seconds(abs(seen.own_clock_us - seen.server["now_us"]))
+        text = (
+            f"The server's clock and this machine's are {apart} apart. Timestamps made on one are early or late on "
+            "the other: keep both by a time service."
+        )
+        yield Advice("clock", "server", text, "timedatectl status")
+
+
+def descriptors(seen: Snapshot) -> Iterator[Advice]:
+    """Each connection costs a descriptor; without any left, nobody can connect and no file can be opened."""
+    process = seen.server.get("process", {})
+    limit, used = process.get("open_files_limit"), process.get("open_files")
+    connections = seen.configuration.get("limits", {}).get("connections")
+    if limit is None:
+        return
+    if used is not None and used > limit * DESCRIPTOR_SHARE:
+        text = f"The server has {used} files and sockets open, of {limit} that the system allows it."
+    elif connections is not None and connections + SPARE_DESCRIPTORS > limit:
+        text = (
+            f"The system allows the server {limit} open files and sockets, and its configuration {connections} "
+            "connections: the system's limit is met first."
+        )
+    else:
+        return
+    enough = max((connections or 0) + 1024, limit * 2)
+    yield Advice("descriptors", "server", text, f"ulimit -n {enough}; millrace serve")
+
+
+def open_to_network(seen: Snapshot) -> Iterator[Advice]:
+    """`serve` refuses such a configuration by itself; one that was allowed some other way is told all the same."""
+    for port in ("listen", "admin"):
+        guard = seen.server.get(f"{port}_guard")
+        if guard is None or guard["loopback"] or guard["token"]:
+            continue
+        what = "change everything here, and have files written" if port == "admin" else "feed and read everything"
+        text = (
+            f"Whoever reaches {seen.server[port]} can {what}: that port is open to the network and asks for no token."
+        )
+        yield Advice("open_to_network", port, text, "millrace config check --config FILE")
+
+
+def nothing_kept(seen: Snapshot) -> Iterator[Advice]:
+    if seen.server["data_dir"] is None and (seen.streams or seen.queries):
+        text = "The server has no data folder: its streams and queries are gone when it ends."
+        yield Advice("nothing_kept", "server", text, "millrace export > catalog.sql; millrace serve --data-dir DIR")
+
+
+def slow_kernels(seen: Snapshot) -> Iterator[Advice]:
+    if seen.server.get("kernels") == "python":
+        text = "The kernels are not compiled here: rows are the same, joins and windows take many times as long."
+        yield Advice("slow_kernels", "server", text, "make setup")
+
+
+Rule = Callable[[Snapshot], Iterator[Advice]]
+RULES: Final[tuple[Rule, ...]] = (
+    stopped_queries,
+    failed_sinks,
+    no_max_skew,
+    silent_feeds,
+    append_edges,
+    flapping_joins,
+    slow_sinks,
+    history_behind,
+    late_tuples,
+    clocks_ahead,
+    refused_tuples,
+    rows_that_failed,
+    full_states,
+    clock,
+    descriptors,
+    open_to_network,
+    nothing_kept,
+    slow_kernels,
+)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _waits_long(why: Item, seen: Snapshot) -> bool:
+    since = why["since"]
+    return since is not None and seen.server["now_us"] - since > WAIT_US
+
+
+def _rows(whys: Sequence[Item], seen: Snapshot) -> str:
+    """What waits, and for how long; queries of one graph can hold the same tuples, so numbers are not added up."""
+    operators = ", ".join(dict.fromkeys(why["operator"] for why in whys))
+    most = max(why["held"] for why in whys)
+    waited = _seconds(seen.server["now_us"] - min(why["since"] for why in whys))
+    if not most:
+        return f"what {operators} has gathered has been waiting for {waited}"
+    return f"{most} tuple{'s wait' if most != 1 else ' waits'} at {operators}, the first for {waited}"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _seconds(us: int) -> str:
+    return f"{us / SECOND_US:.1f} s"
+
+
+def _interval(us: int | None) -> str:
+    """Microseconds as SQL takes them, in the largest unit that says them exactly."""
+    if us is None:
+        return "none"
+    for word, unit in (("hour", 3600 * SECOND_US), ("minute", 60 * SECOND_US), ("second", SECOND_US)):
+        if us and us % unit == 0:
+            return f"{us // unit} {word}{'s' * (us != unit)}"
+    if us == 0:
+        return "0 seconds"
+    return f"{us // 1000} ms" if us % 1000 == 0 else f"{us} us"
+
+
+def _round_up(us: int) -> str:
+    """The next time that a person would write."""
+    unit = next((unit for unit in (SECOND_US, 100_000, 1_000) if us >= 10 * unit), 1)
+    if us >= SECOND_US:
+        unit = SECOND_US
+    return _interval(-(-us // unit) * unit)

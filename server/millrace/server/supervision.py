@@ -1,0 +1,78 @@
+"""What a service manager is told: that the server is ready, that it is alive, that it ends.
+
+Rule: the messages are systemd's (`sd_notify(3)`: a datagram to the socket that the environment names), told from the
+event loop itself, so that a loop that hangs goes silent. Without a service manager nothing is said; a manager that
+cannot be reached is told of in the log and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger()
+
+# Beats in the time after which the manager loses patience: one may come late.
+BEATS: Final = 3
+
+
+class Supervisor:
+    """Whoever started the server, if it wants to know."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        name = environment.get("NOTIFY_SOCKET", "")
+        # An abstract socket is written with an at sign, and addressed with a zero byte.
+        self._address = f"\0{name[1:]}" if name.startswith("@") else name
+        self._beat_seconds = _watchdog_seconds(environment) / BEATS
+
+    def ready(self, status: str) -> None:
+        """State is loaded and both ports are open."""
+        self._tell("READY=1", f"STATUS={status}")
+
+    def stopping(self) -> None:
+        """The orderly end has begun."""
+        self._tell("STOPPING=1", "STATUS=finishing what is queued")
+
+    @contextlib.asynccontextmanager
+    async def reassured(self) -> AsyncIterator[None]:
+        """Let the manager hear the event loop's heart inside this block, as often as it wants to."""
+        if not self._beat_seconds:
+            yield
+            return
+        heart = asyncio.create_task(self._beat(), name="heartbeat")
+        try:
+            yield
+        finally:
+            heart.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._tell("WATCHDOG=1")
+            await asyncio.sleep(self._beat_seconds)
+
+    def _tell(self, *lines: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as talk:
+                # A manager that does not read must not stop the loop.
+                talk.setblocking(False)
+                talk.sendto("\n".join(lines).encode(), self._address)
+        except OSError as error:
+            log.warning("the service manager cannot be told", message=lines[0], reason=error.strerror or str(error))
+
+
+def _watchdog_seconds(environment: Mapping[str, str]) -> float:
+    """How long the manager waits for a sign of life; 0 if it wants none from this process."""
+    if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return 0.0
+    try:
+        return max(int(environment.get("WATCHDOG_USEC", "0")), 0) / 1e6
+    except ValueError:
+        return 0.0

@@ -1,0 +1,198 @@
+"""What is wrong with an input or a destination is one line, before Spark starts: nothing here starts one."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from millrace.backfill import session
+from millrace.backfill.inputs import Times, find_history, find_input, notes_of, times_of
+from millrace.backfill.job import flow_of_text
+from millrace.backfill.splitting import Extent
+from millrace.cli.main import app
+from millrace.operators.batch import END_OF_TIME
+from millrace.protocol import MillraceError, Refuse
+
+SQL = "CREATE STREAM s (ts TIMESTAMP, k BIGINT, v DOUBLE) WITH (time = 'ts'); SELECT k, v FROM s WHERE v > 1"
+TIME = pa.timestamp("us", "UTC")
+
+
+def table(**columns):
+    made = {"ts": pa.array([1, 2, 3], TIME), "k": [1, 2, 3], "v": [1.0, 2.0, None], **columns}
+    return pa.table({name: values for name, values in made.items() if values is not None})
+
+
+def write(path, **columns):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table(**columns), path)
+    return path
+
+
+def refusal(path, sql=SQL, stream="s"):
+    with pytest.raises(Refuse) as refused:
+        find_input(flow_of_text(sql), stream, str(path))
+    assert "\n" not in refused.value.text
+    return refused.value.text
+
+
+def test_columns_that_are_missing_or_of_another_type(tmp_path):
+    text = refusal(write(tmp_path / "a.parquet", v=None))
+    assert "expected the columns of stream s (ts, k, v), got no v; there are: ts, k" in text
+    assert "column k: expected bigint, got string" in refusal(write(tmp_path / "b.parquet", k=["a", "b", "c"]))
+    assert "column ts: expected timestamp, got date32" in refusal(
+        write(tmp_path / "c.parquet", ts=[datetime.date(2026, 1, 1)] * 3)
+    )
+    internal = "CREATE STREAM s (k BIGINT); SELECT k FROM s"
+    assert "got no ts" in refusal(write(tmp_path / "d.parquet", ts=None), internal)
+    assert "expected __seq beside __late" in refusal(write(tmp_path / "e.parquet", __late=[False] * 3))
+
+
+def test_wider_types_and_more_columns_are_taken(tmp_path):
+    path = write(tmp_path / "a.parquet", k=pa.array([1, 2, 3], pa.int16()), v=pa.array([1, 2, 3]), more=["x", "y", "z"])
+    found = find_input(flow_of_text(SQL), "s", str(path))
+    assert found.known
+    assert not found.flagged
+
+
+def test_files_that_are_none(tmp_path):
+    assert "there is no such file" in refusal(tmp_path / "gone.parquet")
+    (tmp_path / "empty").mkdir()
+    assert "got no file of any" in refusal(tmp_path / "empty")
+    (tmp_path / "a.txt").write_text("x")
+    assert "expected files that end in" in refusal(tmp_path / "a.txt")
+    (tmp_path / "b.parquet").write_text("not parquet")
+    assert "expected a Parquet file, got something else" in refusal(tmp_path / "b.parquet")
+    (tmp_path / "c.csv").write_text("ts,v,k\n")
+    assert "expected the header ts,k,v, got ts,v,k" in refusal(tmp_path / "c.csv")
+    assert "the query reads no stream t; it reads s" in refusal(tmp_path / "c.csv", stream="t")
+
+
+def test_rows_without_a_time(tmp_path):
+    assert "1 rows have no time (ts is null)" in refusal(write(tmp_path / "a.parquet", ts=pa.array([1, None, 3], TIME)))
+
+
+def test_files_of_one_input_that_differ(tmp_path):
+    write(tmp_path / "in" / "a.parquet")
+    write(tmp_path / "in" / "b.parquet", k=pa.array([1, 2, 3], pa.int32()))
+    assert "its columns differ" in refusal(tmp_path / "in")
+
+
+def test_what_is_being_written_is_passed_over(tmp_path):
+    write(tmp_path / "in" / "date=1970-01-01" / "a.parquet")
+    (tmp_path / "in" / "date=1970-01-01" / ".b.parquet").write_text("half")
+    (tmp_path / "in" / "_aside").mkdir()
+    (tmp_path / "in" / "_aside" / "c.parquet").write_text("half")
+    (tmp_path / "in" / "_reach.json").write_text('{"mark": 3}')
+    found = find_input(flow_of_text(SQL), "s", str(tmp_path / "in"))
+    assert len(found.parts) == 1
+    assert found.reach_us == 3
+
+
+def test_history_says_what_it_lacks_and_how_far_it_reaches(tmp_path):
+    flow = flow_of_text(SQL)
+    with pytest.raises(Refuse, match="there is no such directory"):
+        find_history(flow, str(tmp_path / "gone"), ["s"])
+    write(tmp_path / "other" / "a.parquet")
+    with pytest.raises(Refuse, match=r"nothing of stream s is there \(there is: other\)"):
+        find_history(flow, str(tmp_path), ["s"])
+    write(tmp_path / "s" / "a.parquet", __seq=[0, 1, 2], __late=[False] * 3)
+    (tmp_path / "s" / "_reach.json").write_text(json.dumps({"mark": 2}))
+    found = find_history(flow, str(tmp_path), ["s"])
+    assert notes_of(flow, found, END_OF_TIME) == []
+    (note,) = notes_of(flow, found, 3)
+    assert "the archive is whole up to 1970-01-01T00:00:00.000002Z" in note
+
+
+def test_times_in_any_unit(tmp_path):
+    for unit, scale in (("s", 1_000_000), ("ms", 1_000), ("us", 1)):
+        ts = pa.array([1, 2, 5], pa.timestamp(unit, "UTC"))
+        found = find_input(flow_of_text(SQL), "s", str(write(tmp_path / f"{unit}.parquet", ts=ts)))
+        times = times_of([found])
+        assert times is not None
+        assert times.extent(-(2**63), 2**63 - 1) == Extent(scale, 5 * scale + 1)
+
+
+def test_cuts_put_about_as_many_rows_into_each_slice():
+    times = Times(((0, 99, 900), (100, 999, 100)))
+    extent = times.extent(0, 1_000)
+    assert extent == Extent(0, 1_000)
+    cuts = times.cuts(extent, 4)
+    counts = [sum(rows * (min(last + 1, high) - max(first, low)) / (last + 1 - first)
+                  for first, last, rows in times.spans if min(last + 1, high) > max(first, low))
+              for low, high in zip([0, *cuts], [*cuts, 1_000], strict=True)]  # fmt: skip
+    assert all(abs(count - 250) < 20 for count in counts)
+    assert times.extent(2_000, 3_000) is None
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_spark(monkeypatch):
+    """Whoever starts Spark fails the test."""
+
+    def started(*arguments):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(session, "open_session", started)
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, ["backfill", *map(str, arguments)], env={"MILLRACE_ADMIN": "127.0.0.1:1"})
+
+
+@pytest.fixture
+def sql(tmp_path):
+    path = tmp_path / "q.sql"
+    path.write_text(SQL)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--out", "o"], "name a running server's query"),
+        (["--out", "o", "--sql", "SQL"], "say where the rows are"),
+        (["--sql", "SQL", "--input", "s=IN"], "Missing option '--out'"),
+        (["--out", "o", "--sql", "SQL", "--input", "s"], "expected STREAM=PATH"),
+        (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--input", "s=IN"], "given twice"),
+        (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--from", "yesterday"], "expected ISO 8601"),
+        (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--mode", "fast"], "fast"),
+        (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--tasks", "0"], "1"),
+    ],
+)
+def test_flags_that_cannot_be_meant_exit_2(no_spark, sql, tmp_path, flags, said):
+    path = write(tmp_path / "in.parquet")
+    done = call("start", *(flag.replace("SQL", str(sql)).replace("IN", str(path)) for flag in flags))
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def test_what_cannot_be_done_is_refused_before_spark_starts(no_spark, sql, tmp_path):
+    path = write(tmp_path / "in" / "a.parquet")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("x")
+    for flags, said in (
+        (["--from", "2026-01-02", "--to", "2026-01-01", "--out", tmp_path / "o"], "the span is empty"),
+        (["--from", "2026-01-02", "--out", tmp_path / "o"], "there are no rows from 2026-01-02"),
+        (["--out", tmp_path / "in" / "o"], "lie inside one another"),
+        (["--out", tmp_path], "lie inside one another"),
+        (["--out", tmp_path / "full"], "there is something else in it already"),
+        (["--out", tmp_path / "o", "--mode", "key"], "cannot be split by key, because no operator keeps rows"),
+        (["--out", sql], "expected a directory, got a file"),
+        (["nothing", "--out", tmp_path / "o"], "there is no query nothing; there are: q"),
+    ):
+        done = call("start", "--sql", sql, "--input", f"s={path.parent}", *flags)
+        assert isinstance(done.exception, MillraceError), (flags, done.output)
+        assert said in done.exception.text
+
+
+def test_status_of_what_is_no_backfill(tmp_path):
+    done = call("status", tmp_path)
+    assert isinstance(done.exception, MillraceError)
+    assert "there is no backfill" in done.exception.text

@@ -1,0 +1,120 @@
+"""A task that is killed at any moment and runs again: no missing, half or double row, whichever step was the last."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.backfill.job import flow_of_text, job_of, write_task
+from millrace.backfill.layout import layout_of
+from millrace.backfill.outputs import ASIDE, MANIFEST, PLAN, Destination
+from millrace.backfill.splitting import Extent, plan_split
+from millrace.backfill.verifying import read_backfill
+from millrace.operators.batch import Batch
+from millrace.protocol import Refuse
+
+DAY = 86_400_000_000
+SQL = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
+SELECT k, count(*) AS n, window_end FROM TUMBLE(s, ts, INTERVAL '1 h') GROUP BY k"""
+IDENTITY = {"query": "q", "sql": [SQL], "from_us": 0, "to_us": 1, "inputs": []}
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after this runs."""
+
+
+@pytest.fixture
+def work():
+    flow = flow_of_text(SQL)
+    rows = [(n * DAY // 4, n % 3) for n in range(10)]
+    batch = Batch.from_rows(flow.streams["s"].schema, rows, [ts for ts, _ in rows])
+    split = plan_split(flow, Extent(0, rows[-1][0] + 1), mode="key", tasks=2)
+    job = job_of(flow, split)
+    # Both tasks get all rows: what a task is given is not the matter here.
+    tables = layout_of(flow).table(0, batch).to_batches(16)
+
+    def run(out: Path) -> list:
+        place = Destination(out)
+        if place.begun(IDENTITY) is None:
+            place.begin(IDENTITY, split.to_data())
+        for number in range(split.tasks):
+            if number not in place.done():
+                write_task(job, number, tables, str(out))
+        place.finish(flow.schema)
+        return sorted(map(str, read_backfill(str(out))))
+
+    return run
+
+
+def steps(monkeypatch, last: int):
+    """Let so many steps on the disk happen, and none after."""
+    left = [last]
+
+    def counted(function):
+        def step(*arguments, **named):
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+            return function(*arguments, **named)
+
+        return step
+
+    for name in ("rename", "unlink", "mkdir"):
+        monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
+    monkeypatch.setattr(pq.ParquetWriter, "write_batch", counted(pq.ParquetWriter.write_batch))
+    monkeypatch.setattr("shutil.rmtree", counted(shutil.rmtree))
+    return left
+
+
+def test_killed_at_every_step(work, tmp_path):
+    right = work(tmp_path / "right")
+    kills = 0
+    for last in range(200):
+        out = tmp_path / f"out{last}"
+        with pytest.MonkeyPatch.context() as patch:
+            left = steps(patch, last)
+            try:
+                work(out)
+            except Killed:
+                kills += 1
+            if left[0]:
+                break
+        assert work(out) == right
+        manifest = Destination(out).manifest()
+        assert manifest is not None
+        files = {path.relative_to(out).as_posix() for path in out.glob("date=*/*")}
+        assert files == {file["path"] for file in manifest["files"]}
+        assert not (out / ASIDE).exists()
+        shutil.rmtree(out)
+    assert kills > 25
+
+
+def test_what_is_there_is_whole_before_the_manifest_is(work, tmp_path):
+    work(tmp_path)
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(Refuse, match="is not finished"):
+        list(read_backfill(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"query": "other"}, "query q is there already, and now other is asked for"),
+        ({"to_us": 2}, "to_us 1970-01-01T00:00:00.000001Z is there already"),
+        ({"inputs": [1]}, "a backfill with other input files is there already"),
+    ],
+)
+def test_another_plan_is_not_mixed_in(work, tmp_path, changed, said):
+    work(tmp_path)
+    with pytest.raises(Refuse) as refused:
+        Destination(tmp_path).begun({**IDENTITY, **changed})
+    assert said in refused.value.text
+
+
+def test_a_plan_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / PLAN).write_text("{")
+    with pytest.raises(Refuse, match="expected what a backfill has written"):
+        Destination(tmp_path).begun(IDENTITY)

@@ -1,0 +1,338 @@
+"""Each rule of `millrace doctor` speaks where it should, with the number and the command, and is silent elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.cli.advice import RULES, Advice, Snapshot, advise
+
+SECOND = 1_000_000
+NOW = 1_767_268_800 * SECOND
+
+SERVER = {
+    "now_us": NOW,
+    "data_dir": "/data",
+    "listen": "127.0.0.1:7420",
+    "admin": "127.0.0.1:7421",
+    "kernels": "compiled",
+    "clock_held_back_us": 0,
+    "listen_guard": {"loopback": True, "tls": False, "token": False},
+    "admin_guard": {"loopback": True, "tls": False, "token": False},
+    "process": {"open_files": 20, "open_files_limit": 20_000},
+}
+CONFIGURATION = {"limits": {"connections": 10_000}}
+STREAM = {
+    "name": "s",
+    "timestamps": "external",
+    "tuples": 10_000,
+    "late": 0,
+    "late_by_max_us": 0,
+    "broken": 0,
+    "far": 0,
+    "rejected": 0,
+    "disorder_us": 0,
+    "ahead_us": 86_400 * SECOND,
+    "newest_us": NOW,
+    "update_key": [],
+}
+QUERY = {"name": "q", "state": "running", "reason": None, "skipped": 0, "state_tuples": 0, "max_state": 1_000}
+SINK = {
+    "name": "f",
+    "state": "running",
+    "reason": None,
+    "held": 0,
+    "lag_us": 0,
+    "dropped": 0,
+    "slow_limit": 65_536,
+    "on_slow": "wait",
+}
+INPUT = {"from": "s.source", "queue_tuples": 0}
+OPERATOR = {
+    "name": "q.map1",
+    "queries": ["q"],
+    "queues": ["append"],
+    "inputs": [INPUT],
+    "errors": 0,
+    "last_error": "",
+    "join": None,
+}
+WHY = {"reason": "flowing", "operator": None, "stream": "s", "feed": None, "since": None, "held": 0}
+
+
+def seen(**changed: Any) -> Snapshot:
+    """A server on which all is well, but for what is changed."""
+    given: dict[str, Any] = {
+        "server": {**SERVER, **changed.get("server", {})},
+        "configuration": changed.get("configuration", CONFIGURATION),
+        "streams": [{**STREAM, **changed.get("stream", {})}],
+        "queries": [{**QUERY, **changed.get("query", {})}],
+        "sinks": [{**SINK, **changed.get("sink", {})}],
+        "operators": [{**OPERATOR, **changed.get("operator", {})}],
+        "whys": {"q": {**WHY, **changed.get("why", {})}},
+        "own_clock_us": changed.get("own_clock_us", NOW),
+    }
+    return Snapshot(**given)
+
+
+def only(snapshot: Snapshot) -> Advice:
+    (found,) = advise(snapshot)
+    return found
+
+
+def join(*switched_us: int, order: str = "adaptive") -> Mapping[str, Any]:
+    last = [{"at_us": at, "mode": "filter", "value": 0.3, "alpha": 0.3} for at in switched_us]
+    return {"order": order, "mode": "filter", "value": 0.301, "alpha": 0.3, "last_switches": last}
+
+
+WAITING = {"operator": "q.union1", "since": NOW - 8 * SECOND, "held": 3}
+
+
+def test_nothing_is_advised_where_all_is_well() -> None:
+    assert advise(seen()) == []
+    assert advise(Snapshot(SERVER)) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "about", "words", "command", "changed"),
+    [
+        (
+            "query_failed",
+            "q",
+            "has stopped: it remembers too much.",
+            "millrace why q",
+            {"query": {"state": "failed", "reason": "it remembers too much"}},
+        ),
+        (
+            "query_paused",
+            "q",
+            "is paused: for lunch. It has skipped 7 tuples so far.",
+            "millrace query resume q",
+            {"query": {"state": "paused", "reason": "for lunch", "skipped": 7}},
+        ),
+        (
+            "sink_failed",
+            "f",
+            "writes nothing any more: the disk is full.",
+            "millrace sink drop f",
+            {"sink": {"state": "failed", "reason": "the disk is full"}},
+        ),
+        (
+            "no_max_skew",
+            "s",
+            "3 tuples wait at q.union1, the first for 8.0 s",
+            "millrace sql \"ALTER STREAM s SET (max_skew = '2 seconds')\"",
+            {"why": {**WAITING, "reason": "silent", "feed": "main"}},
+        ),
+        (
+            "feed_silent",
+            "s",
+            "No client feeds stream s: 1 tuple waits at q.union1",
+            "millrace feed s FILE",
+            {"why": {**WAITING, "reason": "no_feed", "held": 1}},
+        ),
+        (
+            "feed_silent",
+            "s",
+            "Feed gate of stream s is silent",
+            "millrace stream show s",
+            {"why": {**WAITING, "reason": "no_answer", "feed": "gate"}},
+        ),
+        (
+            "feed_silent",
+            "s",
+            "is never asked for its time (ets = 'none')",
+            "millrace sql \"ALTER STREAM s SET (ets = 'on-demand')\"",
+            {"why": {**WAITING, "reason": "ets_none"}},
+        ),
+        (
+            "append_edge",
+            "q.map1",
+            "50000 updates of stream s wait before q.map1",
+            "millrace operator queue q.map1 inplace",
+            {"stream": {"update_key": ["k"]}, "operator": {"inputs": [{**INPUT, "queue_tuples": 50_000}]}},
+        ),
+        (
+            "join_flaps",
+            "q.map1",
+            "4 times in the last minute",
+            "millrace query order q filter",
+            {"operator": {"join": join(*(NOW - at * SECOND for at in (40, 30, 20, 10)))}},
+        ),
+        (
+            "sink_slow",
+            "f",
+            "40000 rows wait for it, the oldest for 9.0 s",
+            "millrace sink show f",
+            {"sink": {"held": 40_000, "lag_us": 9 * SECOND}},
+        ),
+        (
+            "sink_slow",
+            "f",
+            "it has lost 12 rows (on_slow = 'drop_oldest')",
+            "millrace sink show f",
+            {"sink": {"dropped": 12, "on_slow": "drop_oldest"}},
+        ),
+        (
+            "history_behind",
+            "s",
+            "is behind: 900 rows wait for the disk, and the stream's feeds wait",
+            "millrace stream show s",
+            {"stream": {"archive": {"held": True, "waiting_rows": 900, "error": None, "gaps": []}}},
+        ),
+        (
+            "history_behind",
+            "s",
+            "cannot be written: no space left on device.",
+            "millrace stream show s",
+            {"stream": {"archive": {"held": False, "error": "no space left on device", "gaps": []}}},
+        ),
+        (
+            "history_behind",
+            "s",
+            "has 1 gaps",
+            "millrace stream show s",
+            {"stream": {"archive": {"held": False, "error": None, "gaps": [{"reason": "killed"}]}}},
+        ),
+        (
+            "late",
+            "s",
+            "(5.0%) came late and are in no result. With disorder = '9 seconds' instead of '5 seconds' none",
+            "millrace sql \"ALTER STREAM s SET (disorder = '9 seconds')\"",
+            {"stream": {"late": 500, "late_by_max_us": 3_400_000, "disorder_us": 5 * SECOND}},
+        ),
+        (
+            "late",
+            "s",
+            "With disorder = '40 ms' instead of '0 seconds'",
+            "millrace sql \"ALTER STREAM s SET (disorder = '40 ms')\"",
+            {"stream": {"late": 500, "late_by_max_us": 39_500}},
+        ),
+        (
+            "late",
+            "s",
+            "400 of them broke a promise",
+            "millrace tail s.late --from 0 --json",
+            {"stream": {"late": 500, "broken": 400, "late_by_max_us": 5}},
+        ),
+        (
+            "clock_ahead",
+            "s",
+            "lies 90.0 s above the server's clock",
+            "millrace sql \"ALTER STREAM s SET (max_ahead = '1 second')\"",
+            {"stream": {"newest_us": NOW + 90 * SECOND}},
+        ),
+        (
+            "clock_ahead",
+            "s",
+            "3 tuples of stream s lay further above the server's clock than max_ahead (24 hours)",
+            "millrace sql \"ALTER STREAM s SET (max_ahead = '1 second')\"",
+            {"stream": {"far": 3, "rejected": 3}},
+        ),
+        ("rejected", "s", "5 tuples of stream s were refused", "millrace stream show s", {"stream": {"rejected": 5}}),
+        (
+            "rows_failed",
+            "q.map1",
+            "has left out 2 rows that it could not compute: division by zero.",
+            "millrace explain q",
+            {"operator": {"errors": 2, "last_error": "division by zero"}},
+        ),
+        (
+            "state_full",
+            "q",
+            "remembers 900 tuples; at 1000 (max_state)",
+            "millrace explain q --analyze",
+            {"query": {"state_tuples": 900}},
+        ),
+        ("clock", "server", "are 5.0 s apart", "timedatectl status", {"own_clock_us": NOW - 5 * SECOND}),
+        (
+            "clock",
+            "server",
+            "was set back by 30.0 s",
+            "timedatectl status",
+            {"server": {"clock_held_back_us": 30 * SECOND}},
+        ),
+        (
+            "descriptors",
+            "server",
+            "allows the server 1024 open files and sockets, and its configuration 10000 connections",
+            "ulimit -n 11024; millrace serve",
+            {"server": {"process": {"open_files": 20, "open_files_limit": 1_024}}},
+        ),
+        (
+            "descriptors",
+            "server",
+            "has 19000 files and sockets open, of 20000",
+            "ulimit -n 40000; millrace serve",
+            {"server": {"process": {"open_files": 19_000, "open_files_limit": 20_000}}},
+        ),
+        (
+            "open_to_network",
+            "admin",
+            "Whoever reaches 127.0.0.1:7421 can change everything here",
+            "millrace config check --config FILE",
+            {"server": {"admin_guard": {"loopback": False, "tls": True, "token": False}}},
+        ),
+        (
+            "nothing_kept",
+            "server",
+            "has no data folder",
+            "millrace export > catalog.sql; millrace serve --data-dir DIR",
+            {"server": {"data_dir": None}},
+        ),
+        ("slow_kernels", "server", "are not compiled", "make setup", {"server": {"kernels": "python"}}),
+    ],
+)
+def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, changed: dict[str, Any]) -> None:
+    found = only(seen(**changed))
+    assert (found.code, found.about, found.try_) == (code, about, command)
+    assert words in found.text
+    assert found.text.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"why": {**WAITING, "reason": "silent", "since": NOW - SECOND}},  # it may well answer yet
+        {"why": {**WAITING, "reason": "skew"}},  # as was agreed
+        {"stream": {"late": 10}},  # one of a thousand
+        {"stream": {"timestamps": "internal", "late": 500, "newest_us": None}},
+        {"stream": {"history": True, "archive": None}},
+        {"stream": {"archive": {"held": False, "waiting_rows": 9, "error": None, "gaps": []}}},
+        {"stream": {"update_key": ["k"]}, "operator": {"inputs": [{**INPUT, "queue_tuples": 9}]}},
+        {"operator": {"inputs": [{**INPUT, "queue_tuples": 50_000}]}},  # no update stream
+        {
+            "stream": {"update_key": ["k"]},
+            "operator": {"queues": ["inplace"], "inputs": [{**INPUT, "queue_tuples": 50_000}]},
+        },
+        {"operator": {"join": join(*(NOW - at * SECOND for at in (400, 300, 200, 10)))}},
+        {"operator": {"join": join(NOW, NOW, NOW, NOW, order="filter")}},  # somebody has chosen already
+        {"server": {"admin_guard": {"loopback": False, "tls": True, "token": True}}},
+        {"server": {"process": {"open_files": None, "open_files_limit": None}}},
+        {"own_clock_us": NOW - 1_000},
+    ],
+)
+def test_what_is_no_fault_is_not_told(changed: dict[str, Any]) -> None:
+    assert advise(seen(**changed)) == []
+
+
+def test_queries_that_wait_for_one_stream_are_one_advice() -> None:
+    whys = {name: {**WHY, **WAITING, "reason": "silent", "operator": f"{name}.union1"} for name in ("p", "q")}
+    found = only(Snapshot(SERVER, CONFIGURATION, whys=whys))
+    assert "3 tuples wait at p.union1, q.union1" in found.text
+
+
+def test_no_rule_stands_twice() -> None:
+    assert len(RULES) == len(set(RULES))
+
+
+def test_every_code_is_documented() -> None:
+    here = Path(__file__).parents[2]
+    codes = re.findall(r'Advice\(\s*"(\w+)"', (here / "server/millrace/cli/advice.py").read_text())
+    page = (here / "docs" / "cli.md").read_text()
+    assert len(set(codes)) >= len(RULES)
+    assert [code for code in codes if f"`{code}`" not in page] == []

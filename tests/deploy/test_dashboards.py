@@ -1,0 +1,128 @@
+"""Every metric and every label that the dashboard, the rules and their cases name is there to be had."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from millrace.server.config import Settings
+from millrace.server.daemon import Daemon
+from tests.deploy.promql import Named, named, samples, unknown
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+# What Prometheus adds to everything that it scrapes, and what it says of a scrape itself.
+ADDED = frozenset({"job", "instance"})
+# Of the process; ProcessCollector reads /proc for them.
+PROCESS = ("process_start_time_seconds", "process_cpu_seconds_total", "process_resident_memory_bytes")
+
+
+def rules(name):
+    groups = yaml.safe_load((DEPLOY / f"prometheus/rules/{name}.yml").read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def dashboard():
+    return json.loads((DEPLOY / "grafana/dashboards/millrace.json").read_text(encoding="utf-8"))
+
+
+def panels():
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+@pytest.fixture(scope="module")
+def known():
+    """Every series with its labels: the server's, the process's, and what the recording rules make of them."""
+    metrics = Daemon(Settings()).metrics
+    series = {name: labels | ADDED for name, labels in samples(metrics.collect())}
+    text = metrics.text().decode()
+    series |= {name: ADDED for name in PROCESS if re.search(f"^{name} ", text, re.MULTILINE)}
+    series["up"] = ADDED
+    for rule in rules("recording"):
+        found = named(rule["expr"])
+        assert unknown(rule["expr"], series) == [], rule["record"]
+        # Grouping keeps what it names; without it a series keeps all of its labels.
+        series[rule["record"]] = found.groups - {"le"} or frozenset().union(*(series[name] for name, _ in found.series))
+    return series
+
+
+def test_expressions_are_read_as_prometheus_reads_them():
+    assert named('sum by (a, le) (rate(m_bucket{x="}",y!~"b"}[5m])) / on (a) n > bool 0') == Named(
+        (("m_bucket", frozenset({"x", "y"})), ("n", frozenset())), frozenset({"a", "le"})
+    )
+    known = {"m": frozenset({"a"})}
+    assert unknown('sum by (b) (m{c="1"}) + n', known) == [
+        "there is no series n",
+        "m has no label c",
+        "nothing here has the label b",
+    ]
+
+
+def test_every_panel_asks_for_what_is_there(known):
+    for panel in panels():
+        for target in panel["targets"]:
+            assert unknown(target["expr"], known) == [], panel["title"]
+            legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            found = named(target["expr"])
+            kept = found.groups or frozenset().union(*(known[name] for name, _ in found.series))
+            assert legend <= kept, panel["title"]
+
+
+def test_the_variables_and_annotations_of_the_dashboard_ask_for_what_is_there(known):
+    for variable in dashboard()["templating"]["list"]:
+        if variable["type"] == "query":
+            series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
+            assert unknown(series, known) == []
+            assert label in known[named(series).series[0][0]]
+    for annotation in dashboard()["annotations"]["list"]:
+        assert unknown(annotation["expr"], known) == []
+
+
+def test_every_alert_asks_for_what_is_there(known):
+    for rule in rules("alerts"):
+        assert unknown(rule["expr"], known) == [], rule["alert"]
+        used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
+        kept = named(rule["expr"]).groups or frozenset().union(*(known[name] for name, _ in named(rule["expr"]).series))
+        assert used <= kept, rule["alert"]
+
+
+def test_every_alert_and_every_recorded_series_has_a_case():
+    cases = yaml.safe_load((DEPLOY / "prometheus/rules_test.yml").read_text(encoding="utf-8"))["tests"]
+    checks = [check for case in cases for check in case.get("alert_rule_test", [])]
+    for rule in rules("alerts"):
+        expected = [bool(check["exp_alerts"]) for check in checks if check["alertname"] == rule["alert"]]
+        assert expected == [False, True, False], f"{rule['alert']}: quiet, fires, clears"
+    asked = {
+        name for case in cases for check in case.get("promql_expr_test", []) for name, _ in named(check["expr"]).series
+    }
+    alerts = {name for rule in rules("alerts") for name, _ in named(rule["expr"]).series}
+    assert {rule["record"] for rule in rules("recording")} - asked - alerts == set()
+
+
+def test_the_dashboard_is_the_generator_s():
+    made = runpy.run_path(str(DEPLOY / "grafana/generate.py"))["text"]()
+    kept = (DEPLOY / "grafana/dashboards/millrace.json").read_text(encoding="utf-8")
+    assert kept == made, "run: python deploy/grafana/generate.py"
+
+
+def test_the_dashboard_has_four_rows_and_no_panels_on_each_other():
+    found = dashboard()
+    assert [panel["title"] for panel in found["panels"] if panel["type"] == "row"] == [
+        "Is it alive and moving?",
+        "Where does time wait?",
+        "Where is work?",
+        "Is it fresh?",
+    ]
+    cells = [
+        (x, y)
+        for panel in found["panels"]
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert all(x < 24 for x, _ in cells)
+    assert found["uid"] == "millrace"
+    assert len({panel["id"] for panel in found["panels"]}) == len(found["panels"])

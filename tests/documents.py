@@ -1,0 +1,278 @@
+"""Runs a page's commands as a reader would type them: in order, in one shell, against real servers on free ports.
+
+    ```sql file=shop.sql      the block is written to that file first
+    ```console                lines that begin with `$ ` are typed (with `> ` they go on); what stands below is expected
+
+In expected output a line `...` is any number of lines, and `...` within a line any text. A command without expected
+output only has to succeed. One that is expected to say `millrace: ...` has to fail, all others must not. The ports in
+pages, 7420 and 7421, are free ones here, and a second server's 7430 and 7431 too; so that pages read as they are
+meant, and tests disturb nobody.
+
+    python -m tests.documents PAGE...      print what the commands of a page say
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import queue
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PORTS = (7420, 7421, 7430, 7431)
+SECONDS = 60.0
+END = "--- that was all:"
+
+# netcat as the pages use it: `nc [-N] HOST PORT`.
+NC = """import socket, sys, threading
+at = socket.create_connection(tuple(sys.argv[-2:]))
+def send():
+    for line in sys.stdin.buffer:
+        at.sendall(line)
+    if "-N" in sys.argv:
+        at.shutdown(socket.SHUT_WR)
+threading.Thread(target=send, daemon=True).start()
+while data := at.recv(65536):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+"""
+
+
+@dataclass(frozen=True)
+class File:
+    """A block that is a file."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command, and what the page says it prints."""
+
+    command: str
+    expected: list[str]
+
+
+def steps(page: str) -> Iterator[File | Typed]:
+    """What a reader does, in order."""
+    for language, info, body in FENCE.findall(page):
+        named = re.search(r"\bfile=(\S+)", info)
+        if named:
+            yield File(named[1], body)
+        elif language == "console":
+            yield from _typed(body)
+
+
+def _typed(body: str) -> Iterator[Typed]:
+    command: list[str] = []
+    expected: list[str] = []
+    for line in body.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield Typed("\n".join(command), expected)
+            command, expected = [line[2:]], []
+        elif line.startswith("> ") and command and not expected:
+            command.append(line[2:])
+        else:
+            expected.append(line)
+    if command:
+        yield Typed("\n".join(command), expected)
+
+
+def agrees(expected: list[str], got: list[str]) -> bool:
+    """Whether output is as the page says."""
+    if not expected:
+        return not got
+    if expected[0].strip() == "...":
+        return any(agrees(expected[1:], got[at:]) for at in range(len(got) + 1))
+    if not got:
+        return False
+    pattern = ".*".join(re.escape(part) for part in expected[0].split("..."))
+    return re.fullmatch(pattern, got[0]) is not None and agrees(expected[1:], got[1:])
+
+
+class Shell:
+    """A shell in a folder, in which `millrace`, `python` and `nc` are ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        tools = folder / ".tools"
+        tools.mkdir()
+        _tool(tools / "millrace", f'exec {sys.executable} -m millrace.cli.main "$@"')
+        _tool(tools / "python", f'exec {sys.executable} "$@"')
+        (tools / "nc.py").write_text(NC)
+        _tool(tools / "nc", f'exec {sys.executable} {tools / "nc.py"} "$@"')
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
+        self._process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={
+                **clean,
+                "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+                "MILLRACE_SERVER__LISTEN": f"127.0.0.1:{self.ports[7420]}",
+                "MILLRACE_SERVER__ADMIN": f"127.0.0.1:{self.ports[7421]}",
+                "MILLRACE_ADMIN": f"127.0.0.1:{self.ports[7421]}",
+                "COLUMNS": "120",
+                "PYTHONUNBUFFERED": "1",
+            },
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def __enter__(self) -> Shell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)  # the leader of a group of its own
+            self._listener.join(10)  # until nobody is left who could print
+            if not self._listener.is_alive():
+                break
+        self._process.wait(10)
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def write(self, file: File) -> None:
+        path = self.folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self._here(file.text))
+
+    def type(self, typed: Typed) -> None:
+        """Run a command and compare; an assertion shows both sides."""
+        status, got = self._do(typed)
+        told = "\n".join(got)
+        fails = any(line.startswith("millrace: ") for line in typed.expected)
+        assert (status != 0) == fails, f"$ {typed.command}\n{told}\nexit code {status}"
+        if typed.expected:
+            expected = "\n".join(typed.expected)
+            assert agrees(typed.expected, got), f"$ {typed.command}\n{told}\n--- the page says\n{expected}"
+
+    def told(self, typed: Typed) -> str:
+        """What a page would show."""
+        status, got = self._do(typed)
+        return "\n".join([f"$ {typed.command}", *got, *([f"(exit code {status})"] if status else [])]) + "\n"
+
+    def _do(self, typed: Typed) -> tuple[int, list[str]]:
+        done = self._run(self._here(typed.command))
+        if "millrace serve" in typed.command and typed.command.rstrip().endswith("&"):
+            self._wait_for_server(typed.command)
+        return done
+
+    def _here(self, text: str) -> str:
+        for port, free in self.ports.items():
+            text = re.sub(rf"\b{port}\b", str(free), text)
+        return text
+
+    def _there(self, text: str) -> str:
+        for port, free in self.ports.items():
+            text = re.sub(rf"\b{free}\b", str(port), text)
+        return text
+
+    def _run(self, command: str) -> tuple[int, list[str]]:
+        assert self._process.stdin
+        self._process.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s%s\\n' '{END}' $?\n")
+        self._process.stdin.flush()
+        got: list[str] = []
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.01))
+            except queue.Empty:
+                raise AssertionError(f"not done after {SECONDS:.0f} s: {command}\n" + "\n".join(got)) from None
+            assert line is not None, f"the shell has ended: {command}\n" + "\n".join(got)
+            if line.startswith(END):
+                while got and not got[-1]:
+                    got.pop()
+                return int(line[len(END) :]), got
+            got.append(self._there(line))
+
+    def _listen(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _wait_for_server(self, command: str) -> None:
+        port = self.ports[7431 if "7431" in command else 7421]
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            try:
+                asked = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+                asked.request("GET", "/-/ready")
+                ready = asked.getresponse().status == 200
+            except ConnectionRefusedError:
+                ready = False
+            except (OSError, http.client.HTTPException):
+                ready = True  # it speaks TLS
+            finally:
+                asked.close()
+            if ready:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"no server answers: {command}")
+
+
+def run_page(page: Path, folder: Path, beside: Path | None = None, *, tell: bool = False) -> int:
+    """Do what a page says, in a folder with copies of the files that lie beside it; the number of commands.
+
+    `tell` prints what happens instead of comparing it: for whoever writes a page.
+    """
+    if beside is not None:
+        shutil.copytree(beside, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    typed = 0
+    with Shell(folder) as shell:
+        for step in steps(page.read_text(encoding="utf-8")):
+            if isinstance(step, File):
+                shell.write(step)
+            elif tell:
+                sys.stdout.write(shell.told(step))
+            else:
+                shell.type(step)
+                typed += 1
+    return typed
+
+
+def _tool(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    for name in sys.argv[1:]:
+        page = Path(name).resolve()
+        run_page(page, Path(tempfile.mkdtemp()), page.parent if page.name == "README.md" else None, tell=True)

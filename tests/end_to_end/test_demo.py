@@ -1,0 +1,107 @@
+"""`make demo` does what its own text and the README promise, while rows flow."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.cli.conftest import clean_environment, millrace
+
+ROOT = Path(__file__).parents[2]
+
+
+class Demo:
+    """A demo that runs, and what it has said so far."""
+
+    def __init__(self, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "examples/demo.py", *flags],
+            cwd=ROOT,
+            env=clean_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.said = ""
+        self.read_until(r"MILLRACE_ADMIN=\S+")
+        found = re.search(r"MILLRACE_ADMIN=(\S+)", self.said)
+        assert found
+        self.admin = found[1]
+
+    def read_until(self, pattern: str) -> None:
+        assert self.process.stdout
+        out: IO[str] = self.process.stdout
+        while not re.search(pattern, self.said):
+            line = out.readline()
+            assert line, self.said
+            self.said += line
+
+    def millrace(self, command: str) -> str:
+        """A command that the demo proposes."""
+        done = millrace(*shlex.split(command)[1:], MILLRACE_ADMIN=self.admin)
+        assert done.returncode == 0, done
+        return done.stdout + done.stderr
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        out, _ = self.process.communicate(timeout=60)
+        self.said += out
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    made = Demo()
+    made.read_until(r"\n\d\d:\d\d:\d\d\.\d+ +(office|branch)")
+    yield made
+    if made.process.poll() is None:
+        made.process.kill()
+        made.process.communicate()
+
+
+def test_rows_and_the_scheduler(demo: Demo) -> None:
+    proposed = re.findall(r"^  (millrace .*?)(?:   .*)?$", demo.said, re.MULTILINE)
+    assert [command.split()[1] for command in proposed] == [
+        *("tail", "top", "why", "component", "strategy", "apply", "apply", "doctor"),
+    ]
+    assert "office" in demo.millrace("millrace top --once")
+    assert "alarms" in demo.millrace("millrace why alarms")
+    assert "DFS-IWP" in demo.millrace("millrace component table office")
+    tried = demo.millrace("millrace strategy try office bfs --for 1s --revert-if 'p99 > 100x'")
+    assert re.search(r"latency p99 +[\d.]+ [um]?s +[\d.]+ [um]?s", tried), tried
+
+
+def test_a_query_is_replaced_while_it_runs(demo: Demo) -> None:
+    first = demo.millrace("millrace tail alarms --from 0 --limit 1")
+    assert '"owner":"' in first
+    change = str(ROOT / "examples" / "demo-change.sql")
+    planned = demo.millrace(f"millrace apply {change} --plan")
+    assert re.search(r"alarms.sequence1 +stays +kept, \d+ tuples", planned), planned
+    before = demo.millrace("millrace query show alarms")
+    demo.millrace(f"millrace apply {change}")
+    after = demo.millrace("millrace query show alarms")
+    assert "IN (22, 23, 3389)" in after
+    number = int(re.search(r"next_sequence +(\d+)", before)[1])  # type: ignore[index]
+    assert number >= 1
+    assert f'"seq":{number}' in demo.millrace(f"millrace tail alarms --from {number} --limit 1 --json")
+
+
+def test_the_end(demo: Demo) -> None:
+    demo.end()
+    assert demo.process.returncode == 0, demo.said
+    assert "Traceback" not in demo.said
+    assert re.search(r"Fed \d+ on office, \d+ on branch; \d+ rows of watch, \d+ of alarms", demo.said)
+
+
+def test_it_ends_by_itself() -> None:
+    short = Demo("--seconds", "2")
+    out, _ = short.process.communicate(timeout=60)
+    assert short.process.returncode == 0, out
+    assert "rows of watch" in out

@@ -1,0 +1,75 @@
+"""Every command of the tutorial, the how-to pages and the examples is typed here, and says what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.documents import FENCE, agrees, run_page
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
+# Blocks that are no commands and no files; anything else that looks like a command has to be run.
+# Pages that are written elsewhere at this time.
+PENDING = {"backfill.md", "deploy.md", "logs.md"}
+SHOWN = {"sql", "json", "toml", "python", "text", "mermaid", "sh"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page(page: Path, tmp_path: Path) -> None:
+    # A page may show a file of examples/ by its path from the root.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    assert run_page(page, tmp_path) or page.name == "README.md"
+
+
+def test_the_readme(tmp_path: Path) -> None:
+    shop = tmp_path / "examples" / "shop"
+    shop.mkdir(parents=True)
+    for file in (ROOT / "examples" / "shop").iterdir():
+        (shop / file.name).write_text(file.read_text())
+    assert run_page(ROOT / "README.md", tmp_path)
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.parent.name)
+def test_an_example(page: Path, tmp_path: Path) -> None:
+    assert run_page(page, tmp_path, beside=page.parent)
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *EXAMPLES, ROOT / "README.md"], ids=lambda page: f"{page.parent.name}-{page.stem}"
+)
+def test_no_command_hides_in_another_block(page: Path) -> None:
+    for language, _, body in FENCE.findall(page.read_text(encoding="utf-8")):
+        assert language in SHOWN | {"console"}, language
+        assert language == "console" or not re.search(r"^\$ ", body, re.MULTILINE), body
+
+
+def test_what_counts_as_agreeing() -> None:
+    assert agrees(["a ... c", "...", "z"], ["a b c", "1", "2", "z"])
+    assert agrees(["a", "..."], ["a"])
+    assert not agrees(["a"], ["a", "b"])
+    assert not agrees(["a (b)"], ["a b"])
+    assert not agrees([], ["a"])
+
+
+def test_every_link_of_every_page_leads_somewhere() -> None:
+    missing = []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md"), *EXAMPLES]:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)(#[\w-]+)?\)", text):
+            path = (page.parent / target).resolve() if target else page
+            if not path.exists() and path.name not in PENDING:
+                missing.append(f"{page.relative_to(ROOT)}: {target}")
+            elif anchor and path.exists() and path.suffix == ".md" and anchor[1:] not in anchors(path):
+                missing.append(f"{page.relative_to(ROOT)}: {target}{anchor}")
+    assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}

@@ -1,0 +1,69 @@
+"""A server that is killed while it writes history: every file is whole, and what may be missing is told."""
+
+import json
+import random
+import threading
+
+import pyarrow.parquet as pq
+
+from millrace.server import history
+from tests.cli.conftest import Server
+
+STREAM = "CREATE STREAM s (k BIGINT, text TEXT) WITH (history = 'true')"
+SIZES = {"MILLRACE_SERVER__ARCHIVE_FILE_BYTES": "65536", "MILLRACE_SERVER__ARCHIVE_FILE_AGE": "50 ms"}
+
+
+def archived(folder):
+    """The rows of all files, each of which can be read and says what is in it."""
+    rows = []
+    for path in history.files(folder):
+        found = pq.read_table(path, partitioning=None).to_pylist()
+        assert history.about_file(path)["rows"] == len(found)
+        rows += [(row["__seq"], row["k"]) for row in found]
+    return sorted(rows)
+
+
+def test_a_server_that_is_killed_leaves_whole_files(tmp_path):
+    folder = tmp_path / "history" / "s"
+    rows = "".join(json.dumps({"k": k, "text": f"row {k}"}) + "\n" for k in range(60_000))
+    rng = random.Random(5)
+    there: list[tuple[int, int]] = []
+    for life in range(3):
+        with Server(tmp_path, **SIZES) as server:
+            if not life:
+                assert server.millrace("sql", STREAM).returncode == 0
+            else:
+                shown = server.json("stream", "show", "s")["archive"]
+                assert [gap["reason"] for gap in shown["gaps"]] == ["killed"] * life
+                # Nothing that had been in a whole file is gone, and nothing new has come by the restart.
+                assert archived(folder) == there
+                assert shown["last_seq"] == max([seq for seq, _ in there], default=-1)
+                assert not list(folder.rglob(".*"))
+            feeding = threading.Thread(
+                target=server.millrace, args=("feed", "s", "--rate", "60000"), kwargs={"stdin": rows}
+            )
+            feeding.start()
+            enough = len(history.files(folder)) + rng.randint(2, 6)
+            while len(history.files(folder)) < enough:
+                assert feeding.is_alive()
+                feeding.join(0.002)
+            server.process.kill()
+            server.process.communicate()
+            feeding.join()
+        (tmp_path / "addresses.json").unlink()
+        there = archived(folder)
+        numbers = [seq for seq, _ in there]
+        assert numbers == sorted(set(numbers))
+        reach = history.read_reach(folder)
+        assert reach is not None
+        assert reach.open
+        assert reach.last_seq <= numbers[-1]
+    with Server(tmp_path, **SIZES) as server:
+        answer = server.json("stream", "archive", "s")["archive"]
+        assert answer["rows"] == len(there)
+        code, _, err = server.end()
+    assert code == 0
+    assert "killed while it wrote history" in err
+    reach = history.read_reach(folder)
+    assert reach is not None
+    assert not reach.open

@@ -1,0 +1,146 @@
+"""What joins and sequences have given out of what their inputs have given and still promise. Dull on purpose; shares no
+code with the engine.
+
+A row is (time, id, v), as everywhere in the worlds of the simulator; what is put together of several rows keeps their
+ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.oracles import joins, sequences
+from tests.oracles.stream import END, NEVER
+
+Row = tuple[int | None, int, int | None]
+Values = tuple[int, tuple[int | None, ...]]  # time; id, v, id % REMAINDERS
+
+REMAINDERS = 3
+COLUMNS = {"id": 0, "v": 1, "remainder": 2}
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """How rows of several inputs are put together.
+
+    key      what of neighbouring inputs' rows must be equal, if anything
+    rising   whether the first row's v must also be at most the second's
+    within   of a sequence: how much later the second row may be
+    """
+
+    kind: Literal["join", "recent", "chronicle", "absent"]
+    bands: tuple[joins.Band, ...] = ()
+    key: Literal["v", "remainder"] | None = None
+    rising: bool = False
+    outer: bool = False
+    order: Literal["arrival", "sync", "filter", "adaptive"] = "arrival"
+    within: int | None = None
+
+    @property
+    def ordered(self) -> bool:
+        return self.kind != "join" or self.order != "arrival"
+
+    @property
+    def vague(self) -> bool:
+        """Whether what is withheld depends on which rows have been looked at: a row without a partner yet holds back
+        what is later than it, and its partner may stand in line behind."""
+        return self.outer and self.ordered
+
+
+def compute(pairing: Pairing, inputs: Sequence[tuple[list[Row], int]]) -> tuple[list[Row], int]:
+    """The rows that have been given, and what is promised of all others."""
+    rows = [[_values(row) for row in given] for given, _ in inputs]
+    bounds = [bound for _, bound in inputs]
+    if pairing.kind == "join":
+        return _join(pairing, rows, bounds)
+    if pairing.kind == "absent":
+        return _absent(pairing, rows, bounds)
+    return _followed(pairing, rows, bounds)
+
+
+def _values(row: Row) -> Values:
+    time, number, v = row
+    assert time is not None
+    return time, (number, v, number % REMAINDERS)
+
+
+def _rising(a: Values, b: Values) -> bool:
+    one, other = a[1][1], b[1][1]
+    return one is not None and other is not None and one <= other
+
+
+def _join(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tuple[list[Row], int]:
+    equal = []
+    if pairing.key is not None:
+        at = COLUMNS[pairing.key]
+        equal = [(right - 1, at, right, at) for right in range(1, len(rows))]
+
+    def holds(chosen: Sequence[Values]) -> bool:
+        return not pairing.rising or _rising(chosen[0], chosen[1])
+
+    found = joins.join(rows, pairing.bands, equal, holds, pairing.outer)
+    low = min(bounds)
+    made: list[Row] = []
+    for time, chosen in found:
+        if chosen[1] is None:
+            high = pairing.bands[0][3] if pairing.bands else None
+            if bounds[1] != END and (high is None or time >= bounds[1] - high):
+                low = min(low, time)
+                continue
+        made.append(_put_together(time, chosen))
+    if pairing.ordered:
+        made = [row for row in made if row[0] is not None and row[0] <= low]
+    return made, low
+
+
+def _put_together(time: int, chosen: Sequence[Values | None]) -> Row:
+    ids = [None if row is None else row[1][0] for row in chosen]
+    first, *others = ids
+    assert first is not None
+    for number in others[:-1]:
+        assert number is not None
+        first = first * 1000 + number
+    return time, first, others[-1]
+
+
+def _taken(bounds: Sequence[int]) -> int:
+    """Up to when rows of the second input have their place in the order of both: a first one may still come at the
+    time that is promised."""
+    first, second = bounds
+    if first > second or first == END:
+        return second
+    return NEVER if first == NEVER else first - 1
+
+
+def _followed(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tuple[list[Row], int]:
+    through = _taken(bounds)
+    seconds = [row for row in rows[1] if row[0] <= through]
+    keys = [] if pairing.key is None else [COLUMNS[pairing.key]]
+    pairs, _ = sequences.following(
+        rows[0],
+        seconds,
+        keys,
+        pairing.kind,
+        pairing.within,
+        _rising if pairing.rising else lambda a, b: True,
+        pairing.outer,
+    )
+    made: list[Row] = [(b[0], a[1][0], b[1][0]) for a, b in pairs if a is not None]
+    return made, min([bounds[1], *(row[0] for row in rows[1] if row[0] > through)])
+
+
+def _absent(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tuple[list[Row], int]:
+    assert pairing.within is not None
+    through = _taken(bounds)
+    seconds = [row for row in rows[1] if row[0] <= through]
+    bound = min([bounds[1], *(row[0] for row in rows[1] if row[0] > through)])
+    over = END if bound == END else bound - pairing.within
+    firsts = [row for row in rows[0] if row[0] <= bounds[0]]
+    keys = [] if pairing.key is None else [COLUMNS[pairing.key]]
+    alone, _ = sequences.absent(firsts, seconds, keys, pairing.within, _rising if pairing.rising else lambda a, b: True)
+    made: list[Row] = [(row[0] + pairing.within, row[1][0], row[1][1]) for row in alone if row[0] < over]
+    begun = [row[0] for row in alone if row[0] >= over] + [row[0] for row in rows[0] if row[0] > bounds[0]]
+    least = min([bounds[0], *begun])
+    return made, least if least in (NEVER, END) else least + pairing.within

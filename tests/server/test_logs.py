@@ -1,0 +1,170 @@
+"""What is logged: the table of events is the log's contract, and what repeats is told seldom."""
+
+import ast
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from millrace.protocol.messages import Ack
+from millrace.server.logs import CULPRITS, EVENTS, EVERY_US, Sparing, add_context, client
+from tests.server.harness import lines, peer, served, until
+from tests.server.test_api import ask
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LEVELS = ("debug", "info", "warning", "error", "exception")
+LATE = "CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts')"
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def variables(function):
+    """The texts that a function gives names to."""
+    return {
+        node.targets[0].id: node.value.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.targets[0], ast.Name)
+    }
+
+
+def calls():
+    """Every call of the log in the server's code: file, level, text (None if it cannot be read), names of fields."""
+    for path in sorted((REPOSITORY / "server/millrace").rglob("*.py")):
+        if path.name == "logs.py":
+            continue
+        functions = [
+            node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, FUNCTIONS)
+        ]
+        for function, node in ((one, node) for one in functions for node in ast.walk(one)):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
+                continue
+            if not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("log", "sparing")):
+                continue
+            said = node.args[0]
+            text = said.value if isinstance(said, ast.Constant) else variables(function).get(ast.unparse(said))
+            yield path.name, node.func.attr, text, {word.arg for word in node.keywords}
+
+
+def test_every_event_that_is_logged_is_in_the_table_with_its_level_and_fields():
+    for file, level, text, fields in calls():
+        assert text in EVENTS, f"{file}: {text!r} is not in millrace.server.logs.EVENTS"
+        told = EVENTS[text]
+        assert ("error" if level == "exception" else level) == told.level, (file, text)
+        named = fields - {None, "exc_info", "client", "unit"}
+        assert named <= set(told.fields), (file, text)
+
+
+def test_every_event_of_the_table_is_logged():
+    source = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (REPOSITORY / "server/millrace").rglob("*.py")
+        if path.name != "logs.py"
+    )
+    assert [event for event in EVENTS if f'"{event}"' not in source] == []
+
+
+# -- sparing -----------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now_us = 0
+
+    def __call__(self):
+        return self.now_us
+
+
+def test_what_repeats_is_told_at_once_and_then_in_sum_and_nothing_is_lost():
+    clock = Clock()
+    sparing = Sparing(clock)
+    with capture_logs() as logs:
+        for second in range(35):
+            clock.now_us = second * 1_000_000
+            sparing.warning("tuples came late", "s p", 2, unit="tuples", stream="s", feed=f"p{second}")
+            sparing.flush()
+        clock.now_us += EVERY_US
+        sparing.flush()
+        told = [(line["tuples"], line["feed"]) for line in logs]
+    assert told == [(2, "p0"), (20, "p10"), (20, "p20"), (20, "p30"), (8, "p34")]
+
+
+def test_culprits_do_not_silence_each_other_and_are_forgotten_when_nothing_is_left_to_tell():
+    clock = Clock()
+    sparing = Sparing(clock)
+    with capture_logs() as logs:
+        for stream in ("a", "b", "a"):
+            sparing.info("a feed opened", stream, stream=stream, feed="p")
+    assert [(line["stream"], line["times"]) for line in logs] == [("a", 1), ("b", 1)]
+    clock.now_us += EVERY_US
+    with capture_logs() as logs:
+        sparing.flush()
+        clock.now_us += EVERY_US
+        sparing.flush()
+        sparing.info("a feed opened", "a", stream="a", feed="p")
+    assert [(line["stream"], line["times"]) for line in logs] == [("a", 1), ("a", 1)]
+
+
+def test_endless_culprits_take_no_endless_memory():
+    sparing = Sparing(Clock())
+    with capture_logs():
+        for number in range(CULPRITS + 5):
+            sparing.info("a feed opened", str(number), stream=str(number), feed="p")
+    assert len(sparing._kept) == 5
+
+
+def test_a_line_that_is_told_later_names_who_spoke_then():
+    clock = Clock()
+    sparing = Sparing(clock)
+    with capture_logs(processors=[add_context]) as logs:
+        for name in ("ann", "ben"):
+            before = client.set(name)
+            sparing.info("a feed opened", "s", stream="s", feed=name)
+            client.reset(before)
+        clock.now_us = EVERY_US
+        sparing.flush()
+    assert [(line["feed"], line["client"]) for line in logs] == [("ann", "ann"), ("ben", "ben")]
+
+
+# -- a server ----------------------------------------------------------------------------------------------------------
+
+
+@served(LATE)
+async def test_who_did_what_is_told(daemon):
+    with capture_logs(processors=[add_context]) as logs:
+        await ask(daemon, "POST", "/api/v1/sql", {"sql": "CREATE QUERY q AS SELECT k FROM s"})
+        async with peer(daemon) as feeder, lines(daemon) as nc:
+            nc.say('{"subscribe": "q"}')
+            nc.say('{"subscribe": "nothing"}')
+            await nc.hear()
+            await feeder.open("s", producer="till")
+            for number, at in enumerate((1_000, 10, 20)):
+                feeder.data(number, [(at, 1)])
+                await feeder.hear(Ack)
+            await until(lambda: daemon.runner.late.get("s") == 2)
+        await until(lambda: not daemon.feeds.received()["s"].connections)
+        await ask(daemon, "POST", "/api/v1/sql", {"sql": "DROP QUERY q"})
+    told = {line["event"]: line for line in logs}
+    assert told["changed"]["change"] == "drop_query"
+    assert told["changed"]["name"] == "q"
+    assert told["changed"]["request"] == "POST /api/v1/sql"
+    assert told["changed"]["client"].startswith("admin 127.0.0.1:")
+    assert told["a subscription began"]["query"] == "q"
+    assert told["a client was refused"]["code"] == "unknown_query"
+    assert (told["a feed opened"]["stream"], told["a feed opened"]["feed"]) == ("s", "till")
+    assert told["a feed opened"]["client"].endswith(" (test)")
+    assert (told["tuples came late"]["stream"], told["tuples came late"]["tuples"]) == ("s", 1)
+    assert told["a feed ended"]["lost"] is True
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == []
+
+
+@served()
+async def test_a_peer_that_talks_nonsense_is_one_line(daemon):
+    with capture_logs() as logs:
+        for _ in range(20):
+            async with peer(daemon, greet=False) as stranger:
+                stranger.say_raw(b"\xff" * 64)
+                await stranger.hear()
+    broke = [line for line in logs if line["event"] == "a client broke the protocol"]
+    assert len(broke) == 1
+    assert broke[0]["log_level"] == "warning"
