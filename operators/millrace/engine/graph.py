@@ -115,9 +115,10 @@ class Graph:
             moved.get(name, name): replace(link, segment=moved.get(link.segment, link.segment))
             for name, link in self.links.items()
         }
-        for row in (row for component in self.components for row in component.table.values()):
+        # The tables as they are: if something has changed, they will be derived anew.
+        for row in (row for component in self._components for row in component.table.values()):
             if row.link is not None:
-                row.link = self.links[row.operator.name]
+                row.link = self.links.get(row.operator.name)
 
     def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
         """Put operators in the places of others of the same names, on the same arcs."""
