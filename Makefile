@@ -4,6 +4,7 @@
 #   make test                the test suite                make test-pure   the same without compiled kernels
 #   make check               lint, types and tests: what CI runs
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
+#   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
 #   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
 #   make lint                ruff and formatting           make types       mypy --strict
 #   make format              let ruff rewrite what it can
@@ -23,7 +24,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo docs test test-pure check check-api check-spark lint types format bench figures simulate lock clean distclean kernels
+.PHONY: help setup demo docs test test-pure check check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean kernels
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -71,6 +72,9 @@ check: lint types test
 check-api: setup
 	@MILLRACE_API_QUESTIONS=$(or $(QUESTIONS),500) $(BIN)/python -m pytest tests/server/test_openapi.py
 
+check-deploy: setup
+	@deploy/check.sh $(BIN)/python build/prove-image
+
 check-spark: setup
 	@$(BIN)/python -m pytest tests/spark/check_*.py
 
@@ -113,6 +117,7 @@ lock: $(VENV)/.installed
 	@$(COMPILE) --all-build-deps --extra backfill $(LIKE_DEV) --output-file requirements/backfill.lock pyproject.toml
 	@$(COMPILE) --extra server $(LIKE_DEV) --output-file requirements/server.lock pyproject.toml
 	@$(COMPILE) --only-build-deps --build-deps-for wheel $(LIKE_DEV) --output-file requirements/build.lock pyproject.toml
+	@$(COMPILE) $(LIKE_DEV) --output-file requirements/deploy.lock requirements/deploy.in
 
 clean:
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

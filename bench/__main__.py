@@ -5,7 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, engine, ets, join, memory, punctuation, reconfigure, sequence, sharing, updates, wire
+from bench import (
+    aggregate,
+    backfill,
+    engine,
+    ets,
+    join,
+    memory,
+    punctuation,
+    reconfigure,
+    sequence,
+    sharing,
+    updates,
+    wire,
+)
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -40,6 +53,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "ets-feeds": lambda: ets.many_feeds(100, 100),
     "sharing": lambda: sharing.filters(1 << 20),
     "reconfigure": lambda: reconfigure.under_load(60, 1_000, 500),
+    "backfill": lambda: backfill.race(10_000_000),
     **updates.BENCHMARKS,
 }
 

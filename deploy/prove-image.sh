@@ -132,7 +132,7 @@ begin
 CLIENT=(--env "MILLRACE_ADMIN=$(address admin)")
 ask millrace sql "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k + 1 AS next FROM s" >/dev/null
 echo '{"k": 41}' | ask millrace feed s --format jsonl >/dev/null 2>&1
-expect "the row" "$(ask millrace tail q --from 0 --limit 1 2>/dev/null)" '{"next": 42}'
+expect "the row" "$(ask millrace tail q --from 0 --limit 1 2>/dev/null)" '{"next":42}'
 end
 
 say "again: it remembers its catalog; on all addresses, with TLS and a token"
@@ -147,7 +147,7 @@ CLIENT=(--env "MILLRACE_ADMIN=localhost:$(address admin | sed 's/.*://')"
 ! ask millrace query list >/dev/null 2>&1 || fail "it answered without a token"
 CLIENT+=(--env MILLRACE_TOKEN_FILE=/keys/token)
 echo '{"k": 1}' | ask millrace feed s --format jsonl >/dev/null 2>&1
-expect "the row by TLS" "$(ask millrace tail q --from 0 --limit 1 2>/dev/null)" '{"next": 2}'
+expect "the row by TLS" "$(ask millrace tail q --from 0 --limit 1 2>/dev/null)" '{"next":2}'
 end
 
 say "proved"

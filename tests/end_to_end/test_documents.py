@@ -15,7 +15,7 @@ PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
 # Blocks that are no commands and no files; anything else that looks like a command has to be run.
 # Pages that are written elsewhere at this time.
-PENDING = {"backfill.md", "deploy.md", "logs.md"}
+PENDING = {"deploy.md"}
 SHOWN = {"sql", "json", "toml", "python", "text", "mermaid", "sh"}
 
 

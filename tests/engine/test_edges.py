@@ -214,7 +214,8 @@ def test_what_cannot_be_exchanged_is_refused_and_changes_nothing() -> None:
     assert "no update stream" in refusal(bench, SetQueue("p.Q", "inplace"))
     assert "no operator nobody" in refusal(bench, SetQueue("nobody", "inplace"))
     assert "from 0 to 1, got 2" in refusal(bench, SetQueue("u.U", "inplace", 2))
-    assert "only the operators of queries" in refusal(bench, SetQueue("s.source", "inplace"))
+    for name in ("s.source", "p.sink1", "plain.fork1"):
+        assert "only the operators of queries" in refusal(bench, SetQueue(name, "inplace"))
     assert bench.engine.save() == before
     bench = Bench(StreamDefinition("s", TICKS, "internal", update_key=("k",)))
     bench.query(plan("o", ("Q", identity(TICKS), ["s.source"]), schema=TICKS, ordered=True))

@@ -172,9 +172,18 @@ def test_a_window_that_is_not_over_is_no_waiting() -> None:
     found = why(bench, "q")
     assert (found["reason"], found["operator"], found["input"]) == ("gathering", "q.A", "s.source")
     assert found["text"] == (
-        "Nothing waits: q.A has 1 tuple in its state, and gives rows when its input has come to 2026-01-01T12:00:01Z; "
-        "it has come to 2026-01-01T12:00:00.000005Z. q has given 0 rows."
+        "Nothing waits: q.A has 1 tuple in its state, and gives rows when its input from s.source has come to "
+        "2026-01-01T12:00:01Z; it has come to 2026-01-01T12:00:00.000005Z. q has given 0 rows."
     )
+
+
+def test_a_window_of_a_stream_that_nobody_feeds() -> None:
+    bench = Bench(external("s"))
+    counted(bench)
+    bench.run(give_tv("s", NOON), FeedClosed("s", "main"), at=NOON)
+    found = why(bench, "q")
+    assert (found["reason"], found["try"]) == ("gathering", "millrace feed s FILE")
+    assert "it has come to 2026-01-01T12:00:00Z, and no client feeds s. q has given 0 rows." in found["text"]
 
 
 def test_a_window_that_is_over_waits_with_what_it_has_gathered() -> None:

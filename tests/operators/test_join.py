@@ -35,6 +35,7 @@ COLUMNS = {
     "n": Type.INTERVAL,
 }
 NAMES = list(COLUMNS)
+ROW = (0, 0.0, "", True, b"", 0, 0)
 SCHEMA = Schema(tuple(Field(name, type, True) for name, type in COLUMNS.items()))
 VALUES = {
     "i": st.sampled_from([0, 1, 2, -(2**63), 2**63 - 1]),
@@ -334,6 +335,24 @@ def test_agrees_with_nested_loops(kernels: str, data: st.DataObject) -> None:
 
         Script(data, inputs).play(harness, data.draw(LIMITS), change)
         finish(harness, oracle.join(inputs, bands, equal, outer=outer))
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("time", [4, 5, 6])
+def test_a_row_at_its_floor_is_kept(kernels: str, at: int, time: int) -> None:
+    """One that can match nothing but what comes at exactly the other side's mark, and its neighbours."""
+    rows = [(5, ROW)] if at == 0 else [(time, ROW)]
+    others = [(time, ROW)] if at == 0 else [(5, ROW)]
+    inputs = (rows, others) if at == 0 else (others, rows)
+    bands = [(0, 1, 0, 1)]
+    harness = Harness(spec_of(2, bands, []), 2)
+    harness.inputs[1 - at].punctuate(others[0][0])
+    harness.put(at, rows)
+    harness.work(1)
+    harness.put(1 - at, others)
+    harness.work(1)
+    harness.end()
+    finish(harness, oracle.join(inputs, bands, []))
 
 
 @SETTINGS

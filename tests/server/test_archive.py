@@ -430,6 +430,29 @@ def test_history_is_turned_on_and_off_while_a_stream_runs(tmp_path):
     assert [row["at"] for row in archived(tmp_path / "history")] == [NOW + 1, NOW + 3]
 
 
+def test_a_stream_gets_a_column_while_it_is_archived(tmp_path):
+    async def live():
+        async with running(STREAM, server={"data_dir": tmp_path}) as daemon:
+            await feed(daemon, [("f", NOW + number) for number in range(100)])
+            await daemon.catalog.execute("ALTER STREAM s ADD COLUMN size BIGINT")
+            source = daemon.feeds.source("s")
+            for number in range(100, 200):
+                daemon.feeds.arrived("s", "f", source.from_rows([(NOW + number, number, "n", number)]))
+            await archive_now(daemon)
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert daemon.archive.view("s")["rows"] == 200
+            narrower = STREAM.replace("k BIGINT, ", "").replace("STREAM s", "STREAM s")
+            await daemon.catalog.execute("DROP STREAM s")
+            await until(lambda: not daemon.archive._ending)
+            with pytest.raises(Refuse, match="with other columns"):
+                await daemon.catalog.execute(narrower)
+
+    play(live())
+    rows = archived(tmp_path / "history")
+    assert [row["k"] for row in rows] == list(range(200))
+    assert [row.get("size") for row in rows] == [None] * 100 + list(range(100, 200))
+
+
 def test_a_dropped_stream_leaves_its_archive_and_may_come_back(tmp_path):
     async def live():
         async with running(STREAM, server={"data_dir": tmp_path}) as daemon:

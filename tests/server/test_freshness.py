@@ -47,6 +47,7 @@ def test_keys_are_told_as_json_can_say_them_and_nan_is_one_key():
     assert made.breaches == 2
     assert made.to_data()["worst"] == [{"key": {"k": "nan"}, "age_us": 100}, {"key": {"k": None}, "age_us": 93}]
     assert "of k = nan by 00:00:00.00009" in str(made.sentence("f"))
+    assert "nan" not in str(made.sentence("f", keys=False))
 
 
 def test_rows_without_a_key_have_one_together():

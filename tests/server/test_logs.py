@@ -1,13 +1,14 @@
 """What is logged: the table of events is the log's contract, and what repeats is told seldom."""
 
 import ast
+import asyncio
 from pathlib import Path
 
 from structlog.testing import capture_logs
 
 from millrace.protocol.messages import Ack
 from millrace.server.logs import CULPRITS, EVENTS, EVERY_US, Sparing, add_context, client
-from tests.server.harness import lines, peer, served, until
+from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ def calls():
         for function, node in ((one, node) for one in functions for node in ast.walk(one)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
                 continue
-            if not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("log", "sparing")):
+            if ast.unparse(node.func.value) not in ("log", "sparing", "logs.sparing"):
                 continue
             said = node.args[0]
             text = said.value if isinstance(said, ast.Constant) else variables(function).get(ast.unparse(said))
@@ -168,3 +169,18 @@ async def test_a_peer_that_talks_nonsense_is_one_line(daemon):
     broke = [line for line in logs if line["event"] == "a client broke the protocol"]
     assert len(broke) == 1
     assert broke[0]["log_level"] == "warning"
+
+
+def test_whoever_asks_without_the_token_is_one_line(tmp_path):
+    (tmp_path / "token").write_text("s3cret\n")
+
+    async def play():
+        async with asyncio.timeout(40), running(server={"token_file": tmp_path / "token"}) as daemon:
+            with capture_logs(processors=[add_context]) as logs:
+                for _ in range(5):
+                    assert (await ask(daemon, "GET", "/api/v1/queries"))[0] == 401
+            return logs
+
+    logs = asyncio.run(play())
+    turned = [line for line in logs if line["event"] == "an admin was turned away"]
+    assert [(line["status"], line["request"]) for line in turned] == [(401, "GET /api/v1/queries")]

@@ -54,6 +54,7 @@ NAMES = {
     "sinks": ("f",),
     "components": ("s",),
     "operators": OPERATORS,
+    "backfills": ("q", "past"),
 }
 STATEMENTS = st.lists(
     st.sampled_from(

@@ -20,8 +20,9 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.operators import join, segments
-from millrace.operators.batch import END_OF_TIME, NO_TIME
-from millrace.operators.spec import Band, JoinSpec, SequenceSpec
+from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME
+from millrace.operators.queues.windows import WindowQueue
+from millrace.operators.spec import Band, JoinSpec, SequenceSpec, TimeWindow
 from tests.engine.graphs import (
     TV,
     Bench,
@@ -39,7 +40,7 @@ from tests.engine.graphs import (
     times,
     union,
 )
-from tests.engine.test_edges import dashboard, seen, tick, ticks
+from tests.engine.test_edges import TICKS, dashboard, seen, tick, ticks
 
 LATENT = StreamDefinition("l", TV, "latent")
 
@@ -211,6 +212,19 @@ def test_a_resumed_update_queue_knows_what_it_served(kind):
     assert rows(bench.run(tick(("a", 950, 2))), "d") == []
     assert seen(bench)["superseded"] == 1
     assert rows(bench.run(tick(("a", 1001, 3))), "d") == [(1001, "a", 3)]
+
+
+@pytest.mark.parametrize("commit", ["lazy", "eager"])
+def test_a_restored_queue_of_windows_knows_when_its_query_began(commit):
+    # Where its reader was restored without the beginning, it gave the window that had begun before the query.
+    made, restored = (
+        WindowQueue(TICKS, (1,), TimeWindow(10, 10), commit, "fifo", by_tuples=False, begin_us=begin)
+        for begin in (13, BEGINNING)
+    )
+    restored.restore(made.save())
+    restored.enqueue(tick(("a", 15, 1), ("a", 26, 1)).batch, 26)
+    restored.promised(40, 40)
+    assert [one.start_us for one in restored.serve(9, 40).done] == [20]
 
 
 def test_the_clock_speaks_at_a_heartbeat_for_a_client_that_did_not_answer_the_last():

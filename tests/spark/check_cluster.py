@@ -110,8 +110,12 @@ def test_killed_again_and_again(packets, right, tmp_path):
     assert on_disk == {file["path"] for file in json.loads((out / "_manifest.json").read_bytes())["files"]}
 
 
+# An aggregate that the tests make in their own process is not known to Spark's workers.
+EVERYWHERE = [case for case in CASES if "sorted_list" not in sql_of(case)]
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", EVERYWHERE, ids=lambda case: case["id"])
 def test_conformance_on_spark(spark, case, tmp_path):
     """Every case, in every way that it can be split."""
     sql = sql_of(case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.backfill import backfill
+from millrace.backfill.assign import key_numbers
+from millrace.backfill.frames import key_number
 from millrace.backfill.inputs import find_input
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.layout import OWN_TIME
@@ -21,7 +24,10 @@ from millrace.backfill.outputs import MANIFEST, Destination
 from millrace.backfill.running import Wanted, start
 from millrace.backfill.verifying import read_backfill
 from millrace.cli.main import app
-from millrace.protocol import MillraceError, Refuse
+from millrace.operators.batch import Batch
+from millrace.operators.expression import Column
+from millrace.protocol import MillraceError, Refuse, Schema
+from millrace.server.arrow import to_arrow
 from tests.comparison import same_final, same_rows
 from tests.running import run_script
 
@@ -157,6 +163,23 @@ def test_what_is_done_is_not_done_again(spark, files, tmp_path):
     check(made, rows_of(out), expected(files, "tumbling", tmp_path))
 
 
+def test_what_has_come_since_it_began_is_left_out(spark, files, tmp_path):
+    """An archive grows while a backfill of it is interrupted."""
+    out, history = tmp_path / "out", tmp_path / "in"
+    history.mkdir()
+    (history / "a.parquet").write_bytes((files / "packets.parquet").read_bytes())
+    flow = flow_of_text(STREAMS + QUERIES["tumbling"])
+    first = run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+    (out / MANIFEST).unlink()
+    (out / "_tasks" / "00001.json").unlink()
+    (history / "b.parquet").write_bytes((files / "packets.parquet").read_bytes())
+    again = run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+    assert again["files"] == first["files"]
+    (history / "a.parquet").unlink()
+    with pytest.raises(Refuse, match="a backfill with other input files is there already"):
+        run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
+
+
 def test_an_archive_says_itself_who_was_late(spark, tmp_path):
     """In order of arrival, with flags: late rows are left out, and are what the side stream has; ties stay in order."""
     history = tmp_path / "history"
@@ -208,7 +231,11 @@ def text(folder: Path, sql: str) -> str:
 
 
 def cli(*arguments: str):
-    return CliRunner().invoke(app, ["backfill", *arguments], env={"MILLRACE_ADMIN": "127.0.0.1:1"})
+    return cli_at("127.0.0.1:1", *arguments)
+
+
+def cli_at(admin: str, *arguments: str):
+    return CliRunner().invoke(app, ["backfill", *arguments], env={"MILLRACE_ADMIN": admin})
 
 
 def test_verify_shows_what_differs(spark, files, tmp_path):
@@ -246,3 +273,26 @@ def test_rows_that_do_not_fit_are_told_in_a_line(spark, files, tmp_path):
             )
         )
     assert Destination(tmp_path / "n").manifest() is None
+
+
+def test_spark_spells_keys_as_python_does(spark):
+    """Rows of a stream whose key is a column meet rows of another whose key is computed: both numbers must agree."""
+    schema = Schema.of(n="bigint", t="text", y="bytes", b="boolean", at="timestamp")
+    rng = random.Random(1)
+    rows = [
+        (rng.choice([None, -5, 0, 2**62]), rng.choice([None, "", "ä", "a\x1f"]), rng.choice([None, b"", b"\x00\xff"]),
+         rng.choice([None, True, False]), rng.choice([None, -1, 10**15]))
+        for _ in range(300)
+    ]  # fmt: skip
+    batch = Batch.from_rows(schema, rows, range(len(rows)))
+    key = [Column(field.type, True, at, field.name) for at, field in enumerate(schema)]
+    table = to_arrow(batch)
+    table = table.set_column(4, "at", table.column("at").cast(pa.int64()))
+    frame = spark.createDataFrame(pa.Table.from_batches([table]))
+    slots = dict(enumerate(schema.names))
+    for chosen in ([key[0]], [key[1]], [key[2], key[1]], key):
+        by_spark = key_number(chosen, slots, 101)
+        assert by_spark is not None
+        found = [row[0] for row in frame.select(by_spark).collect()]
+        assert found == key_numbers(batch, chosen, 101).tolist()
+    assert key_number([replace(key[0], position=7)], slots, 101) is None

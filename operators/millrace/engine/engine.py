@@ -12,12 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, editing, failures, renaming, replacing, saving, shadow, sharing, views, widening
+from millrace.engine import (
+    edges,
+    editing,
+    failures,
+    renaming,
+    replacing,
+    saving,
+    seam,
+    shadow,
+    sharing,
+    views,
+    widening,
+)
 from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
     AddStream,
+    AdoptPast,
     AlterStream,
     Answer,
     Answered,
@@ -37,6 +50,7 @@ from millrace.engine.events import (
     Grant,
     Heard,
     HistoryHeld,
+    HoldQuery,
     InsertOperator,
     JoinTurned,
     Late,
@@ -72,6 +86,7 @@ from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Clocking, Source
+from millrace.operators.spec import GateSpec
 from millrace.protocol import Refuse
 
 # Tuples that a step takes at the most before it returns to its driver: a few milliseconds of work.
@@ -425,18 +440,29 @@ class Engine:
             case DropStream(name):
                 return self.drop_stream(name)
             case AddQuery(plan, strategy):
-                return self._add_query(plan, strategy)
+                added = self._add_query(plan, strategy)
+                if seam.is_gated(plan):
+                    self._pause(plan.name, seam.CATCHING_UP)
+                return added
+            case HoldQuery(name, keep):
+                return seam.hold(self, name) if keep else seam.let_go(self, name)
+            case AdoptPast(name, past):
+                return seam.adopt(self, name, past)
             case ReplaceQuery(plan):
+                seam.refuse_catching_up(self.query(plan.name))
                 return replacing.replace_query(self, plan)
             case RenameQuery(name, to, texts):
+                seam.refuse_catching_up(self.query(name))
                 return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
             case UnshareQuery(name, operators):
                 return sharing.part(self, self.query(name), operators)
             case PauseQuery(name, reason):
+                seam.refuse_catching_up(self.query(name))
                 return self._pause(name, reason)
             case ResumeQuery(name):
+                seam.refuse_catching_up(self.query(name))
                 return self._resume(name)
             case WatchProgress(name, wanted):
                 self.query(name).sink.watched = wanted
@@ -464,6 +490,8 @@ class Engine:
         """A command about one query alone gives it operators of its own first; if it is to be refused, nothing."""
         query = sharing.concerned(self, body)
         if query is not None:
+            if isinstance(body, PauseQuery):
+                seam.refuse_catching_up(query)
             if not self.tried and not isinstance(body, PauseQuery | DropQuery):
                 shadow.check(self, (body,))
             sharing.unshare(self, query)
@@ -630,7 +658,7 @@ class Engine:
                         since[name] = self.beginning(self.named(name))
                     attached.append(inputs[-1])
                 known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
-                since[node.name] = max(known, default=None)
+                since[node.name] = None if isinstance(node.spec, GateSpec) else max(known, default=None)
                 made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
         except Refuse:
             for reader in attached:
@@ -705,6 +733,8 @@ class Engine:
     def _enter(self, producer: Operator, node: Node, position: int) -> Reader:
         """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""
         since_us = producer.newest + 1 if isinstance(producer, Source) and producer.newest > BEGINNING else None
+        if isinstance(node.spec, GateSpec):
+            since_us = None  # its past says what came before
         return edges.attach(self, node, position, producer.output, since_us)
 
     def beginning(self, operator: Operator) -> int | None:

@@ -159,6 +159,22 @@ class ReplaceQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldQuery:
+    """Let a query that is catching up keep what its streams take in from now on (see seam.py), or not any more."""
+
+    name: str
+    keep: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptPast:
+    """Let it go on from the state that its past has come to, or from nothing."""
+
+    name: str
+    past: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class RenameQuery:
     """Another name for a running query, and for its operators.
 
@@ -297,6 +313,8 @@ CommandBody = (
     | DropStream
     | AddQuery
     | ReplaceQuery
+    | HoldQuery
+    | AdoptPast
     | RenameQuery
     | DropQuery
     | UnshareQuery

@@ -141,7 +141,7 @@ def save(engine: Engine) -> bytes:
             "links": [[name, *astuple(link)] for name, link in graph.links.items()],
             "chains": engine.chains.save(),
             "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.forks.items()],
-            "operators": [[operator.name, _save_operator(operator)] for operator in graph.operators.values()],
+            "operators": [[operator.name, save_operator(operator)] for operator in graph.operators.values()],
             "components": [component.save() for component in graph.components],
         }
     )
@@ -158,7 +158,7 @@ def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
     return found
 
 
-def _save_operator(operator: Operator) -> list[Any]:
+def save_operator(operator: Operator) -> list[Any]:
     output = None if isinstance(operator, Sink) else operator.output.save()
     return [operator.counts.save(), [reader.save() for reader in operator.inputs], output, operator.save()]
 

@@ -27,7 +27,7 @@ from millrace.operators.build import build
 from millrace.operators.operator import Operator
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
-from millrace.operators.spec import MapSpec, SelectSpec
+from millrace.operators.spec import GateSpec, MapSpec, SelectSpec
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
@@ -104,8 +104,9 @@ def _same(engine: Engine, plan: QueryPlan, node: Node, there: Mapping[str, Opera
 
 
 def _plain(node: Node) -> bool:
-    """Whether it reads arcs as they are: what a queue of its own keeps depends on who serves it, and when."""
-    return all(node.edge(at).plain for at in range(len(node.inputs)))
+    """Whether it reads arcs as they are: what a queue of its own keeps depends on who serves it, and when, and a gate
+    waits for its own query's history."""
+    return not isinstance(node.spec, GateSpec) and all(node.edge(at).plain for at in range(len(node.inputs)))
 
 
 def _edges(node: Node) -> list[object]:

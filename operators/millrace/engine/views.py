@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.engine import editing, sharing
 from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
+from millrace.engine.seam import catching_up
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
 from millrace.operators.join import Join
@@ -91,7 +92,7 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
             one.name: {"order": one.order, "alpha": one.tempo.alpha} for one in found.operators if isinstance(one, Join)
         },
         "update_key": None if plan.update_key is None else list(plan.update_key),
-        "state": "failed" if found.failed else "running" if found.paused is None else "paused",
+        "state": _state(found),
         "reason": found.paused,
         "rows": found.sink.sequence,
         "skipped": sum(reader.skipped for reader in found.entries),
@@ -103,6 +104,12 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "reads_queries": list(plan.reads_queries),
         "sql": plan.sql,
     }
+
+
+def _state(found: Query) -> str:
+    if catching_up(found):
+        return "catching up"
+    return "failed" if found.failed else "running" if found.paused is None else "paused"
 
 
 def component(engine: Engine, found: Component) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.engine.seam import catching_up
 from millrace.operators.batch import BEGINNING, NO_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.operator import Operator
@@ -53,7 +54,7 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
     """What keeps a query from giving rows, if anything does; `now_us` is the clock, if that has gone on meanwhile."""
     query = engine.query(name)
     waiting = partial(_waiting, now_us=max(now_us or 0, engine.moment.now_us))
-    for look in (_paused, _working, waiting, _nothing_came, _gathering, _last_tuple):
+    for look in (_catching_up, _paused, _working, waiting, _nothing_came, _gathering, _last_tuple):
         found = look(engine, query)
         if found is not None:
             return found.to_data()
@@ -61,6 +62,14 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
 
 
 # -- the situations, in the order in which they are looked for ---------------------------------------------------------
+
+
+def _catching_up(engine: Engine, query: Query) -> Why | None:
+    if not catching_up(query):
+        return None
+    kept = sum(reader.waiting for reader in query.entries)
+    doing = "works through its history" if query.paused is not None else f"takes over its past; {_tuples(kept)} wait"
+    return Why(f"{query.plan.name} {doing}.", "catching_up", held=kept, try_=f"millrace query show {query.plan.name}")
 
 
 def _paused(engine: Engine, query: Query) -> Why | None:
@@ -121,15 +130,21 @@ def _gathering(engine: Engine, query: Query) -> Why | None:
         need = waiter.need()
         if need is None or not waiter.state_tuples or not waiter.holding():
             continue
-        promise = waiter.inputs[waiter.holding()[0]].promise
-        upto = "nothing is promised yet" if promise == BEGINNING else f"it has come to {_time(promise)}"
+        reader = waiter.inputs[waiter.holding()[0]]
+        producer = engine.graph.producer(reader).name
+        upto = "nothing is promised yet" if reader.promise == BEGINNING else f"it has come to {_time(reader.promise)}"
         text = (
             f"Nothing waits: {waiter.name} has {_tuples(waiter.state_tuples)} in its state, and gives rows when its "
-            f"input has come to {_time(need)}; {upto}. "
-            f"{query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+            f"input from {producer} has come to {_time(need)}; {upto}"
         )
-        producer = engine.graph.producer(waiter.inputs[waiter.holding()[0]]).name
-        return Why(text, "gathering", waiter.name, producer, try_=f"millrace explain {query.plan.name} --analyze")
+        advice = f"millrace explain {query.plan.name} --analyze"
+        for source in engine.time.holders(waiter, need):
+            if isinstance(source, Source) and not len(source.feeds):
+                text += f", and no client feeds {source.stream}"
+                advice = f"millrace feed {source.stream} FILE"
+                break
+        text += f". {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+        return Why(text, "gathering", waiter.name, producer, try_=advice)
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from millrace.operators.aggregate import OrderedWindowAggregate, RowAggregate, WindowAggregate
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.filter import Filter
+from millrace.operators.gate import Gate
 from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.newest import NewestWindowAggregate
@@ -20,6 +21,7 @@ from millrace.operators.sort import Sort
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
+    GateSpec,
     JoinSpec,
     MapSpec,
     RetimeSpec,
@@ -56,6 +58,8 @@ def build(
     match spec:
         case SelectSpec():
             operator = Select(name, spec, inputs, output)
+        case GateSpec():
+            return Gate(name, inputs, output)  # which promises nothing before it is open
         case SampleSpec():
             operator = Sample(name, spec, inputs, output)
         case MapSpec():

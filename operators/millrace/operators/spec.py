@@ -34,6 +34,13 @@ class SelectSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True)
+class GateSpec(Spec):
+    """Keep what comes until the query behind has learnt its past; pass everything from then on."""
+
+    kind: ClassVar[str] = "gate"
+
+
+@dataclass(frozen=True, slots=True)
 class SampleSpec(Spec):
     """Keep this share of the rows, drawn at random from the seed."""
 

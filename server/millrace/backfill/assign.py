@@ -18,8 +18,11 @@ from millrace.operators.batch import Batch, Int64s, Values
 from millrace.operators.evaluate import Computed, evaluate
 from millrace.operators.expression import Expression
 
-_SEPARATOR: Final = b"\x1f"
-_NULL: Final = b"\x00"
+# How keys are spelled is known to `frames.key_number` too, which has Spark spell those of plain columns.
+SEPARATOR: Final = b"\x1f"
+NULL: Final = b"\x00"
+TEXT_MARK: Final = b"t"
+BYTES_MARK: Final = b"b"
 
 
 def key_numbers(batch: Batch, key: Sequence[Expression], tasks: int) -> Int64s:
@@ -28,14 +31,15 @@ def key_numbers(batch: Batch, key: Sequence[Expression], tasks: int) -> Int64s:
         return batch.ts % tasks
     columns = [_ranked(evaluate(expression, batch)) for expression in key]
     # Rows of equal keys have equal ranks: each key is spelled out once.
-    ranks = np.stack([ranks for ranks, _ in columns], axis=1)
-    distinct, which = np.unique(ranks, axis=0, return_inverse=True)
-    spelled = [spelled for _, spelled in columns]
-    numbers = [
-        crc32(_SEPARATOR.join(words[rank] for words, rank in zip(spelled, row, strict=True))) % tasks
-        for row in distinct.tolist()
-    ]
-    found: Int64s = np.array(numbers, np.int64)[which.reshape(-1)]
+    first, *others = columns
+    ranks, words = first
+    for more, spelled in others:
+        ranks, which = np.unique(ranks * len(spelled) + more, return_inverse=True)
+        pairs = (divmod(rank, len(spelled)) for rank in ranks.tolist())
+        words = [SEPARATOR.join((words[one], spelled[other])) for one, other in pairs]
+        ranks = which.reshape(-1)
+    numbers = np.fromiter((crc32(word) % tasks for word in words), np.int64, len(words))
+    found: Int64s = numbers[ranks]
     return found
 
 
@@ -50,7 +54,7 @@ def _ranked(computed: Computed) -> tuple[Int64s, list[bytes]]:
     if error is not None:
         # The operator will drop the row wherever it goes.
         ranks = np.where(error.rows, null, ranks)
-    return ranks, [*map(_spelled, distinct.tolist()), _NULL]
+    return ranks, [*map(_spelled, distinct.tolist()), NULL]
 
 
 def _spelled(value: object) -> bytes:
@@ -59,9 +63,9 @@ def _spelled(value: object) -> bytes:
         case float():
             return struct.pack(">d", value + 0.0)
         case bytes():
-            return b"b" + value
+            return BYTES_MARK + value
         case str():
-            return b"t" + value.encode("utf-8", "surrogatepass")
+            return TEXT_MARK + value.encode("utf-8", "surrogatepass")
         case _:
             return str(int(value)).encode()  # type: ignore[call-overload]
 

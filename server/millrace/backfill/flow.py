@@ -90,12 +90,11 @@ class Flow:
         return any(isinstance(getattr(node.spec, "window", None), RowWindow) for node in self.nodes.values())
 
     @property
-    def time_column(self) -> tuple[int, int] | None:
-        """A column of the result that tells a row's own time, and by how much it lies below it."""
-        for position, (low, high) in self.lags[self.query.output].items():
-            if low is not None and low == high:
-                return position, low
-        return None
+    def time_column(self) -> tuple[int, int, int] | None:
+        """The column of the result that tells a row's own time best: how far below it is, at least and at most."""
+        lags = self.lags[self.query.output].items()
+        known = [(at, low, high) for at, (low, high) in lags if low is not None and high is not None]
+        return min(known, key=lambda column: column[2] - column[1], default=None)
 
     def streams_above(self, name: str) -> Iterator[str]:
         """The streams that an operator's rows come from, each once."""

@@ -5,15 +5,18 @@ Only types are changed here, as the daemon changes those of Arrow frames: no exp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from millrace.backfill.assign import BYTES_MARK, NULL, SEPARATOR, TEXT_MARK
 from millrace.backfill.inputs import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK, SEQ, TABLE, Input, check_columns
 from millrace.backfill.layout import SEQUENCE, STREAM, TIME, Layout
 from millrace.engine.plan import StreamDefinition
+from millrace.operators import expression as e
 from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.expression import Expression
 from millrace.protocol import Refuse, Type
 
 if TYPE_CHECKING:
@@ -133,6 +136,35 @@ def _nothing(layout: Layout) -> list[Column]:
     kinds = {**({STREAM: "int"} if layout.several else {}), TIME: "bigint", SEQUENCE: "bigint"}
     kinds |= {slot: _SPARK_TYPES[type_] for slot, type_ in layout.slots.items()}
     return [f.lit(None).cast(kind).alias(name) for name, kind in kinds.items()]
+
+
+def key_number(key: Sequence[Expression], slots: Mapping[int, str], tasks: int) -> Column | None:
+    """The task of a row by its key, as `assign.key_numbers` has it, if the key's columns are spelled alike by Spark.
+
+    It says nothing of keys that are computed: what an expression gives is the engine's business.
+    """
+    from pyspark.sql import functions as f
+
+    if not key:
+        return f.pmod(f.col(TIME), f.lit(tasks)).cast("int")
+    parts: list[Column] = []
+    for expression in key:
+        if not isinstance(expression, e.Column) or expression.position not in slots:
+            return None
+        column = f.col(slots[expression.position])
+        match expression.type:
+            case Type.BIGINT | Type.TIMESTAMP:
+                spelled = column.cast("string").cast("binary")
+            case Type.BOOLEAN:
+                spelled = column.cast("int").cast("string").cast("binary")
+            case Type.TEXT:
+                spelled = f.concat(f.lit(bytearray(TEXT_MARK)), column.cast("binary"))
+            case Type.BYTES:
+                spelled = f.concat(f.lit(bytearray(BYTES_MARK)), column)
+            case _:
+                return None
+        parts += [f.lit(bytearray(SEPARATOR)), f.coalesce(spelled, f.lit(bytearray(NULL)))]
+    return (f.crc32(f.concat(*parts[1:])) % tasks).cast("int")
 
 
 def _late_fact(frame: DataFrame, stream: StreamDefinition, origin: StreamDefinition, at: int) -> Column:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millrace.backfill.assign import key_numbers, slice_ranges
 from millrace.backfill.flow import Flow, flow_of
-from millrace.backfill.frames import lane_rows, read_input
+from millrace.backfill.frames import key_number, lane_rows, read_input
 from millrace.backfill.inputs import Input, Times, check_columns
 from millrace.backfill.layout import (
     SEQUENCE,
@@ -117,11 +117,15 @@ def _assigned(job: Job, number: int, name: str, rows: DataFrame) -> DataFrame:
 
 
 def _by_key(job: Job, number: int, name: str) -> Column:
-    """The task of a row by its key, computed by the engine's own expressions in Python."""
+    """The task of a row by its key; one that is computed is computed by the engine's own expressions in Python."""
     from pyspark.sql import functions as f
 
     key, tasks, functions = job.split.keys.get(name, ()), job.split.tasks, job.functions
     lane = job.layout.lanes[number]
+    time = {} if lane.stream.time_position is None else {lane.stream.time_position: TIME}
+    plain = key_number(key, {**dict(zip(lane.positions, lane.slots, strict=True)), **time}, tasks)
+    if plain is not None:
+        return plain
     names = [TIME, *lane.slots]
 
     def assign(*columns: Any) -> Any:

@@ -6,8 +6,8 @@
     <out>/_tasks/00007.json         task 7 is done, and these are its files; written when they have their names
     <out>/_manifest.json            everything is done; written last
 
-Rule: a task writes aside, removes what an earlier attempt may have left under its names, renames its files, then says
-that it is done. Whoever reads only what a manifest lists never sees half a result.
+Rule: a task writes aside, renames its files, removes what else an earlier attempt may have left under its number, then
+says that it is done. Whoever reads only what a manifest lists never sees half a result.
 """
 
 from __future__ import annotations
@@ -202,14 +202,20 @@ class TaskWriter:
         """Give the files their names, then say that the task is done."""
         while self._open:
             self._close_oldest()
-        for left in self._path.glob(f"date=*/part-{self._task:05}-*.parquet"):
-            left.unlink()
-        for file in self._files:
-            final = self._path / file["path"]
-            final.parent.mkdir(parents=True, exist_ok=True)
-            (self._aside / file["path"]).rename(final)
         record = {"task": self._task, "rows": self.rows, "files": self._files, **told}
-        _write(self._path / TASKS / f"{self._task:05}.json", record)
+        done = self._path / TASKS / f"{self._task:05}.json"
+        if not done.exists():
+            # A worker that has outlived its driver may be at the same task: it writes the same rows under the same
+            # names, so files are replaced and never removed first.
+            for file in self._files:
+                final = self._path / file["path"]
+                final.parent.mkdir(parents=True, exist_ok=True)
+                (self._aside / file["path"]).rename(final)
+            names = {file["path"] for file in self._files}
+            for left in self._path.glob(f"date=*/part-{self._task:05}-*.parquet"):
+                if left.relative_to(self._path).as_posix() not in names:
+                    left.unlink()
+            _write(done, record)
         shutil.rmtree(self._aside, ignore_errors=True)
         return record
 

@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.backfill.flow import Flow
@@ -74,6 +74,7 @@ def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
     check_spark()
     check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
     place = Destination(wanted.out)
+    wanted = as_it_began(wanted, place.plan(), say)
     begun, manifest = place.begun(wanted.identity()), place.manifest()
     if manifest is not None:
         say(f"{wanted.out}: this backfill is done already, {manifest['rows']} rows")
@@ -88,6 +89,23 @@ def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
         _refuse_nothing(times, wanted)
     with in_plain_words(), opened_session(wanted.master, dict(wanted.settings)) as session:
         return _run(wanted, session, place, times, say, advanced)
+
+
+def as_it_began(wanted: Wanted, plan: Mapping[str, Any] | None, say: Said) -> Wanted:
+    """A backfill that goes on reads the files that it began with: an archive may have got more meanwhile."""
+    if plan is None:
+        return wanted
+    kept = {one["stream"]: one["files"] for one in plan["identity"]["inputs"]}
+    inputs = {}
+    for name, one in wanted.inputs.items():
+        files = {tuple(file) for file in kept.get(name, ())}
+        parts = tuple(part for part in one.parts if (part.path, part.size, part.changed_ns) in files)
+        if len(parts) == len(files) < len(one.parts):
+            newer = len(one.parts) - len(parts)
+            say(f"note: {name}: {newer} newer files are left out: this backfill began without them")
+            one = replace(one, parts=parts)
+        inputs[name] = one
+    return replace(wanted, inputs=inputs)
 
 
 def _refuse_nothing(times: Times, wanted: Wanted) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ from millrace.backfill.flow import Flow
 from millrace.backfill.layout import OWN_TIME
 from millrace.backfill.outputs import MANIFEST, PLAN, Destination
 from millrace.backfill.running import Advanced, Said, Wanted, start
-from millrace.backfill.splitting import Slice
+from millrace.backfill.splitting import ALWAYS, Slice
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_batches
-from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import GONE, Field, Refuse, Schema, Type
 
 
@@ -49,16 +48,29 @@ def verify(wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced
     for path in against:
         if not Path(path).exists():
             raise Refuse(f"{path}: there is no such file or directory to compare with", code="bad_path")
-    rows, notes = _written(flow, wanted.span, against)
+    written = _written(flow, wanted.span, against)
     with tempfile.TemporaryDirectory(prefix="millrace-verify-") as folder:
         out = str(Path(folder) / "rows")
         start(replace(wanted, out=out), say, advanced)
         recomputed = list(_without_time(read_backfill(out)))
+    rows = [*written.inside, *written.perhaps]
     if flow.equality == "final":
         differences = compare_final(recomputed, rows, flow.query.update_key or ())
     else:
         differences = compare_rows(recomputed, rows)
-    return Verdict(flow.equality, differences, len(rows), tuple(notes))
+        # What may as well lie outside is not too much.
+        spared = set(map(id, written.perhaps))
+        differences.extra = [row for row in differences.extra if id(row) not in spared]
+    return Verdict(flow.equality, differences, len(rows), tuple(written.notes))
+
+
+@dataclass
+class _Written:
+    """Rows that were written: those of the span, and those of which nothing tells on which side of its ends they are."""
+
+    inside: list[Row] = field(default_factory=list)
+    perhaps: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def read_backfill(path: str) -> Iterator[Row]:
@@ -81,24 +93,35 @@ def _without_time(rows: Iterator[Row]) -> Iterator[Row]:
         yield {name: value for name, value in row.items() if name != OWN_TIME}
 
 
-def _written(flow: Flow, span: Slice, against: Sequence[str]) -> tuple[list[Row], list[str]]:
+def _written(flow: Flow, span: Slice, against: Sequence[str]) -> _Written:
     """The rows that were written, of the span as far as that can be told."""
-    rows: list[Row] = []
-    notes: list[str] = []
-    whole = span.from_us == BEGINNING and span.to_us == END_OF_TIME
-    told = flow.time_column
+    found = _Written()
     for path in against:
         if (Path(path) / PLAN).exists() or (Path(path) / MANIFEST).exists():
-            rows += _without_time(row for row in read_backfill(path) if _inside(row[OWN_TIME], span))
-            continue
-        found = list(_sink_rows(flow, path))
-        if told is not None:
-            name = flow.schema.names[told[0]]
-            found = [row for row in found if row[name] is None or _inside(row[name] + told[1], span)]
-        elif not whole:
-            notes.append(f"{path}: no column tells a row's time, so all {len(found)} of its rows are compared")
-        rows += found
-    return rows, notes
+            found.inside += _without_time(row for row in read_backfill(path) if _inside(row[OWN_TIME], span))
+        else:
+            _sort_out(flow, span, path, found)
+    return found
+
+
+def _sort_out(flow: Flow, span: Slice, path: str, found: _Written) -> None:
+    """The rows of a sink's file, by the column that tells their time best."""
+    rows = list(_sink_rows(flow, path))
+    told = flow.time_column
+    if told is None or (flow.equality == "final" and told[1] != told[2]):
+        if span != ALWAYS:
+            found.notes.append(f"{path}: no column tells a row's time, so all {len(rows)} of its rows are compared")
+        found.inside += rows
+        return
+    at, low, high = told
+    name = flow.schema.names[at]
+    for row in rows:
+        time = row[name]
+        ends = [time is None or _inside(time + lag, span) for lag in (low, high)]
+        if all(ends):
+            found.inside.append(row)
+        elif time + high >= span.from_us and time + low < span.to_us:
+            found.perhaps.append(row)
 
 
 def _inside(time_us: int | None, span: Slice) -> bool:

@@ -6,6 +6,7 @@ when one of these commands runs.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,6 +85,7 @@ class Asked:
     tasks: int | None
     functions: str | None
     settings: Sequence[str]
+    then_live: bool = False
 
 
 def start(
@@ -100,15 +102,31 @@ def start(
     tasks: Tasks = None,
     functions: Functions = None,
     conf: Settings = None,
+    then_live: Annotated[
+        bool,
+        typer.Option(
+            "--then-live",
+            help="Also make the query on the server: rows below a time go to --out, all others to the query's sinks.",
+        ),
+    ] = False,
 ) -> None:
     """Compute a query's rows over history. Started again after an interruption, it goes on where it was."""
-    asked = Asked(query, sql, history, inputs or (), from_, to, out, master, mode, tasks, functions, conf or ())
+    settings = conf or ()
+    asked = Asked(
+        query, sql, history, inputs or (), from_, to, out, master, mode, tasks, functions, settings, then_live
+    )
     from millrace.backfill.running import start as run
 
-    wanted, _ = _wanted(link, asked)
+    if then_live:
+        _check_then_live(asked)
+    wanted, catalog = _wanted(link, asked)
+    if then_live:
+        wanted = _up_to_the_seam(link, asked, wanted, catalog)
     with _bar() as advanced:
         manifest = run(wanted, show.tell, advanced)
     _tell_failed(manifest["failed_rows"])
+    if then_live:
+        _tell_caught_up(link, wanted)
     if link.as_json:
         show.as_json(manifest)
     else:
@@ -209,7 +227,7 @@ def _wanted(link: Link, asked: Asked) -> tuple[Wanted, Catalog]:
     """What is asked for, checked as far as that goes without Spark, and the catalog that the query is of."""
     if asked.query is None and asked.sql is None:
         raise typer.BadParameter("name a running server's query, or give a file with --sql", param_hint="QUERY")
-    if asked.sql is not None and not asked.history and not asked.inputs:
+    if asked.sql is not None and not asked.history and not asked.inputs and not asked.then_live:
         raise typer.BadParameter("say where the rows are: --history DIR or --input STREAM=PATH", param_hint="--input")
     from millrace.backfill.flow import flow_of
     from millrace.backfill.job import slice_of
@@ -253,6 +271,8 @@ def _catalog(link: Link, asked: Asked) -> Catalog:
     from millrace.offline.script import load, plan_script
     from millrace.sql import Catalog
 
+    if asked.then_live:
+        return _catalog_with(link.get("catalog")["sql"], asked)
     script = load(asked.sql) if asked.sql is not None else plan_script(link.get("catalog")["sql"])
     return Catalog(script.streams, script.queries, script.sinks)
 
@@ -273,7 +293,7 @@ def _inputs(link: Link, asked: Asked, flow: Flow) -> dict[str, Input]:
     if not missing:
         return found
     directory = asked.history
-    if directory is None and asked.sql is None:
+    if directory is None and (asked.sql is None or asked.then_live):
         directory = _server_history(link, missing)
     if directory is None:
         raise typer.BadParameter(
@@ -307,11 +327,109 @@ def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
+# -- then live ---------------------------------------------------------------------------------------------------------
+
+# How often the server is asked how far the query's past is: often enough for a bar that moves.
+LOOK_SECONDS: Final = 0.25
+
+
+@functools.cache
+def _text(path: str) -> str:
+    """A file of SQL, which may be the standard input: it is read once."""
+    from millrace.offline.script import load_text
+
+    return load_text(path)
+
+
+def _check_then_live(asked: Asked) -> None:
+    if asked.sql is None:
+        raise typer.BadParameter(
+            "--then-live makes a new query: give its CREATE QUERY, and sinks over it, with --sql FILE",
+            param_hint="--sql",
+        )
+    if asked.inputs or asked.to is not None or asked.from_ is not None:
+        raise typer.BadParameter(
+            "the server says up to which time history's rows go, and its history is the input: leave --from, --to and "
+            "--input out",
+            param_hint="--then-live",
+        )
+
+
+def _catalog_with(known: str, asked: Asked) -> Catalog:
+    """The server's catalog with the file's query, which may be there already if this is not the first attempt."""
+    from millrace.sql import Catalog, CreateQuery, parse, plan_all
+
+    assert asked.sql is not None
+    _, catalog = plan_all(parse(known), Catalog())
+    text = _text(asked.sql)
+    names = {step.body.name.text for step in parse(text) if hasattr(step.body, "name")}
+    queries = {name: query for name, query in catalog.queries.items() if name not in names}
+    sinks = {name: sink for name, sink in catalog.sinks.items() if name not in names}
+    planned, catalog = plan_all(parse(text), Catalog(catalog.streams, queries, sinks))
+    made = [step.plan.name for step in planned if isinstance(step, CreateQuery)]
+    if len(made) != 1:
+        raise MillraceError(f"{asked.sql}: expected one CREATE QUERY and sinks over it, got {len(made)} queries")
+    # The one that is made is the last.
+    return Catalog(catalog.streams, {name: catalog.queries[name] for name in [*queries, *made]}, catalog.sinks)
+
+
+def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted, catalog: Catalog) -> Wanted:
+    """Have the server make the query with its past; history's part are the rows below the seam."""
+    from dataclasses import replace
+
+    from millrace.backfill.margins import margins_of
+    from millrace.backfill.outputs import Destination
+    from millrace.backfill.splitting import Slice
+
+    begun = Destination(wanted.out).plan()
+    if begun is not None:
+        return replace(wanted, span=Slice(to_us=begun["identity"]["to_us"]))
+    name = wanted.flow.name
+    route = f"backfills/{segment(name)}"
+    if name not in {query["name"] for query in link.get("queries")}:
+        reach = margins_of(wanted.flow).widest
+        margin = None if reach.back is None or reach.ahead is None else reach.back + reach.ahead
+        assert asked.sql is not None
+        link.post("backfills", {"sql": _text(asked.sql), "margin_us": margin})
+    found = _wait_for_the_seam(link, route)
+    seam = found["seam_us"]
+    if seam is None:
+        raise MillraceError(f"query {name} is live, and all rows are its own: there is nothing to compute from history")
+    show.tell(f"{name} is live: its rows from {_iso(seam)} on are the server's, those before it go to {wanted.out}")
+    # What the archive has got meanwhile belongs to the input.
+    return replace(wanted, span=Slice(to_us=seam), inputs=_inputs(link, asked, wanted.flow))
+
+
+def _wait_for_the_seam(link: Link, route: str) -> dict[str, Any]:
+    import time
+
+    with _bar("archived rows") as advanced:
+        while True:
+            found: dict[str, Any] = link.get(route)
+            if found["phase"] == "failed":
+                raise MillraceError(f"query {found['query']} cannot be given its past: {found['reason']}")
+            if found["phase"] == "live":
+                return found
+            advanced(found["rows"], found["of"])
+            time.sleep(LOOK_SECONDS)
+
+
+def _iso(us: int) -> str:
+    from millrace.protocol import format_timestamp
+
+    return format_timestamp(us)
+
+
+def _tell_caught_up(link: Link, wanted: Wanted) -> None:
+    found = link.put(f"backfills/{segment(wanted.flow.name)}", {"history_us": wanted.span.to_us, "done": True})
+    show.tell(f"{wanted.flow.name} is {found['state']}")
+
+
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _bar() -> Iterator[Advanced]:
+def _bar(what: str = "Spark's tasks") -> Iterator[Advanced]:
     """A bar on stderr, where somebody looks; Spark's own counts move it."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
@@ -319,7 +437,7 @@ def _bar() -> Iterator[Advanced]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("Spark's tasks"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn(what), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total or None)

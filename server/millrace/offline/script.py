@@ -66,13 +66,17 @@ class Script:
 
 def load(path: str, order: str | None = None) -> Script:
     """Read and plan a file of SQL."""
+    return plan_script(load_text(path), order)
+
+
+def load_text(path: str) -> str:
+    """A file of SQL."""
     try:
-        text = sys.stdin.read() if path == STANDARD else Path(path).read_text("utf-8")
+        return sys.stdin.read() if path == STANDARD else Path(path).read_text("utf-8")
     except UnicodeDecodeError:
         raise Refuse(f"{path}: expected SQL in UTF-8, got bytes that are not", code="bad_file") from None
     except OSError as error:
         raise refuse_file(path, error) from None
-    return plan_script(text, order)
 
 
 def plan_script(text: str, order: str | None = None) -> Script:

@@ -60,6 +60,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_component": 404,
     "unknown_operator": 404,
     "unknown_trial": 404,
+    "unknown_backfill": 404,
     "bad_condition": 400,
     "bad_span": 400,
     "bad_edit": 400,
@@ -141,6 +142,28 @@ class QueueRequest(BaseModel):
     input: int = Field(default=0, ge=0, le=1_000, description="Which of its inputs, from 0.")
 
 
+class BackfillRequest(BaseModel):
+    """A query that begins with the history of its streams."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    sql: str = Field(description="CREATE QUERY of a new name, and CREATE SINK over it if wanted.", max_length=1_000_000)
+    margin_us: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**62,
+        description="How far its operators look back and ahead together: history is read from so far below the marks "
+        "of its streams on. Null: from its beginning.",
+    )
+
+
+class BackfillTold(BaseModel):
+    """How far the rows below the seam have been computed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    history_us: int | None = Field(default=None, ge=-(2**63), lt=2**63, description="All rows below are written.")
+    done: bool = Field(default=False, description="All rows below the seam are written.")
+
+
 class RowsRequest(BaseModel):
     """Which rows an operator lets through: by a condition, or a share of them by chance."""
 
@@ -218,6 +241,7 @@ def build(daemon: Daemon) -> FastAPI:
     _add_sql(app, daemon)
     _add_streams(app, daemon)
     _add_queries(app, daemon)
+    _add_backfills(app, daemon)
     _add_sinks(app, daemon)
     _add_components(app, daemon)
     _add_operators(app, daemon)
@@ -287,7 +311,11 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
         logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
         logs.request.set(f"{request.method} {request.url.path}")
-        return _refuse_stranger(request) or _refuse_token(request, daemon.admin_token) or await proceed(request)
+        refused = _refuse_stranger(request) or _refuse_token(request, daemon.admin_token)
+        if refused is not None:
+            host = request.client.host if request.client else ""
+            logs.sparing.warning("an admin was turned away", host, status=refused.status_code)
+        return refused or await proceed(request)
 
 
 def _refuse_stranger(request: Request) -> Response | None:
@@ -431,7 +459,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:
         look.at("query", name)
-        return daemon.catalog.why(name)
+        return daemon.why(name)
 
     @app.post(
         "/api/v1/queries/{name}/pause",
@@ -493,6 +521,37 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
         answer = await daemon.catalog.set_order(name, request.join, request.alpha, check)
         look.tagged(response, "query", name)
         return answer
+
+
+def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
+    @app.post(
+        "/api/v1/backfills",
+        responses=refusals(400, 404, 409, 500),
+        status_code=202,
+        summary="Make a query that begins with the history of its streams",
+    )
+    async def begin(request: BackfillRequest) -> dict[str, Any]:
+        return await daemon.seams.begin(request.sql, request.margin_us)
+
+    @app.get("/api/v1/backfills/{name}", responses=refusals(404), summary="How far such a query is")
+    async def look(name: Name) -> dict[str, Any]:
+        return daemon.seams.look(name)
+
+    @app.put(
+        "/api/v1/backfills/{name}",
+        responses=refusals(404, 409),
+        summary="Say how far the rows below its seam have been computed",
+    )
+    async def tell(name: Name, request: BackfillTold) -> dict[str, Any]:
+        return daemon.seams.tell(name, request.history_us, request.done)
+
+    @app.delete(
+        "/api/v1/backfills/{name}",
+        responses=refusals(404),
+        summary="Give it up, query and sinks; one that is live goes on",
+    )
+    async def cancel(name: Name) -> dict[str, Any]:
+        return await daemon.seams.cancel(name)
 
 
 def _add_sinks(app: FastAPI, daemon: Daemon) -> None:

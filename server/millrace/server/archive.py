@@ -134,6 +134,14 @@ class _Stream:
         if self.small == MERGED_PIECES:
             self._merge()
 
+    def become(self, stream: StreamDefinition) -> None:
+        """The stream may have got more columns: what waits does not have them."""
+        if stream.schema != self.stream.schema:
+            self.small = 0
+            self.reach = self.reach.of(stream)
+            self.tell = True
+        self.stream = stream
+
     def _merge(self) -> None:
         parts = [self.waiting.pop() for _ in range(self.small)][::-1]
         self.small = 0
@@ -178,12 +186,16 @@ class _Stream:
         since = self.waits_since
         return None if since is None else since + limits.file_age_us / 1e6
 
+    def _alike(self) -> bool:
+        """Whether what is next has the columns of what is in the file already."""
+        return not self.writing or self.waiting[0].rows.batch.schema == self.writing[-1].rows.batch.schema
+
     def cut(self, limits: Limits, closing: bool) -> list[_Piece]:
         """What goes into the next file: what could not be written before, or as much as a file should have, if it is
         time for one."""
         due = 0.0 if self.ending or closing else self.rows_due_at(limits)
         if not self.writing and due is not None and due <= time.monotonic():
-            while self.waiting and self.writing_bytes < limits.file_bytes:
+            while self.waiting and self.writing_bytes < limits.file_bytes and self._alike():
                 self.writing.append(self.waiting.popleft())
                 self.writing_bytes += self.writing[-1].bytes
             self.small = min(self.small, len(self.waiting))
@@ -229,7 +241,7 @@ class Archive:
         history.check_columns(stream)
         folder = history.stream_folder(self.limits.folder, stream.name)
         reach = history.read_reach(folder)
-        if reach is not None and reach.fingerprint != stream.schema.fingerprint():
+        if reach is not None and not reach.fits(stream):
             raise Refuse(
                 f"stream {stream.name}: {folder} holds the history of a stream of this name with other columns: move "
                 "it away, or give the stream another name",
@@ -259,7 +271,8 @@ class Archive:
                 # It is still being written from before: it goes on.
                 with self._lock:
                     self._ending.remove(at)
-                    at.ending, at.stream, at.tell = False, stream, True
+                    at.ending, at.tell = False, True
+                    at.become(stream)
                     self._work.notify()
                 return at
         assert self.limits.folder is not None, "check() refuses"
@@ -280,7 +293,10 @@ class Archive:
             return
         if not stream.history:
             self._leave(at, "off")
-        elif at.reach.since_us is None and not at.reach.rows and newest_us > BEGINNING:
+            return
+        with self._lock:
+            at.become(stream)
+        if at.reach.since_us is None and not at.reach.rows and newest_us > BEGINNING:
             at.reach = replace(at.reach, since_us=newest_us + 1)
 
     def drop(self, name: str) -> None:
@@ -404,7 +420,8 @@ class Archive:
             pieces = at.cut(self.limits, self._closing)
         try:
             if pieces:
-                written = history.write_rows(at.folder, at.stream, Rows.joined([piece.rows for piece in pieces]))
+                rows = Rows.joined([piece.rows for piece in pieces])
+                written = history.write_rows(at.folder, replace(at.stream, schema=rows.batch.schema), rows)
                 self._count(at, pieces, written)
             told = self._tell(at)
         except (OSError, pa.ArrowException) as error:
@@ -497,6 +514,10 @@ class Archive:
 
     # -- views -------------------------------------------------------------------------------------
 
+    def next_seq(self, name: str) -> int:
+        """The number that the next tuple of a stream will have."""
+        return self._streams[name].next_seq
+
     def view(self, name: str) -> dict[str, Any] | None:
         """How far a stream's archive reaches, and what waits; None if it has no history."""
         at = self._streams.get(name)
@@ -547,7 +568,7 @@ def _open(folder: Path, stream: StreamDefinition, now_us: int) -> Reach:
     if left:
         log.warning("removed what a server had begun to write", stream=stream.name, files=[path.name for path in left])
     before = history.read_reach(folder)
-    reach = history.caught_up(folder, before or Reach(stream.name, stream.schema.fingerprint()))
+    reach = history.caught_up(folder, Reach.begun(stream) if before is None else before.of(stream))
     if reach.open:
         gap = Gap(reach.last_seq, reach.mark, "killed", now_us)
         reach = replace(reach, gaps=(*reach.gaps, gap))

@@ -38,6 +38,7 @@ from millrace.engine.events import (
     UnshareQuery,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.seam import gated
 from millrace.operators.batch import BEGINNING
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
@@ -151,6 +152,9 @@ class Catalog:
         self._strategy = strategy
         self._defaults = defaults
         self._archive = archive
+        self.on_query_dropped: Callable[[str], None] = lambda _: None
+        self.on_query_renamed: Callable[[str, str], None] = lambda name, to: None
+        self.catching: set[str] = set()  # queries that have not got their past yet: they are not written down
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
@@ -265,7 +269,9 @@ class Catalog:
             case AlterStatement():
                 return [step.command]
             case CreateQuery(query, replaces):
-                return [ReplaceQuery(query)] if replaces else [AddQuery(query)]
+                if replaces:
+                    return [ReplaceQuery(query)]
+                return [AddQuery(gated(query) if query.name in self.catching else query)]
             case RenameStatement():
                 return [step.command]
             case DropStatement("stream", name):
@@ -292,6 +298,7 @@ class Catalog:
                 case RenameStatement(name, to):
                     self._runner.rename_outlet(name, to)
                     self._metrics.rename_query(name, to)
+                    self.on_query_renamed(name, to)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
                     self._metrics.forget_stream(name)
@@ -299,6 +306,7 @@ class Catalog:
                 case DropStatement("query", name):
                     self._runner.remove_outlet(name)
                     self._metrics.forget_query(name)
+                    self.on_query_dropped(name)
                 case _:
                     pass
 
@@ -623,7 +631,7 @@ class Catalog:
             paused=tuple(
                 PausedQuery(query=query["name"], reason=_reason(query))
                 for query in sorted(self._engine.queries(), key=itemgetter("name"))
-                if query["state"] != "running" and not self._runner.holds(query["name"])
+                if query["state"] in ("paused", "failed") and not self._runner.holds(query["name"])
             ),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
             queues=exchanged(self._engine, self.known.queries),
@@ -637,11 +645,16 @@ class Catalog:
         return stream in self.known.streams or stream in read
 
     def statements(self) -> list[str]:
-        """What makes everything again, in an order in which it can be applied."""
+        """What makes everything again, in an order in which it can be applied; not queries that have yet to get their
+        past, nor who reads them."""
+        kept: set[str] = set()
+        for query in _readers_last(self.known.queries):
+            if query.name not in self.catching and kept.issuperset(query.reads_queries):
+                kept.add(query.name)
         return [
             *(stream.sql for stream in self.known.streams.values()),
-            *(query.sql for query in _readers_last(self.known.queries)),
-            *(sink.sql for sink in self.known.sinks.values()),
+            *(query.sql for query in _readers_last(self.known.queries) if query.name in kept),
+            *(sink.sql for sink in self.known.sinks.values() if sink.query in kept),
         ]
 
     def export(self) -> dict[str, Any]:

@@ -56,6 +56,7 @@ from millrace.server.operations import guards, kernels, process
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.recent import recent
 from millrace.server.runner import Runner, Stopwatch, Timepiece
+from millrace.server.seams import Seams
 from millrace.server.sink import Slow
 from millrace.server.supervision import Supervisor
 from millrace.server.trial import Trials
@@ -122,7 +123,7 @@ class Daemon:
                 settings.server.archive_waiting_bytes,
             ),
             submit=self.runner.submit,
-            mark_of=self._mark_of,
+            mark_of=self.mark_of,
             now_us=self.runner.now_us,
         )
         self.runner.on_history = self.archive.take
@@ -139,6 +140,9 @@ class Daemon:
             archive=self.archive,
         )
         self.runner.on_failure = self.catalog.query_failed
+        self.seams = Seams(self)
+        self.catalog.on_query_dropped = self.seams.dropped
+        self.catalog.on_query_renamed = self.seams.renamed
         self.trials = Trials(self.engine, self.runner, self.catalog)
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
@@ -251,6 +255,7 @@ class Daemon:
                 "next_sequence": outlets[query["name"]].next_sequence,
                 "oldest_sequence": outlets[query["name"]].oldest_retained,
                 "subscribers": len(outlets[query["name"]].consumers),
+                "backfill": self.seams.view(query["name"]),
             }
             for query in self.engine.queries()
             if query["name"] in outlets
@@ -275,10 +280,16 @@ class Daemon:
             "process": process(),
         }
 
-    def _mark_of(self, stream: str) -> int:
+    def mark_of(self, stream: str) -> int:
         """No tuple that is still to come is on time below it: those that the engine stamps get at least its clock."""
         source = self.engine.source(stream)
         return source.mark if source.clocking.timestamps == "external" else max(source.mark, self.runner.now_us())
+
+    def why(self, query: str) -> dict[str, Any]:
+        """What a query waits for, and how far it is with its history."""
+        found = self.catalog.why(query)
+        sentence = self.seams.sentence(query)
+        return found if sentence is None else {**found, "text": f"{found['text']} {sentence}"}
 
     async def archive_now(self, stream: str) -> dict[str, Any]:
         """Have all that came in so far in the files of a stream's history."""
@@ -360,6 +371,7 @@ class Daemon:
         self._remove_addresses()
         seconds = self.settings.server.drain_seconds
         log.info("draining", at_most_seconds=seconds)
+        await self.seams.close()
         if self._failure is None:
             await self._end_trials()
         if self._server is not None:

@@ -106,14 +106,14 @@ class Freshness:
             "waiting_worst": [{"key": dict(key), "age_us": age} for key, age in waiting],
         }
 
-    def sentence(self, sink: str) -> str | None:
-        """What is to be said of it, if it was ever broken."""
+    def sentence(self, sink: str, *, keys: bool = True) -> str | None:
+        """What is to be said of it, if it was ever broken. Without `keys` where data must not go, such as the log."""
         if not self.breaches:
             return None
         times = "once" if self.breaches == 1 else f"{self.breaches} times"
         said = (
             f"The sink {sink} promises rows no older than {format_interval(self.bound_us)}: that was broken {times}, "
-            f"{self._whose(*self.worst[0])}."
+            f"{self._whose(*self.worst[0], keys)}."
         )
         if not self.waiting:
             return said
@@ -121,10 +121,10 @@ class Freshness:
         who = f"{len(self.waiting)} key{'s' * (len(self.waiting) != 1)}" if keyed else "rows"
         wait = "waits" if keyed and len(self.waiting) == 1 else "wait"
         oldest = max(self.waiting.items(), key=lambda one: one[1])
-        return f"{said} Now {who} {wait} for longer than that, {self._whose(*oldest)}."
+        return f"{said} Now {who} {wait} for longer than that, {self._whose(*oldest, keys)}."
 
-    def _whose(self, key: Key, age: int) -> str:
-        who = " of " + ", ".join(f"{name} = {value}" for name, value in key) if key else ""
+    def _whose(self, key: Key, age: int, keys: bool) -> str:
+        who = " of " + ", ".join(f"{name} = {value}" for name, value in key) if key and keys else ""
         return f"the oldest{who} by {format_interval(age - self.bound_us)}"
 
 

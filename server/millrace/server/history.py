@@ -78,10 +78,12 @@ class Reach:
     since_us     from when on the archive has the stream; None: from its beginning
     rows, ...    what was ever written: files that were deleted since count as well
     open         a server writes here, or was killed while it did
+    fields       the stream's columns; files from before it got some of them lack those
     """
 
     stream: str
     fingerprint: str
+    fields: tuple[tuple[str, str, bool], ...]
     mark: int | None = None
     last_seq: int = -1
     since_us: int | None = None
@@ -98,7 +100,25 @@ class Reach:
     @staticmethod
     def from_json(data: bytes) -> Reach:
         found = json.loads(data)
-        return Reach(**{**found, "gaps": tuple(Gap(**gap) for gap in found["gaps"])})
+        gaps, fields = (Gap(**gap) for gap in found["gaps"]), (tuple(one) for one in found["fields"])
+        return Reach(**{**found, "gaps": tuple(gaps), "fields": tuple(fields)})
+
+    @staticmethod
+    def begun(stream: StreamDefinition) -> Reach:
+        """Of an archive that has nothing yet."""
+        return Reach(stream.name, stream.schema.fingerprint(), _fields(stream))
+
+    def of(self, stream: StreamDefinition) -> Reach:
+        """The same, for a stream that may have got more columns."""
+        return replace(self, fingerprint=stream.schema.fingerprint(), fields=_fields(stream))
+
+    def fits(self, stream: StreamDefinition) -> bool:
+        """Whether the stream has the columns that are archived, and more at most: those are null in older files."""
+        return _fields(stream)[: len(self.fields)] == self.fields
+
+
+def _fields(stream: StreamDefinition) -> tuple[tuple[str, str, bool], ...]:
+    return tuple((field.name, str(field.type), field.nullable) for field in stream.schema)
 
 
 def stream_folder(history: Path, stream: str) -> Path:
@@ -338,6 +358,7 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
 
     name = Name(table[SEQUENCE][0].as_py(), table[SEQUENCE][-1].as_py())
     late_rows = int(late.sum())
+    on_time = ts[~late]
     about = {
         "stream": stream.name,
         "fingerprint": stream.schema.fingerprint(),
@@ -345,6 +366,8 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
         "last_seq": name.last,
         "least_us": int(ts.min()),
         "newest_us": int(ts.max()),
+        "least_on_time_us": int(on_time.min()) if len(on_time) else None,
+        "first_arrived_us": table[ARRIVED].cast(pa.int64())[0].as_py(),
         "rows": len(ts),
         "late_rows": late_rows,
     }

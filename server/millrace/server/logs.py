@@ -111,7 +111,7 @@ EVENTS: Final[dict[str, Told]] = {
     "rows got older than a sink promises": Told(
         "warning",
         ("sink", "reason", "times"),
-        "A key's rows, against the sink's `freshness`; `reason` names the oldest.",
+        "A key's rows, against the sink's `freshness`; the API has the keys.",
     ),
     # -- history
     "the history of a stream is behind: its feeds wait": Told("warning", ("stream", "rows"), "The disk is too slow."),
@@ -134,6 +134,16 @@ EVENTS: Final[dict[str, Told]] = {
     ),
     "a join turned": Told(
         "info", ("operator", "numbers"), "To another way of taking rows, with what it was decided by."
+    ),
+    "an admin was turned away": Told(
+        "warning",
+        ("status", "times"),
+        "Without the token (401), from a page of another site (403), or with too much (413).",
+    ),
+    "chain decided": Told(
+        "info",
+        ("component", "decisions", "breaks"),
+        "The strategy `chain` has split the component anew, by what was measured.",
     ),
     "changed": Told("info", ("change", "name"), "What an admin asked for was done (`request` says by which path)."),
     "a change was refused": Told("warning", ("change", "name", "reason"), "The admin was told the same."),

@@ -388,7 +388,8 @@ class WriterSink(Consumer):
         if (more := freshness.breaches - self._breaches_told) > 0:
             self._breaches_told += more
             text = "rows got older than a sink promises"
-            sparing.warning(text, self.name, more, sink=self.name, reason=freshness.sentence(self.name))
+            # The log holds no data: the API and `millrace why` have the keys.
+            sparing.warning(text, self.name, more, sink=self.name, reason=freshness.sentence(self.name, keys=False))
 
     def pump(self) -> None:
         if self.failed is not None:

@@ -98,6 +98,8 @@ class QueueReader(Reader):
     def _take_in(self, batch: Batch) -> None:
         queue, now_us = self.queue, self.moment.now_us
         before = queue.waiting
+        if isinstance(queue, WindowQueue) and not self.home.ordered:
+            queue.by_tuples = False  # another queue above may have taken the order since
         queue.promised(self.promise, now_us)
         queue.enqueue(batch, now_us)
         waiting = queue.waiting

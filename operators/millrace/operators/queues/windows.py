@@ -724,15 +724,17 @@ class WindowQueue(Queue):
             [self.scheduler, self.superseded, self._takeable, self._promise, self.newest_us],
             [self._served_us, self._known_us, self._key_time, self.cost_us, self._forget_at],
             [self._areas, self._histograms, self._floor.save()],
+            [self.begin_us, self.by_tuples],
             self._pages.save(),
         ]
 
     def restore(self, data: Any) -> None:
-        cells, line, ready, showing, open_, own, told, measured, pages = data
+        cells, line, ready, showing, open_, own, told, measured, bounds, pages = data
         self.scheduler, self.superseded, self._takeable, self._promise, self.newest_us = own
         self._served_us, self._known_us, self._key_time, self.cost_us, self._forget_at = told
         self._areas, self._histograms, floor = measured
         self._floor.restore(floor)
+        self.begin_us, self.by_tuples = bounds
         self._pages.restore(pages)
         self._cells.clear()
         for key, arriving, processing, plain in cells:

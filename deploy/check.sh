@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Everything below deploy/ against the real tools; `make check-deploy` runs it. Nothing is skipped: what is missing and
+# cannot be installed is a failure.
+#
+#   deploy/check.sh PYTHON [FOLDER]     PYTHON has Millrace and its development tools; FOLDER keeps the image's base
+#
+# Needs root (chroots, mounts) and Debian's packages; those that are not there are installed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PYTHON=$1
+FOLDER=${2:-build/prove-image}
+
+PACKAGES=(buildah ca-certificates debootstrap docker-compose openssl prometheus shellcheck systemd)
+missing=()
+for package in "${PACKAGES[@]}"; do
+  dpkg-query --show --showformat='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "check-deploy: installing ${missing[*]}"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "${missing[@]}" >/dev/null
+fi
+"$PYTHON" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/deploy.lock
+
+"$PYTHON" -m pytest -p no:cacheprovider -o timeout=300 deploy/check
+deploy/prove-image.sh "$FOLDER"

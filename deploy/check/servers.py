@@ -1,0 +1,209 @@
+"""A Millrace with TLS and a token, busy in every way that the dashboard shows, and a Prometheus that watches it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.client import AsyncClient
+
+DEPLOY: Final = Path(__file__).resolve().parents[1]
+PYTHON: Final = sys.executable
+# What stands for a minute here: alerts and rates must come and go while a test waits.
+SOON: Final = "15s"
+PATIENCE_SECONDS: Final = 120.0
+
+
+def until(true: Callable[[], Any], what: str) -> Any:
+    """Ask other processes again and again, for a while."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        if found := true():
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"it did not come true: {what}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Millrace:
+    """The server of the compose file, as a process of its own, on ports that stay the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.keys = folder / "keys"
+        self.keys.mkdir()
+        subprocess.run(["sh", DEPLOY / "docker/make-keys.sh", self.keys, "localhost"], check=True)
+        self.listen, self.admin = (f"localhost:{free_port()}" for _ in range(2))
+        self.environment = {
+            **os.environ,
+            "MILLRACE_ADMIN": self.admin,
+            "MILLRACE_SERVER": self.listen,
+            "MILLRACE_CA_FILE": str(self.keys / "certificate.pem"),
+            "MILLRACE_TOKEN_FILE": str(self.keys / "token"),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        settings = {
+            "LISTEN": self.listen,
+            "ADMIN": self.admin,
+            "DATA_DIR": str(self.folder / "data"),
+            "TLS_CERTIFICATE": str(self.keys / "certificate.pem"),
+            "TLS_KEY": str(self.keys / "key.pem"),
+            "TOKEN_FILE": str(self.keys / "token"),
+        }
+        environment = {**os.environ, **{f"MILLRACE_SERVER__{key}": value for key, value in settings.items()}}
+        with (self.folder / "millrace.log").open("ab") as log:
+            self._process = subprocess.Popen([PYTHON, "-m", "millrace.cli.main", "serve"], env=environment, stderr=log)
+        until((self.folder / "data/addresses.json").exists, "the server listens")
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(timeout=60)
+            self._process = None
+
+    def say(self, *command: str, stdin: str | None = None) -> str:
+        """What the command line says."""
+        done = subprocess.run(
+            [PYTHON, "-m", "millrace.cli.main", *command],
+            env=self.environment, input=stdin, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def fill(self) -> None:
+        """The demo's statements and more of them."""
+        more = self.folder / "busy.sql"
+        text = (DEPLOY / "check/busy.sql").read_text(encoding="utf-8")
+        more.write_text(text.replace("FOLDER", str(self.folder)), encoding="utf-8")
+        for script in (DEPLOY / "compose/demo.sql", more):
+            self.say("apply", str(script))
+        self.say("query", "pause", "asleep")
+
+
+class Crowd:
+    """The demo's feeds, and some that send what is late, what does not fit, and what answers questions."""
+
+    def __init__(self, server: Millrace) -> None:
+        self._server = server
+        self._feeds = subprocess.Popen([PYTHON, DEPLOY / "compose/feeds.py"], env=server.environment)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._feed()), daemon=True)
+        self._thread.start()
+
+    async def _feed(self) -> None:
+        import ssl
+
+        tls = ssl.create_default_context(cafile=str(self._server.keys / "certificate.pem"))
+        token = (self._server.keys / "token").read_text(encoding="utf-8").strip()
+        async with AsyncClient(self._server.listen, tls=tls, token=token) as client:
+            till, door = await client.open("till", answer="clock"), await client.open("door", answer="clock")
+            quotes = await client.open("quotes")
+            number = 0
+            while not self._ended.is_set():
+                now_us = time.time_ns() // 1_000
+                late = 60_000_000 if number % 10 == 0 else 0
+                await till.send([(now_us - late, "ada", 250)])
+                if number % 20 == 0:
+                    await door.send([(now_us, "grace")])
+                await quotes.send([(f"s{at % 5}", 1.0 + at) for at in range(200)])
+                number += 1
+                await asyncio.sleep(0.05)
+
+    def refuse_some(self) -> None:
+        """A row that does not fit."""
+        host, _, port = self._server.listen.partition(":")
+        import ssl
+
+        tls = ssl.create_default_context(cafile=str(self._server.keys / "certificate.pem"))
+        token = (self._server.keys / "token").read_text(encoding="utf-8").strip()
+        with tls.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host) as peer:
+            lines = [{"token": token}, {"stream": "door", "tuple": {"ts": "never", "visitor": "x"}}]
+            peer.sendall("".join(json.dumps(line) + "\n" for line in lines).encode())
+            assert b"error" in peer.recv(65536)
+
+    def end(self) -> None:
+        self._feeds.terminate()
+        self._feeds.wait(timeout=30)
+        self._ended.set()
+        self._thread.join(timeout=30)
+
+
+class Prometheus:
+    """Debian's, with the configuration and the rules of this folder, at a quicker pace."""
+
+    def __init__(self, folder: Path, server: Millrace) -> None:
+        self.url = f"http://127.0.0.1:{free_port()}"
+        made = folder / "prometheus"
+        (made / "rules").mkdir(parents=True)
+        for rules in (DEPLOY / "prometheus/rules").glob("*.yml"):
+            text = rules.read_text(encoding="utf-8")
+            text = re.sub(r"\[\d+m\]", f"[{SOON}]", re.sub(r"for: \d+m", "for: 1s", text))
+            (made / "rules" / rules.name).write_text(text, encoding="utf-8")
+        text = (DEPLOY / "compose/prometheus.yml").read_text(encoding="utf-8")
+        for here, there in (
+            ("/keys", str(server.keys)),
+            ("/etc/prometheus", str(made)),
+            ("millrace:7421", server.admin),
+            ("15s", "1s"),
+        ):
+            text = text.replace(here, there)
+        (made / "prometheus.yml").write_text(text, encoding="utf-8")
+        with (folder / "prometheus.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    "prometheus", f"--config.file={made}/prometheus.yml", f"--storage.tsdb.path={made}/data",
+                    f"--web.listen-address={self.url.removeprefix('http://')}",
+                ],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        until(self._ready, "Prometheus is ready")
+
+    def _ready(self) -> bool:
+        assert self._process.poll() is None, "Prometheus has ended: see its log"
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def get(self, path: str, **arguments: str) -> Any:
+        query = urllib.parse.urlencode(arguments)
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
+            said = json.load(answer)
+        assert said["status"] == "success", said
+        return said["data"]
+
+    def values(self, expression: str) -> list[tuple[Mapping[str, str], float]]:
+        """What an expression gives now."""
+        found = self.get("query", query=expression)["result"]
+        return [(one["metric"], float(one["value"][1])) for one in found]
+
+    def alerts(self, name: str) -> list[Mapping[str, str]]:
+        """The labels of an alert where it fires."""
+        found = self.get("alerts")["alerts"]
+        return [one["labels"] for one in found if one["labels"]["alertname"] == name and one["state"] == "firing"]
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=30)

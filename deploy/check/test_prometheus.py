@@ -1,0 +1,89 @@
+"""The real Prometheus and a busy server: it is scraped, every panel has data, alerts fire and clear."""
+
+import json
+import math
+
+import pytest
+
+from deploy.check.servers import DEPLOY, SOON, Crowd, Millrace, Prometheus, until
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("watched")
+    ends = []
+    try:
+        server = Millrace(folder)
+        ends.append(server.end)
+        server.start()
+        prometheus = Prometheus(folder, server)
+        ends.append(prometheus.end)
+        # Changes that it has not seen happen are none.
+        until(lambda: prometheus.values('up{job="millrace"} == 1'), "the target is up")
+        server.fill()
+        crowd = Crowd(server)
+        ends.append(crowd.end)
+        yield server, crowd, prometheus
+    finally:
+        for end in reversed(ends):
+            end()
+
+
+def test_the_target_is_up_by_tls_and_token_and_every_rule_is_healthy(watched):
+    _, _, prometheus = watched
+    targets = prometheus.get("targets")["activeTargets"]
+    assert [(target["health"], target["scrapeUrl"].split(":")[0]) for target in targets] == [("up", "https")]
+
+    def unhealthy():
+        found = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+        assert len(found) == 22
+        return [(rule["name"], rule.get("lastError")) for rule in found if rule["health"] != "ok"]
+
+    until(lambda: not unhealthy(), "every rule was evaluated")
+
+
+def expressions():
+    dashboard = json.loads((DEPLOY / "grafana/dashboards/millrace.json").read_text(encoding="utf-8"))
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+
+
+@pytest.mark.parametrize(("title", "expression"), list(expressions()))
+def test_a_panel_has_data(watched, title, expression):
+    _, crowd, prometheus = watched
+    for name, value in (("$__rate_interval", SOON), ("$instance", ".+"), ("$component", ".+")):
+        expression = expression.replace(name, value)
+
+    def shown():
+        crowd.refuse_some()
+        return [value for _, value in prometheus.values(expression) if not math.isnan(value)]
+
+    until(shown, f"{title}: {expression}")
+
+
+def test_an_alert_fires_and_clears(watched):
+    _, crowd, prometheus = watched
+
+    def fires():
+        crowd.refuse_some()
+        return prometheus.alerts("MillraceRejectedRows")
+
+    assert until(fires, "it fires")[0]["stream"] == "door"
+    until(lambda: not prometheus.alerts("MillraceRejectedRows"), "it clears")
+
+
+def test_late_tuples_and_broken_freshness_are_told(watched):
+    _, _, prometheus = watched
+    assert until(lambda: prometheus.alerts("MillraceLateTuples"), "it fires")[0]["stream"] == "till"
+    assert until(lambda: prometheus.alerts("MillraceStalenessBroken"), "it fires")[0]["sink"] == "newest"
+
+
+def test_a_server_that_goes_is_told_and_one_that_comes_back_too(watched):
+    server, _, prometheus = watched
+    server.end()
+    until(lambda: prometheus.alerts("MillraceDown"), "it is missed")
+    server.start()
+    until(lambda: prometheus.alerts("MillraceRestarted"), "the restart is told")
+    until(lambda: not prometheus.alerts("MillraceDown"), "it is there")
+    until(lambda: not prometheus.alerts("MillraceRestarted"), "and nothing is new any more")

@@ -1,0 +1,54 @@
+"""Gate: where a query begins that has a past to learn first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from millrace.operators.batch import Batch
+from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.grain import Grain
+from millrace.operators.operator import Operator, RowWise
+
+
+class Gate(RowWise):
+    """Passes everything on as it comes, once it is open. While it is closed, what comes waits before it.
+
+    The operators behind a closed gate know nothing of the stream yet, not even what it has promised: their state, and
+    what they have told those behind them, is still to come. Keeps the input's order; punctuation passes.
+    """
+
+    kind: ClassVar[str] = "gate"
+
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
+        super().__init__(name, inputs, output)
+        self.closed = True
+
+    def open(self) -> None:
+        self.closed = False
+        self.inputs[0].unseen = True
+
+    def more(self) -> bool:
+        return not self.closed and super().more()
+
+    def execute(self, limit: int) -> int:
+        if self.closed:
+            self.inputs[0].unseen = False
+            return 0
+        return super().execute(limit)
+
+    def compute(self, batch: Batch) -> Batch:
+        return batch
+
+    def declares(self) -> Grain | None:
+        return None if self.closed else super().declares()
+
+    def decide_as(self, other: Operator) -> None:
+        assert isinstance(other, Gate)
+        self.closed = other.closed
+
+    def save(self) -> bool:
+        return self.closed
+
+    def restore(self, data: Any) -> None:
+        self.closed = data

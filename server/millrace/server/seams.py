@@ -1,0 +1,343 @@
+"""Queries that begin with their history: what happens before them elsewhere, and how they become live.
+
+`begin` makes the query, closed, with whatever sinks are made over it, and has a child work through the archives of
+its streams. When the child has nearly come up to the present, the query begins to keep what its streams take in;
+everything that came before is written into files; the child works through that too, and the engine takes over the state
+that it has come to (`engine/seam.py` says why nothing is missing or double then). Rows below the seam are history's:
+whoever computes them says so with `tell`, and the query is caught up.
+
+Rule: a query that is not live yet is not in the catalog's file. If the server ends before, it is as if nobody had
+asked; a query that began again without its past would be a gap that nobody sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from millrace.engine.events import AdoptPast, Change, HoldQuery
+from millrace.engine.plan import QueryPlan
+from millrace.engine.seam import Past
+from millrace.protocol import MillraceError, Refuse
+from millrace.server.history import HistoryError
+from millrace.sql import CreateQuery, CreateSink, parse, plan_all
+
+if TYPE_CHECKING:
+    from millrace.server.daemon import Daemon
+
+log = structlog.get_logger()
+
+# Below so many rows behind, the rest is worked through while the query keeps what comes: half a second of work.
+NEAR_ROWS: Final = 250_000
+# Rounds after which it is done all the same: a stream that is faster than its past would never be near.
+MOST_ROUNDS: Final = 8
+# How long the query may keep what comes before it is given up.
+HOLD_SECONDS: Final = 120.0
+# A line that the child says: short ones.
+LINE_BYTES: Final = 2**16
+# Below this a time stands for none: operators begin with promises near the beginning of time.
+NO_TIME_US: Final = -(2**62)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One query on its way. `made` are its sinks, which go with it if it fails."""
+
+    plan: QueryPlan
+    made: tuple[str, ...]
+    phase: str = "replaying"
+    reason: str | None = None
+    rows: int = 0
+    of: int = 0
+    seam_us: int | None = None
+    given: int = 0
+    kept: int = 0
+    done: bool = False
+    told_us: int | None = None
+    held: bool = False
+    task: asyncio.Task[None] | None = None
+    below: dict[str, int] = field(default_factory=dict)
+
+
+class Seams:
+    """The queries of one server that begin with their history."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._jobs: dict[str, _Job] = {}
+
+    # -- asked -------------------------------------------------------------------------------------
+
+    async def begin(self, sql: str, margin_us: int | None) -> dict[str, Any]:
+        """Make the query, and have its past worked through: all of it, or what lies less than a margin below now."""
+        daemon = self._daemon
+        plan, sinks = self._wanted(sql)
+        archives = daemon.archive.views()
+        missing = [name for name in plan.reads_streams if name not in archives]
+        if missing:
+            raise Refuse(
+                f"stream {missing[0]} has no history: ALTER STREAM {missing[0]} SET (history = 'true')",
+                code="no_history",
+            )
+        Past([daemon.catalog.known.streams[name] for name in plan.reads_streams], plan)  # refuses what has none
+        daemon.catalog.catching.add(plan.name)
+        try:
+            await daemon.catalog.execute(sql)
+        except BaseException:
+            daemon.catalog.catching.discard(plan.name)
+            raise
+        job = self._jobs[plan.name] = _Job(plan, sinks)
+        job.task = asyncio.create_task(self._run(job, margin_us), name=f"history of {plan.name}")
+        return self._view(job)
+
+    def _wanted(self, sql: str) -> tuple[QueryPlan, tuple[str, ...]]:
+        planned, _ = plan_all(parse(sql), self._daemon.catalog.known)
+        queries = [step.plan for step in planned if isinstance(step, CreateQuery) and not step.replaces]
+        sinks = [step.sink for step in planned if isinstance(step, CreateSink)]
+        fits = len(queries) == 1 and len(planned) == 1 + len(sinks)
+        if not fits or any(sink.query != queries[0].name for sink in sinks):
+            raise Refuse(
+                "expected one CREATE QUERY of a new name, and sinks of it: a query gets its past when it is made",
+                code="sql",
+            )
+        return queries[0], tuple(sink.name for sink in sinks)
+
+    def view(self, query: str) -> dict[str, Any] | None:
+        """How far a query is that began with its history; None for the others."""
+        job = self._jobs.get(query)
+        return None if job is None else self._view(job)
+
+    def look(self, query: str) -> dict[str, Any]:
+        return self._view(self._find(query))
+
+    def _find(self, query: str) -> _Job:
+        job = self._jobs.get(query)
+        if job is None:
+            raise Refuse(f"query {query} was not begun with its history", code="unknown_backfill")
+        return job
+
+    def _view(self, job: _Job) -> dict[str, Any]:
+        return {
+            "query": job.plan.name,
+            "state": self._state(job),
+            "phase": job.phase,
+            "reason": job.reason,
+            "rows": job.rows,
+            "of": job.of,
+            "seam_us": job.seam_us,
+            "given": job.given,
+            "kept": job.kept,
+            "history_us": job.told_us,
+            "history_done": job.done,
+        }
+
+    @staticmethod
+    def _state(job: _Job) -> str:
+        if job.phase == "failed":
+            return "failed"
+        return "caught up" if job.phase == "live" and job.done else "catching up"
+
+    def sentence(self, query: str) -> str | None:
+        """What `why` adds."""
+        job = self._jobs.get(query)
+        if job is None or self._state(job) == "caught up":
+            return None
+        if job.phase == "failed":
+            return f"It could not be given its past: {job.reason}."
+        if job.phase == "live":
+            return "It is live; what lies before its seam is still being computed from history."
+        return f"{job.rows:,} of {job.of:,} archived rows are worked through."
+
+    def tell(self, query: str, until_us: int | None, done: bool) -> dict[str, Any]:
+        """Whoever computes the rows below the seam says how far that is."""
+        job = self._find(query)
+        if done and job.phase != "live":
+            raise Refuse(f"query {query} is not live yet: there is no seam to be done up to", code="not_live")
+        job.told_us = until_us if until_us is not None else job.told_us
+        job.done = job.done or done
+        return self._view(job)
+
+    async def cancel(self, query: str) -> dict[str, Any]:
+        """Give it up: the query and the sinks that were made with it are gone. A live one goes on, as any query."""
+        job = self._find(query)
+        if job.task is not None and not job.task.done() and job.phase != "live":
+            job.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await job.task
+            await self._give_up(job, "it was given up")
+        del self._jobs[query]
+        return {"query": query, "cancelled": job.phase != "live"}
+
+    def dropped(self, query: str) -> None:
+        """The query is gone. Of one that failed, why it did can still be looked up."""
+        self._daemon.catalog.catching.discard(query)
+        job = self._jobs.get(query)
+        if job is not None and job.phase == "live":
+            del self._jobs[query]
+
+    def renamed(self, query: str, to: str) -> None:
+        """A live query has another name."""
+        job = self._jobs.pop(query, None)
+        if job is not None:
+            job.plan = replace(job.plan, name=to)
+            self._jobs[to] = job
+
+    async def close(self) -> None:
+        for job in self._jobs.values():
+            if job.task is not None:
+                job.task.cancel()
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- working -----------------------------------------------------------------------------------
+
+    async def _run(self, job: _Job, margin_us: int | None) -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+                async with _Child(self._first_line(job, margin_us, Path(folder) / "state")) as child:
+                    await self._replay(job, child)
+                    async with asyncio.timeout(HOLD_SECONDS):
+                        await self._hand_over(job, child, Path(folder) / "state")
+        except TimeoutError:
+            await self._give_up(job, f"the last of its past took more than {HOLD_SECONDS:g} seconds")
+        except (MillraceError, OSError) as error:
+            await self._give_up(job, error.text if isinstance(error, MillraceError) else str(error))
+
+    def _first_line(self, job: _Job, margin_us: int | None, state: Path) -> dict[str, Any]:
+        daemon = self._daemon
+        streams = [daemon.catalog.known.streams[name] for name in job.plan.reads_streams]
+        marks = [daemon.engine.source(stream.name).mark for stream in streams]
+        from_us = None if margin_us is None or min(marks) <= NO_TIME_US else min(marks) - margin_us
+        return {
+            "history": str(daemon.archive.limits.folder),
+            "statements": [*(stream.sql for stream in streams), job.plan.sql],
+            "query": job.plan.name,
+            "functions": daemon.settings.server.functions,
+            "from_us": from_us,
+            "state": str(state),
+        }
+
+    async def _replay(self, job: _Job, child: _Child) -> None:
+        """Rounds over what is there, until little is left."""
+        for _ in range(MOST_ROUNDS):
+            until = await self._now(job)
+            await self._written(job)
+            await child.round(job, until, last=False)
+            behind = sum(self._daemon.archive.next_seq(name) - below for name, (below, _) in until.items())
+            if behind < NEAR_ROWS:
+                return
+
+    async def _now(self, job: _Job) -> dict[str, tuple[int, int]]:
+        """Which tuples have been taken in, and the time that all later ones keep to."""
+        daemon = self._daemon
+        await daemon.runner.command(Change(()))
+        return {name: (daemon.archive.next_seq(name), daemon.mark_of(name)) for name in job.plan.reads_streams}
+
+    async def _written(self, job: _Job) -> None:
+        for name in job.plan.reads_streams:
+            await self._daemon.archive.flush(name)
+
+    async def _hand_over(self, job: _Job, child: _Child, state: Path) -> None:
+        daemon, name = self._daemon, job.plan.name
+        job.phase = "handing over"
+        streams = job.plan.reads_streams
+
+        def cut() -> None:
+            """In the engine's step: what was archived before it is the past, what comes after it is kept."""
+            job.below = {stream: daemon.archive.next_seq(stream) for stream in streams}
+
+        job.held = True
+        held = await daemon.runner.command(HoldQuery(name), cut)
+        await self._written(job)
+        until = {stream: (job.below[stream], held["marks"][stream]) for stream in streams}
+        answer = await child.round(job, until, last=True)
+        data = await asyncio.to_thread(state.read_bytes)
+        await daemon.runner.command(AdoptPast(name, data))
+        job.held = False
+        job.phase, job.given, job.kept = "live", answer["given"], answer["kept"]
+        job.seam_us = answer["seam_us"] if answer["seam_us"] > NO_TIME_US else None
+        job.done = job.given == 0
+        daemon.catalog.catching.discard(name)
+        daemon.catalog.keep()
+        log.info("a query goes on from its history", query=name, seam_us=job.seam_us, rows_before=job.given)
+
+    async def _give_up(self, job: _Job, reason: str) -> None:
+        """Nothing that was begun stays, unless it is live, or others read it already."""
+        if job.phase == "live":
+            log.error("a query is live, but", query=job.plan.name, reason=reason)
+            return
+        job.phase, job.reason = "failed", reason
+        name, daemon = job.plan.name, self._daemon
+        log.error("a query cannot be given its past", query=name, reason=reason)
+        drops = [f'DROP SINK "{sink}"' for sink in job.made if sink in daemon.catalog.known.sinks]
+        try:
+            if name in daemon.catalog.known.queries:
+                await daemon.catalog.execute(";".join([*drops, f'DROP QUERY "{name}"']))
+        except MillraceError as refused:
+            log.warning("the query stays, and gives nothing", query=name, reason=refused.text)
+            if job.held:
+                await daemon.runner.command(HoldQuery(name, keep=False))
+
+
+class _Child:
+    """The process that works through the past."""
+
+    def __init__(self, first_line: Mapping[str, Any]) -> None:
+        self._first_line = first_line
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> _Child:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "millrace.server.replay",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES,
+        )
+        await self._say(self._first_line)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._process is not None
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        await self._process.wait()
+
+    async def round(self, job: _Job, until: Mapping[str, tuple[int, int]], *, last: bool) -> dict[str, Any]:
+        """Have it work so far; what it says at the end of the round."""
+        await self._say({"until": {name: list(so_far) for name, so_far in until.items()}, "last": last})
+        while True:
+            told = await self._hear()
+            if "error" in told:
+                raise Refuse(told["error"], code=told["code"])
+            if "rows" not in told:
+                return told
+            job.rows, job.of = told["rows"], told["of"]
+
+    async def _say(self, message: Mapping[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):  # what it said before it ended tells more
+            await self._process.stdin.drain()
+
+    async def _hear(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            code = await self._process.wait()
+            raise HistoryError(f"the process that works through history ended with {code}; the server's log has more")
+        told: dict[str, Any] = json.loads(line)
+        return told

@@ -1,0 +1,273 @@
+"""A query that begins with its history, in a running server: history's part and its own are what one would give."""
+
+import asyncio
+import json
+from collections import Counter
+
+import pytest
+import uvloop
+
+from millrace.engine.events import HoldQuery
+from millrace.protocol import Refuse
+from millrace.server import seams
+from tests.server.harness import running, served, until
+from tests.server.test_api import ask as answer
+
+NOW = 1_792_000_000_000_000
+STREAMS = """
+CREATE STREAM a (at TIMESTAMP, k BIGINT, name TEXT) WITH (time = 'at', disorder = '2 s', history = 'true');
+CREATE STREAM b (at TIMESTAMP, k BIGINT) WITH (time = 'at', history = 'true');
+CREATE STREAM i (k BIGINT) WITH (history = 'true')
+"""
+WINDOWS = (
+    "SELECT name, count(*) AS n, window_start FROM TUMBLE(a, at, INTERVAL '10 seconds') GROUP BY name, window_start"
+)
+PAIRS = """SELECT x.k, x.name, y.at AS t FROM a x JOIN b y
+           ON x.k = y.k AND x.at BETWEEN y.at - INTERVAL '5 seconds' AND y.at + INTERVAL '5 seconds'"""
+RUNNING = "SELECT k, count(*) AS n FROM b GROUP BY k"
+
+
+def play(coroutine):
+    async def within():
+        async with asyncio.timeout(60):
+            return await coroutine
+
+    return uvloop.run(within())
+
+
+def feed(daemon, stream, rows):
+    daemon.feeds.arrived(stream, "f", daemon.feeds.source(stream).from_rows(rows))
+
+
+def some(daemon, begin, end):
+    """A second apart, some out of order, some late; names that repeat."""
+    for second in range(begin, end):
+        at = NOW + second * 1_000_000
+        feed(daemon, "a", [(at - (second % 4) * 900_000, second % 5, f"n{second % 3}")])
+        feed(daemon, "b", [(at, second % 5)])
+        feed(daemon, "i", [(second,)])
+
+
+class Rows:
+    """What queries give, with the times."""
+
+    def __init__(self, daemon):
+        self.of: dict[str, list[tuple[int, tuple[object, ...]]]] = {}
+        before = daemon.runner.on_delivery
+
+        def delivered(query, now_us, batch):
+            self.of.setdefault(query, []).extend(zip(batch.ts.tolist(), batch.rows(), strict=True))
+            before(query, now_us, batch)
+
+        daemon.runner.on_delivery = delivered
+
+
+async def live(daemon, query="q"):
+    await until(lambda: daemon.seams.look(query)["phase"] in ("live", "failed"), tries=20_000)
+    found = daemon.seams.look(query)
+    assert found["phase"] == "live", found
+    return found
+
+
+@pytest.mark.parametrize("sql", [WINDOWS, PAIRS])
+def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
+    monkeypatch.setattr(seams, "NEAR_ROWS", 1)
+
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            rows = Rows(daemon)
+            await daemon.catalog.execute(f"CREATE QUERY always AS {sql}")
+            some(daemon, 0, 300)
+            await daemon.runner.wait_drained()
+            sinks = f"CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/out.jsonl', format = 'jsonl')"
+            begun = await daemon.seams.begin(f"CREATE QUERY q AS {sql}; {sinks}", None)
+            assert (begun["state"], begun["phase"]) == ("catching up", "replaying")
+            shown = next(query for query in daemon.queries() if query["name"] == "q")
+            assert (shown["state"], shown["backfill"]["phase"]) == ("catching up", "replaying")
+            assert "works through its history" in daemon.why("q")["text"]
+            assert not any("QUERY q " in statement for statement in daemon.catalog.statements())
+            assert not any("SINK" in statement for statement in daemon.catalog.statements())
+            assert daemon.catalog.decisions().paused == ()
+            second = 300
+            while daemon.seams.look("q")["phase"] not in ("live", "failed"):
+                some(daemon, second, second + 1)
+                second += 1
+                await asyncio.sleep(0.002)
+            some(daemon, second, second + 50)
+            await daemon.runner.wait_drained()
+            found = await live(daemon)
+            assert not found["history_done"]
+            assert "before its seam" in daemon.why("q")["text"]
+            assert daemon.seams.tell("q", found["seam_us"], True)["state"] == "caught up"
+            assert "seam" not in daemon.why("q")["text"]
+            seam = found["seam_us"]
+            below = [row for row in rows.of["always"] if row[0] < seam]
+            assert seam > NOW
+            assert len(below) == found["given"] > 0
+            assert Counter(below) + Counter(rows.of["q"]) == Counter(rows.of["always"])
+            assert rows.of["q"]
+            assert any("QUERY q " in statement for statement in daemon.catalog.statements())
+            return len(rows.of["q"])
+
+    count = play(run())
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == count
+
+    async def again():
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert {query["name"]: query["state"] for query in daemon.queries()}["q"] == "running"
+
+    play(again())
+
+
+def test_state_without_bounds_and_a_margin(tmp_path):
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path, "archive_file_bytes": 65536}) as daemon:
+            rows = Rows(daemon)
+            await daemon.catalog.execute(f"CREATE QUERY always AS {RUNNING}; CREATE QUERY w0 AS {WINDOWS}")
+            for begin in range(0, 500, 100):
+                some(daemon, begin, begin + 100)
+                await daemon.archive_now("a")
+                await daemon.archive_now("b")
+            await daemon.seams.begin(f"CREATE QUERY q AS {RUNNING}", None)
+            await daemon.seams.begin(f"CREATE QUERY w AS {WINDOWS}", 30_000_000)
+            await live(daemon)
+            seam = (await live(daemon, "w"))["seam_us"]
+            assert daemon.seams.look("w")["rows"] < 500
+            some(daemon, 500, 550)
+            await daemon.runner.wait_drained()
+            last = {row[0]: row for _, row in rows.of["q"]}
+            assert last == {row[0]: row for _, row in rows.of["always"]}
+            assert Counter(rows.of["w"]) == Counter(row for row in rows.of["w0"] if row[0] >= seam)
+
+    play(run())
+
+
+def test_streams_that_the_server_stamps(tmp_path):
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            rows = Rows(daemon)
+            await daemon.catalog.execute("CREATE QUERY always AS SELECT k, ts FROM i WHERE k > 2")
+            some(daemon, 0, 10)
+            await daemon.seams.begin("CREATE QUERY q AS SELECT k, ts FROM i WHERE k > 2", None)
+            found = await live(daemon)
+            some(daemon, 10, 20)
+            await daemon.runner.wait_drained()
+            below = [row for row in rows.of["always"] if row[0] < found["seam_us"]]
+            assert Counter(below) + Counter(rows.of["q"]) == Counter(rows.of["always"])
+
+    play(run())
+
+
+def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            some(daemon, 0, 20)
+            await daemon.archive_now("a")
+            file = next((tmp_path / "history" / "a").glob("date=*/*.parquet"))
+            whole = file.read_bytes()
+            file.write_bytes(whole[:100])
+            sinks = f"CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/out.jsonl', format = 'jsonl')"
+            await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}; {sinks}", None)
+            await until(lambda: daemon.seams.look("q")["phase"] == "failed", tries=20_000)
+            await until(lambda: not daemon.catalog.known.queries)
+            found = daemon.seams.look("q")
+            assert (found["state"], file.name in found["reason"]) == ("failed", True)
+            assert not daemon.catalog.sinks()
+            assert not daemon.catalog.catching
+            file.write_bytes(whole)
+            # Read by another meanwhile, it stays, closed, and keeps nothing.
+            await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
+            await daemon.catalog.execute("CREATE QUERY r AS SELECT n FROM q")
+            await daemon.seams.cancel("q")
+            assert {query["name"]: query["state"] for query in daemon.queries()} == {"q": "catching up", "r": "running"}
+            await daemon.catalog.execute("DROP QUERY r; DROP QUERY q")
+            # And given up early.
+            await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
+            await daemon.seams.cancel("q")
+            assert not daemon.engine.queries()
+            with pytest.raises(Refuse, match="was not begun with its history"):
+                daemon.seams.look("q")
+            # Held too long.
+            monkeypatch.setattr(seams, "HOLD_SECONDS", 0.0)
+            await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
+            await until(lambda: daemon.seams.look("q")["phase"] == "failed", tries=20_000)
+            assert "took more than 0 seconds" in daemon.seams.look("q")["reason"]
+            await until(lambda: not daemon.catalog.known.queries)
+
+    play(run())
+
+
+def test_a_server_that_ends_meanwhile_forgets_the_query(tmp_path):
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            some(daemon, 0, 20)
+            await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert not daemon.engine.queries()
+
+    play(run())
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("CREATE QUERY q AS SELECT k FROM nope", "there is no stream or query nope"),
+        ("CREATE QUERY q AS SELECT k FROM plain", "stream plain has no history: ALTER STREAM plain SET"),
+        ("CREATE QUERY q AS SELECT k FROM lazy", "get their time from whatever waits for one"),
+        ("CREATE QUERY q AS SELECT k FROM other", "reads other, which knows only what came since it was made"),
+        ("CREATE OR REPLACE QUERY other AS SELECT k FROM a", "expected one CREATE QUERY of a new name"),
+        ("SELECT k FROM a", "expected one CREATE QUERY of a new name"),
+        ("CREATE QUERY q AS SELECT k FROM a; DROP QUERY other", "expected one CREATE QUERY of a new name"),
+    ],
+)
+def test_what_has_no_past(tmp_path, sql, said):
+    async def run():
+        more = """; CREATE STREAM plain (k BIGINT); CREATE QUERY other AS SELECT k FROM a;
+                  CREATE STREAM lazy (k BIGINT) WITH (timestamps = 'latent', history = 'true')"""
+        async with running(STREAMS + more, server={"data_dir": tmp_path}) as daemon:
+            with pytest.raises(Refuse, match=said):
+                await daemon.seams.begin(sql, None)
+            assert [query["name"] for query in daemon.queries()] == ["other"]
+            assert not daemon.catalog.catching
+
+    play(run())
+
+
+@served()
+async def test_only_a_live_query_can_be_done(daemon):
+    with pytest.raises(Refuse, match="was not begun"):
+        daemon.seams.tell("q", None, True)
+    with pytest.raises(Refuse, match="does not wait for its past"):
+        await daemon.runner.command(HoldQuery("q"))
+    assert json.dumps(daemon.queries())
+
+
+async def ask(*arguments):
+    status, _, body = await answer(*arguments)
+    assert status < 500
+    return body
+
+
+def test_over_http(tmp_path):
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            some(daemon, 0, 20)
+            body = {"sql": f"CREATE QUERY q AS {WINDOWS}", "margin_us": 60_000_000}
+            assert (await ask(daemon, "POST", "/api/v1/backfills", body))["state"] == "catching up"
+            await live(daemon)
+            shown = await ask(daemon, "GET", "/api/v1/queries/q")
+            assert shown["backfill"] == await ask(daemon, "GET", "/api/v1/backfills/q")
+            told = await ask(daemon, "PUT", "/api/v1/backfills/q", {"history_us": 5})
+            assert (told["history_us"], told["state"]) == (5, "catching up")
+            assert (await ask(daemon, "PUT", "/api/v1/backfills/q", {"done": True}))["state"] == "caught up"
+            await daemon.catalog.execute("ALTER QUERY q RENAME TO p")
+            assert (await ask(daemon, "GET", "/api/v1/backfills/p"))["query"] == "p"
+            await daemon.catalog.execute("ALTER QUERY p RENAME TO q")
+            assert await ask(daemon, "DELETE", "/api/v1/backfills/q") == {"query": "q", "cancelled": False}
+            assert (await ask(daemon, "GET", "/api/v1/backfills/q"))["code"] == "unknown_backfill"
+            assert (await ask(daemon, "GET", "/api/v1/queries/q"))["state"] == "running"
+            assert (await ask(daemon, "GET", "/api/v1/queries/q/explain?analyze=true"))["query"] == "q"
+            assert (await ask(daemon, "GET", "/api/v1/components/a/graph?format=mermaid"))["text"]
+            assert (await ask(daemon, "POST", "/api/v1/streams/a/archive"))["archive"]["waiting_rows"] == 0
+
+    play(run())
