@@ -66,7 +66,7 @@ def verify(wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced
 
 @dataclass
 class _Written:
-    """Rows that were written: those of the span, and those of which nothing tells on which side of its ends they are."""
+    """Rows that were written: those of the span, and those that may lie on either side of an end."""
 
     inside: list[Row] = field(default_factory=list)
     perhaps: list[Row] = field(default_factory=list)
