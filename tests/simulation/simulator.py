@@ -736,7 +736,7 @@ def simulate_sharing(world: World, styles: int = 1) -> int:
             if rough:
                 _compare_untouched(expected, outcome, style or 0)
             else:
-                _compare(expected, expected.checkpoints, outcome, f"shared, {style}")
+                compare(expected, expected.checkpoints, outcome, f"shared, {style}")
             for name, rows in play.seconds().items():
                 wanted = undisturbed[name]
                 if wanted is not None and not touched.intersection(world.query(name).reads_queries) and rows != wanted:
