@@ -5,7 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from bench import aggregate, backfill, engine, ets, join, memory, punctuation, reconfigure, sequence, updates, wire
+from bench import (
+    aggregate,
+    backfill,
+    engine,
+    ets,
+    join,
+    memory,
+    punctuation,
+    reconfigure,
+    sequence,
+    sharing,
+    updates,
+    wire,
+)
 from bench.figure import Figure
 
 BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
@@ -38,6 +51,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "wire-idle": lambda: wire.idle_connections(1_000),
     "ets-order": lambda: ets.order_on_demand(2_000),
     "ets-feeds": lambda: ets.many_feeds(100, 100),
+    "sharing": lambda: sharing.filters(1 << 20),
     "reconfigure": lambda: reconfigure.under_load(60, 1_000, 500),
     "backfill": lambda: backfill.race(10_000_000),
     **updates.BENCHMARKS,

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from bench import aggregate, engine, ets, join, memory, punctuation, reconfigure, sequence, updates, wire
+from bench import aggregate, engine, ets, join, memory, punctuation, reconfigure, sequence, sharing, updates, wire
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -171,3 +171,9 @@ def test_changes_leave_the_rest_as_it_is() -> None:
     """`under_load` itself compares the rows of untouched queries, and the whole catalog around what is refused."""
     figures = reconfigure.under_load(2, 60, 40)
     assert figures[0].value > 10_000
+
+
+def test_queries_that_share_a_filter() -> None:
+    """`filters` itself counts the rows of each way."""
+    figures = sharing.filters(20_000, queries=3, repeats=1)
+    assert [figure.unit for figure in figures] == ["ns/tuple", "ns/tuple", "ns/tuple", "times"]

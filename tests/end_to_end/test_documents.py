@@ -14,8 +14,6 @@ DOCS = ROOT / "docs"
 PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
 # Blocks that are no commands and no files; anything else that looks like a command has to be run.
-# Pages that are written elsewhere at this time.
-PENDING = {"deploy.md"}
 SHOWN = {"sql", "json", "toml", "python", "text", "mermaid", "sh"}
 
 
@@ -62,9 +60,9 @@ def test_every_link_of_every_page_leads_somewhere() -> None:
         text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target, anchor in re.findall(r"\]\(([^)#:\s]*)(#[\w-]+)?\)", text):
             path = (page.parent / target).resolve() if target else page
-            if not path.exists() and path.name not in PENDING:
+            if not path.exists():
                 missing.append(f"{page.relative_to(ROOT)}: {target}")
-            elif anchor and path.exists() and path.suffix == ".md" and anchor[1:] not in anchors(path):
+            elif anchor and path.suffix == ".md" and anchor[1:] not in anchors(path):
                 missing.append(f"{page.relative_to(ROOT)}: {target}{anchor}")
     assert missing == []
 

@@ -90,7 +90,7 @@ def test_a_price_may_be_a_fraction(tmp_path):
 def test_sinks_and_forks_cost_nothing(tmp_path):
     sql = """CREATE STREAM s (v BIGINT) WITH (timestamps = 'latent');
              CREATE QUERY a AS SELECT v FROM s WHERE v >= 0;
-             CREATE QUERY b AS SELECT v FROM s WHERE v >= 0;"""
+             CREATE QUERY b AS SELECT v FROM s WHERE v >= -1;"""
     result = run_events(sql, burst(5), tmp_path, strategy="dfs(1)", cost="3")
     assert result.report["totals"]["virtual_us"] == 2 * 5 * 3
 

@@ -33,7 +33,7 @@ CREATE QUERY forked AS SELECT k FROM a;
 CREATE QUERY lost AS SELECT k FROM late.late;
 CREATE QUERY base AS SELECT k FROM late;
 CREATE OR REPLACE QUERY forked AS SELECT k FROM base;
-CREATE QUERY again AS SELECT k FROM base;
+CREATE QUERY again AS SELECT k AS same FROM base;
 CREATE SINK f FROM "on-q" WITH (type = 'file', path = '{folder}/out.jsonl');
 ALTER STREAM late SET (disorder = '2 s')
 """
@@ -171,7 +171,7 @@ async def test_the_export_of_nothing_is_nothing(daemon):
     assert exported == {
         "sql": "",
         "statements": [],
-        "decisions": {"components": [], "paused": [], "joins": [], "queues": [], "operators": []},
+        "decisions": {"apart": [], "components": [], "paused": [], "joins": [], "queues": [], "operators": []},
         "commands": [],
     }
 

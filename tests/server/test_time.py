@@ -576,7 +576,11 @@ async def test_why_and_the_measures_of_waiting(daemon):
         assert set(why) == {
             "text", "reason", "operator", "input", "stream", "feed", "since", "held", "asked", "answered", "try",
         }  # fmt: skip
-        assert (why["reason"], why["stream"], why["feed"], why["held"]) == ("silent", "b", "sensor-7", 2)
+        assert (why["reason"], why["stream"], why["feed"], why["held"]) == ("sending", "b", "sensor-7", 2)
+        async with asyncio.timeout(30):
+            while why["reason"] != "silent":  # a second after its last tuple
+                why = await get(daemon, "/api/v1/queries/u/why")
+        assert (why["stream"], why["feed"], why["held"]) == ("b", "sensor-7", 2)
         status, _, said = await ask(daemon, "GET", "/api/v1/queries/v/why")
         assert (status, said["code"]) == (404, "unknown_query")
         (component,) = await get(daemon, "/api/v1/components")

@@ -16,6 +16,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -622,7 +623,7 @@ def simulate(world: World, styles: int = 3) -> int:
     for style in (None, *range(styles)):
         outcome = Play(world, style).run()
         steps += outcome.steps
-        _compare(expected, expected.checkpoints, outcome, "plain" if style is None else f"wild {style}")
+        compare(expected, expected.checkpoints, outcome, "plain" if style is None else f"wild {style}")
         if style == 0 and Play(world, style).run().digest != outcome.digest:
             raise Broken("the same seed gave other effects")
     for style in range(styles):
@@ -641,10 +642,10 @@ def _compare_untouched(expected: Expected, outcome: Outcome, style: int) -> None
             touched.add(query.name)
         else:
             wanted[query.name] = expected.checkpoints[-1][query.name]
-    _compare(expected, [wanted], outcome, f"rough {style}")
+    compare(expected, [wanted], outcome, f"rough {style}")
 
 
-def _compare(expected: Expected, checkpoints: Sequence[Mapping[str, Rows | None]], outcome: Outcome, how: str) -> None:
+def compare(expected: Expected, checkpoints: Sequence[Mapping[str, Rows | None]], outcome: Outcome, how: str) -> None:
     late = expected.late
     if outcome.late != late:
         raise Broken(f"{how}: late {outcome.late - late} more than {late - outcome.late}")
@@ -657,3 +658,89 @@ def _compare(expected: Expected, checkpoints: Sequence[Mapping[str, Rows | None]
                     f"{how}, checkpoint {number}: {query} gave {dict(got[query] - rows)} too much, "
                     f"withheld {dict(rows - got[query])}"
                 )
+
+
+# -- queries that share ------------------------------------------------------------------------------------------------
+
+
+class _SharingBooks(Books):
+    """Operators come and go in the middle of their lives when queries share them and part: rows are looked at, and what
+    lies on arcs, but not what each operator has taken."""
+
+    @contextmanager
+    def replacing(self, engine: Engine, query: str) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def editing(self, engine: Engine) -> Iterator[None]:
+        yield
+
+    def _balance(self, operator: Any) -> None:
+        return None
+
+
+class Sharing(Play):
+    """A play in which every query is there twice, and the two share what they can. Whatever is done to the first, the
+    second gives the rows of one to which nothing is done."""
+
+    def __init__(self, world: World, style: int | None, *, rough: bool = False) -> None:
+        super().__init__(world, style, rough=rough)
+        self.engine = Engine(trace=True, share=True)
+        self.books = _SharingBooks()
+        self.shared = 0
+
+    def _add(self, query: QueryModel) -> None:
+        second = moved(query.plan(), f"{query.name}_")
+        self.ordered[query.name] = self.ordered[second.name] = self._is_ordered(query)
+        both = [AddQuery(query.plan()), AddQuery(second)]
+        if self.rng.random() < 0.5:
+            self._command(Change(tuple(both)), work=0)
+        else:
+            for one in both:
+                self._command(one, work=0)
+        if self.rng.random() < 0.3:
+            self._command(WatchProgress(self.rng.choice([query.name, second.name])))
+
+    def _command(self, body: CommandBody, work: int | None = None) -> None:
+        if isinstance(body, DropQuery):
+            # It may be read by the second of a query whose first is gone already.
+            for name, query in list(self.engine.queries_by_name.items()):
+                if body.name in query.plan.reads_queries:
+                    self._command(DropQuery(name))
+        super()._command(body, work)
+        owners = [self.engine.owners(one) for one in self.engine.graph.operators.values()]
+        self.shared = max(self.shared, sum(len(found) > 1 for found in owners))
+
+    def seconds(self) -> dict[str, Rows]:
+        """What the second of each query has given, by the name of the first."""
+        names = [query.name for query in self.world.queries if f"{query.name}_" in self.engine.queries_by_name]
+        found = {}
+        for name in names:
+            given = self.books.delivered.get(f"{name}_", [])
+            timeless = self.world.query(name).output.name in self.world.stamped
+            found[name] = Counter((None if timeless or ts == NO_TIME else ts, row[1], row[2]) for ts, row in given)
+        return found
+
+
+def simulate_sharing(world: World, styles: int = 1) -> int:
+    """Play a world with every query twice; how many operators were shared at the most."""
+    expected = Expected(world)
+    left_alone = tuple(said for said in world.log if said.kind not in ("pause", "resume", "drop"))
+    undisturbed = Expected(replace(world, log=left_alone, dropped=())).checkpoints[-1]
+    touched = {said.query for said in world.log if said.query}
+    most = 0
+    for style in (None, *range(styles)):
+        for rough in (False, True) if style is not None else (False,):
+            play = Sharing(world, style, rough=rough)
+            outcome = play.run()
+            if rough:
+                _compare_untouched(expected, outcome, style or 0)
+            else:
+                compare(expected, expected.checkpoints, outcome, f"shared, {style}")
+            for name, rows in play.seconds().items():
+                wanted = undisturbed[name]
+                if wanted is not None and not touched.intersection(world.query(name).reads_queries) and rows != wanted:
+                    raise Broken(f"shared, {style}: the second {name} gave {dict(rows - wanted)} too much, "
+                                 f"withheld {dict(wanted - rows)}")  # fmt: skip
+            most = max(most, play.shared)
+    return most

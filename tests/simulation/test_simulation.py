@@ -27,7 +27,7 @@ from tests.simulation.__main__ import again, play
 from tests.simulation.auditors import Broken
 from tests.simulation.clocks import Live, clocks_of
 from tests.simulation.joined import joined_world_of, running
-from tests.simulation.simulator import Expected, Play, simulate
+from tests.simulation.simulator import Expected, Play, compare, simulate, simulate_sharing
 from tests.simulation.updates import UpdatePlay, simulate_updates, updates_of
 from tests.simulation.world import windowed_world_of, world_of
 
@@ -50,6 +50,20 @@ def test_worlds_of_joins(first):
 def test_worlds_of_clocks(first):
     for seed in range(first, first + 4):
         playing(seed, styles=1, kind="clocks")
+
+
+@pytest.mark.parametrize("first", range(0, 6, 2))
+def test_worlds_of_queries_that_share(first):
+    """Windowed ones remember much, the others merge and split."""
+    shared = 0
+    for seed in range(first, first + 2):
+        for world in (world_of(seed), windowed_world_of(seed)):
+            try:
+                shared += simulate_sharing(world)
+            except Exception as error:
+                error.add_note(f"simulate_sharing, seed {seed}, {world.queries[0].nodes[0].kind}")
+                raise
+    assert shared > 10
 
 
 def play_many(worlds):
@@ -312,3 +326,10 @@ def test_broken_queues_are_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises((Broken, AssertionError)):
         update_many(60)
+
+
+def test_under_chain_who_has_more_gets_another_turn():
+    """A join that releases in parts what it has held back: none of them asks for the next, so the scheduler must."""
+    world = joined_world_of(201)
+    expected = Expected(world)
+    compare(expected, expected.checkpoints, Play(world, 0).run(), "wild 0")

@@ -18,10 +18,15 @@ from millrace.engine.events import (
     Arrived,
     Command,
     Deliver,
+    InsertOperator,
     PauseQuery,
+    RemoveOperator,
+    ReplaceQuery,
     ResumeQuery,
 )
 from millrace.operators.batch import Batch
+from millrace.operators.expression import Constant
+from millrace.operators.spec import SelectSpec
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql import AlterStatement, Catalog, CreateQuery, CreateStream, SqlError, parse, plan_all
 
@@ -196,6 +201,7 @@ def test_late_tuples_have_the_column_too():
         ("ALTER STREAM nobody ADD COLUMN x DOUBLE", "the stream nobody does not exist"),
         ("ALTER STREAM i ADD COLUMN ts TIMESTAMP", "i has a column ts already"),
         ("ALTER STREAM s ADD x DOUBLE", "expected COLUMN"),
+        ("ALTER STREAM h ADD COLUMN x DOUBLE", "the history of h has the columns that it has now"),
         ("ALTER STREAM s ADD COLUMN w DOUBLE", "w could mean another column than before in q1"),
         ("ALTER STREAM s ADD COLUMN n DOUBLE", "n could mean another column than before in q2"),
     ],
@@ -209,7 +215,7 @@ def test_what_cannot_be_added_is_refused_with_the_reason(sql, words):
                 "SELECT v + 1 AS n, count(*) AS c FROM TUMBLE(s, ts, '1 s') GROUP BY n",
             ]
         )
-        + "CREATE STREAM i (k BIGINT)"
+        + "CREATE STREAM i (k BIGINT); CREATE STREAM h (k BIGINT) WITH (history = true)"
     )
     with pytest.raises(SqlError, match=words):
         server.execute(sql)
@@ -245,3 +251,35 @@ def test_a_query_whose_stream_got_more_can_be_renamed_and_replaced():
     _, after = plan_all(parse(sql), server.catalog)
     assert after.queries["q1"].sql.endswith("FROM z AS q0 [RANGE '5 us'] JOIN t [RANGE '3 us'] ON q0.k = t.k")
     assert all(edge.columns is None for node in after.queries["z"].nodes for edge in node.edges)
+
+
+def test_a_replaced_query_keeps_the_aggregates_over_a_stream_that_got_more():
+    text = "SELECT k, count(*) AS n, window_start FROM TUMBLE(s, ts, INTERVAL '10 us') GROUP BY k, window_start"
+    server = Server(named([text]))
+    server.give("s", [(1, 1, 1), (2, 1, 2)])
+    server.execute(ALTER)
+    sql = f"CREATE OR REPLACE QUERY q0 AS {text} HAVING count(*) > 1"
+    (step,), server.catalog = plan_all(parse(sql), server.catalog)
+    assert isinstance(step, CreateQuery)
+    assert server.engine.obey(ReplaceQuery(step.plan))["kept"] == ["q0.aggregate1"]
+    server.save_and_restore()
+    server.give("s", [(3, 1, 3, 0.5), (12, 1, 1, None)])
+    server.drain()
+    assert server.rows["q0"] == [(9, (1, 3, 0))]
+
+
+@pytest.mark.parametrize("waits", [0, 2])
+def test_an_operator_is_put_in_front_of_one_that_reads_less_and_taken_out_again(waits):
+    server = Server(named(["SELECT v, k FROM s WHERE v > 0", "SELECT v, k FROM s"]))
+    server.execute(ALTER)
+    server.engine.obey(InsertOperator("q1.map1", SelectSpec(Constant(Type.BOOLEAN, False, True))))
+    server.save_and_restore()
+    server.execute("ALTER STREAM s ADD COLUMN y TEXT")
+    for at in range(waits):
+        server.give("s", [(at, 1, at + 1, 0.5)], executions=1)
+    server.save_and_restore()
+    server.engine.obey(RemoveOperator("q1.select1"))
+    server.save_and_restore()
+    server.give("s", [(9, 1, 9, 0.5)])
+    server.drain()
+    assert server.rows["q0"] == server.rows["q1"] == [(at, (at + 1, 1)) for at in range(waits)] + [(9, (9, 1))]

@@ -91,6 +91,9 @@ class Chains:
         known = {name: self.estimates.pop(name) for name in names_after if name in self.estimates}
         self.estimates |= {after: known[name] for name, after in names_after.items() if after and name in known}
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        self.estimates = {names.get(name, name): estimate for name, estimate in self.estimates.items()}
+
     def decide(self, engine: Engine, effects: Effects) -> None:
         """Let every component that has worked long enough decide anew; tell those whose decision has changed."""
         graph = engine.graph

@@ -123,7 +123,7 @@ class Component:
                 self.current = None
                 break
             used += max(taken, operator.toil) or 1
-            if taken >= row.limit or (operator.paced and operator.more()):
+            if taken >= row.limit or ((operator.paced or row.leaves) and operator.more()):
                 # It may have stopped short; a cycle that goes forward into a fragment that exits does not come back.
                 self.ready[operator] = None
             if operator.counts.errors != errors:

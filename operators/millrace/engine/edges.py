@@ -41,9 +41,9 @@ def check(engine: Engine, plan: QueryPlan) -> None:
 def _schema(engine: Engine, schemas: dict[str, Schema], name: str, plan: QueryPlan) -> Schema:
     if name in schemas:
         return schemas[name]
-    if name not in engine.graph.operators:
+    if not engine.knows(name):
         raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
-    return engine.graph.operators[name].output.schema
+    return engine.named(name).output.schema
 
 
 def attach(engine: Engine, node: Node, position: int, output: Buffer, since_us: int | None) -> Reader:
@@ -147,7 +147,7 @@ def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int,
         key = engine.streams_by_name[producer.stream].definition.update_key or None
     else:
         for query in engine.queries_by_name.values():
-            if producer in query.operators and query.plan.output == producer.name:
+            if producer in query.operators and engine.named(query.plan.output) is producer:
                 key = query.plan.update_key
     if key is None:
         raise Refuse(
@@ -162,7 +162,7 @@ def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int,
 
 
 def _is_output(engine: Engine, operator: Operator) -> bool:
-    return any(query.plan.output == operator.name for query in engine.owners(operator))
+    return any(engine.named(query.plan.output) is operator for query in engine.owners(operator))
 
 
 def _disordered(engine: Engine, changed: Operator) -> list[Operator]:
@@ -183,7 +183,7 @@ def _disordered(engine: Engine, changed: Operator) -> list[Operator]:
 
 def _refuse_disorder(engine: Engine, disordered: list[Operator]) -> None:
     for query in engine.queries_by_name.values():
-        output = engine.graph.operators[query.plan.output]
+        output = engine.named(query.plan.output)
         if query.plan.options.order == "event" and output in disordered:
             raise Refuse(
                 f"query {query.plan.name} gives its rows in order of time, which an update queue does not keep; "

@@ -34,26 +34,23 @@ if TYPE_CHECKING:
 
 def arc_of(engine: Engine, name: str, position: int) -> Schema:
     """The columns of what lies before an operator's input: an operator put in there reads them."""
-    operator, _, node = _find(engine, name)
+    operator, _, node = _find(engine, name, looking=True)
     return operator.inputs[_checked(node, position)].home.schema
 
 
 def rows_of(engine: Engine, name: str) -> Schema:
     """The columns that an operator reads."""
-    operator, _, _ = _find(engine, name)
+    operator, _, _ = _find(engine, name, looking=True)
     return operator.inputs[0].schema
 
 
-def _find(engine: Engine, name: str) -> tuple[Operator, Query, Node]:
-    operator = engine.graph.operator(name)
-    owners = engine.owners(operator)
+def _find(engine: Engine, name: str, *, looking: bool = False) -> tuple[Operator, Query, Node]:
+    """What a query calls so. To be changed it must be that query's alone; whoever only looks may see a shared one."""
+    operator = engine.named(name) if looking and engine.knows(name) else engine.graph.operator(name)
+    owners = [query for query in engine.owners(operator) if any(node.name == name for node in query.plan.nodes)]
     if not owners or isinstance(operator, Sink):
         raise Refuse(f"{name} is a {operator.kind}: name an operator of a query that has inputs", code="no_operator")
-    if len(owners) > 1:
-        others = ", ".join(query.plan.name for query in owners)
-        raise Refuse(
-            f"operator {name} works for several queries ({others}) and cannot be changed for one", code="shared"
-        )
+    assert looking or len(engine.owners(operator)) == 1, f"{name} was to be its query's own before it is changed"
     query = owners[0]
     if query.paused is not None:
         raise Refuse(f"query {query.plan.name} is paused: resume it, then change its operators", code="paused")

@@ -12,7 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from millrace.engine import edges, editing, failures, renaming, replacing, saving, seam, shadow, views, widening
+from millrace.engine import (
+    edges,
+    editing,
+    failures,
+    renaming,
+    replacing,
+    saving,
+    seam,
+    shadow,
+    sharing,
+    views,
+    widening,
+)
 from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
@@ -57,6 +69,7 @@ from millrace.engine.events import (
     SetStrategy,
     SetWeight,
     TooFar,
+    UnshareQuery,
     WakeAt,
     WatchProgress,
 )
@@ -99,7 +112,8 @@ class Query:
     """A running query: its plan, its operators in plan order, and the readers by which it takes from outside itself.
 
     `paused` says why it takes nothing at present, `failed` that it is because it could not go on, and `lost` how many
-    tuples it held whenever that happened. `remembers` says whether any of its operators has a state that can grow.
+    tuples it held whenever that happened. `apart` says which operators it could have shared, and why it does not.
+    `remembers` says whether any of its operators has a state that can grow.
     """
 
     plan: QueryPlan
@@ -109,6 +123,7 @@ class Query:
     paused: str | None = None
     failed: bool = False
     lost: int = 0
+    apart: dict[str, str] = field(default_factory=dict)
     remembers: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,6 +151,7 @@ class Engine:
         credit: int = CREDIT,
         most_queued: int = MOST_QUEUED,
         thin: bool = True,
+        share: bool = False,
     ) -> None:
         self.stopwatch = stopwatch
         self.trace = trace
@@ -154,6 +170,13 @@ class Engine:
         self.chains = Chains()
         self.remembering: dict[str, Query] = {}
         self._owners: dict[Operator, list[Query]] | None = None
+        self._nodes: dict[str, Operator] = {}
+        self.share = share
+        # Of the change in progress: operators that are new, those that stand for shared ones, and whether all of it has
+        # been tried on a shadow.
+        self.fresh: dict[Operator, None] = {}
+        self.copied: dict[Operator, Operator] = {}
+        self.tried = False
 
     # -- the one door --------------------------------------------------------------------------------------------------
 
@@ -390,6 +413,8 @@ class Engine:
             return self._told(body, self.carry_out(body))
         finally:
             self.graph.derive()
+            self.fresh.clear()
+            self.copied.clear()
 
     def _told(self, body: CommandBody, answer: Any) -> Any:
         """An answer with the components that queries have come into, which are found when all is done."""
@@ -404,6 +429,7 @@ class Engine:
 
     def carry_out(self, body: CommandBody) -> Any:
         """The same, and what follows from it for the graph is left for later: other commands may come first."""
+        self._part(body)
         match body:
             case Change(commands):
                 return self._change(commands)
@@ -430,6 +456,8 @@ class Engine:
                 return renaming.rename_query(self, name, to, dict(texts))
             case DropQuery(name):
                 return self._drop_query(name)
+            case UnshareQuery(name, operators):
+                return sharing.part(self, self.query(name), operators)
             case PauseQuery(name, reason):
                 seam.refuse_catching_up(self.query(name))
                 return self._pause(name, reason)
@@ -458,21 +486,35 @@ class Engine:
             case ReplaceOperator():
                 return editing.exchange(self, body)
 
+    def _part(self, body: CommandBody) -> None:
+        """A command about one query alone gives it operators of its own first; if it is to be refused, nothing."""
+        query = sharing.concerned(self, body)
+        if query is not None:
+            if isinstance(body, PauseQuery):
+                seam.refuse_catching_up(query)
+            if not self.tried and not isinstance(body, PauseQuery | DropQuery):
+                shadow.check(self, (body,))
+            sharing.unshare(self, query)
+
     def _change(self, commands: Sequence[CommandBody]) -> list[Any]:
         """Several commands as one: all of them are obeyed, or none is.
 
         One alone is obeyed as a whole anyway; several are tried on the shadow first.
         """
-        if len(commands) > 1:
+        before = self.tried
+        if len(commands) > 1 and not before:
             shadow.check(self, commands)
         obeyed: list[Any] = []
         try:
+            self.tried = before or len(commands) > 1
             for command in commands:
                 obeyed.append(self.carry_out(command))  # noqa: PERF401 - what is obeyed before a refusal counts
         except Refuse as refused:
             if obeyed:
                 raise shadow.disagree(refused) from refused
             raise
+        finally:
+            self.tried = before
         return obeyed
 
     def plan(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
@@ -552,20 +594,47 @@ class Engine:
                 added.append(name)
         return added
 
-    def make_query(self, plan: QueryPlan, chosen: Strategy | None = None) -> Query:
-        """A query over what is there."""
-        made: dict[str, Operator] = {}
+    def make_query(
+        self, plan: QueryPlan, chosen: Strategy | None = None, saved: Mapping[str, str] | None = None
+    ) -> Query:
+        """A query over what is there, with operators of others where it can have them, or has `saved` that it had."""
+        found = sharing.Common()
+        if saved is not None:
+            found = sharing.known(self, saved)
+        elif self.share and chosen is None:
+            found = sharing.common(self, plan)
+        made = dict(found.operators)
         entries: list[Reader] = []
-        self.build_nodes(plan, made, entries)
-        sink = Sink(plan.sink, plan.name, made[plan.output].output.attach())
-        self.queries_by_name[plan.name] = query = Query(plan, list(made.values()), sink, entries)
+        self.build_nodes(plan, made, entries, found.since)
+        output = plan.output
+        sink = Sink(plan.sink, plan.name, made[output].output.attach(found.since.get(output)))
+        if output in found.operators:
+            entries.append(sink.inputs[0])
+        query = Query(plan, list(made.values()), sink, entries, apart=found.apart)
+        self.queries_by_name[plan.name] = query
         self.queries_changed()
-        self.graph.add([*made.values(), sink], chosen)
+        own = [operator for name, operator in made.items() if name not in found.operators]
+        self.fresh |= dict.fromkeys(own)
+        self.graph.add([*own, sink], chosen)
+        for other in {
+            one.plan.name: one for operator in found.operators.values() for one in self.owners(operator)
+        }.values():
+            other.entries = sharing.entries(self, other)
         return query
 
-    def build_nodes(self, plan: QueryPlan, made: dict[str, Operator], entries: list[Reader]) -> None:
-        """Build the operators of a plan that are not made yet, in plan order; who reads from outside is an entry."""
+    def build_nodes(
+        self,
+        plan: QueryPlan,
+        made: dict[str, Operator],
+        entries: list[Reader],
+        shared: Mapping[str, int | None] | None = None,
+    ) -> None:
+        """Build the operators of a plan that are not made yet, in plan order; who reads from outside is an entry.
+
+        What is made already goes on, or is `shared` with other queries: then it is read from that time on.
+        """
         edges.check(self, plan)
+        shared = {} if shared is None else shared
         inside = {node.name for node in plan.nodes}
         kept = dict(made)
         made.clear()
@@ -580,11 +649,13 @@ class Engine:
                 inputs = []
                 for position, name in enumerate(node.inputs):
                     if name in inside:
-                        inputs.append(edges.attach(self, node, position, made[name].output, None))
+                        inputs.append(edges.attach(self, node, position, made[name].output, shared.get(name)))
+                        if name in shared:
+                            entries.append(inputs[-1])
                     else:
-                        inputs.append(self._enter(self.graph.operators[name], node, position))
+                        inputs.append(self._enter(self.named(name), node, position))
                         entries.append(inputs[-1])
-                        since[name] = self.beginning(self.graph.operators[name])
+                        since[name] = self.beginning(self.named(name))
                     attached.append(inputs[-1])
                 known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
                 since[node.name] = None if isinstance(node.spec, GateSpec) else max(known, default=None)
@@ -600,7 +671,7 @@ class Engine:
         their operators, as they will in a restored engine."""
         query.become(plan, operators, entries)
         age = {operator: position for position, operator in enumerate(self.graph.operators.values())}
-        self.queries_by_name = dict(sorted(self.queries_by_name.items(), key=lambda item: age[item[1].operators[0]]))
+        self.queries_by_name = dict(sorted(self.queries_by_name.items(), key=lambda item: age[item[1].sink]))
         self.queries_changed()
 
     def queries_changed(self) -> None:
@@ -610,12 +681,48 @@ class Engine:
 
     def owners(self, operator: Operator) -> list[Query]:
         """The queries that an operator belongs to, in the order of their making; a source belongs to nobody."""
+        return self._owned().get(operator, [])
+
+    def _owned(self) -> dict[Operator, list[Query]]:
         if self._owners is None:
-            self._owners = {}
+            self._owners, self._nodes = {}, {}
             for query in self.queries_by_name.values():
+                self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
                 for member in (*query.operators, query.sink):
                     self._owners.setdefault(member, []).append(query)
-        return self._owners.get(operator, [])
+        return self._owners
+
+    def named(self, name: str) -> Operator:
+        """The operator that a plan calls so; a shared one has a name in the plan of each of its queries."""
+        self._owned()
+        found = self._nodes.get(name)
+        return self.graph.operators[name] if found is None else found
+
+    def knows(self, name: str) -> bool:
+        """Whether there is an operator of this name."""
+        self._owned()
+        return name in self._nodes or name in self.graph.operators
+
+    def sources(self, operator: Operator) -> list[Source]:
+        """The sources above an operator, each once."""
+        found: dict[Source, None] = {}
+        todo, seen = [operator], set[Operator]()
+        while todo:
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            if isinstance(one, Source):
+                found[one] = None
+            todo.extend(self.graph.producer(reader) for reader in one.inputs)
+        return list(found)
+
+    def called(self, names_after: Mapping[Operator, str]) -> None:
+        """Operators and forks have other names; what they have cost, and what was decided of them, follows."""
+        moved = {operator.name: after for operator, after in names_after.items()}
+        self.chains.rename(moved)
+        self.costs = {moved.get(operator, operator): cost for operator, cost in self.costs.items()}
+        self.graph.rename(names_after)
 
     def costs_move(self, names_after: Mapping[str, str | None]) -> None:
         """What operators have cost goes with their names; None are gone."""

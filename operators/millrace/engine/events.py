@@ -192,6 +192,14 @@ class DropQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class UnshareQuery:
+    """Give a query operators of its own, with what the shared ones remember; of all that it shares, or of these."""
+
+    name: str
+    operators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PauseQuery:
     """Detach the query's readers: it takes nothing until it is resumed at the then current end, and counts what it
     skips."""
@@ -309,6 +317,7 @@ CommandBody = (
     | AdoptPast
     | RenameQuery
     | DropQuery
+    | UnshareQuery
     | PauseQuery
     | ResumeQuery
     | WatchProgress

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from millrace.engine import sharing
 from millrace.engine.component import Component
 from millrace.engine.events import Effects, QueryFailed
 from millrace.operators.batch import BEGINNING
@@ -74,6 +75,7 @@ def state_tuples(query: Query) -> int:
 
 def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:
     """Stop a query and forget what it held."""
+    sharing.unshare(engine, query)
     # What still lies on the arcs that it shares with others is skipped, like in a pause, and counted there.
     outside = sum(reader.waiting for reader in query.entries)
     lost = state_tuples(query) - outside

@@ -115,9 +115,10 @@ class Graph:
             moved.get(name, name): replace(link, segment=moved.get(link.segment, link.segment))
             for name, link in self.links.items()
         }
-        for row in (row for component in self.components for row in component.table.values()):
+        # The tables as they are: if something has changed, they will be derived anew.
+        for row in (row for component in self._components for row in component.table.values()):
             if row.link is not None:
-                row.link = self.links[row.operator.name]
+                row.link = self.links.get(row.operator.name)
 
     def replace(self, renewed: Iterable[tuple[Operator, Operator]]) -> None:
         """Put operators in the places of others of the same names, on the same arcs."""
@@ -129,6 +130,11 @@ class Graph:
             if old in self._component_of:
                 self._component_of[new] = self._component_of.pop(old)
         self.rewire()
+
+    def decided(self, operator: Operator) -> bool:
+        """Whether an admin has set a break point at an operator, or a strategy that its component has not."""
+        own = self.strategies.get(operator.name)
+        return operator.name in self.breaks or (own is not None and own != self.component_of(operator).strategy)
 
     def set_strategy(self, component_name: str, strategy: Strategy, operator_name: str | None) -> None:
         """Re-map the rows of a component, or one of them."""

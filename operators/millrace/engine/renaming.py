@@ -24,8 +24,7 @@ def rename_query(engine: Engine, name: str, to: str, texts: Mapping[str, str]) -
         for operator in engine.graph.all_operators()
         if operator.name.startswith(f"{name}.")
     }
-    engine.costs_move({operator.name: after for operator, after in names.items()})
-    engine.graph.rename(names)
+    engine.called(names)
     query.sink.query = to
     for other in engine.queries_by_name.values():
         if other is query or name in other.plan.reads_queries:

@@ -17,7 +17,9 @@ from millrace.operators.batch import ANY_TIME, BEGINNING
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
+from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.sink import Sink
+from millrace.operators.spec import AggregateSpec, MapSpec
 from millrace.protocol import Refuse
 
 if TYPE_CHECKING:
@@ -50,8 +52,15 @@ def unchanged(before: QueryPlan, after: QueryPlan, *, read: bool) -> dict[str, s
 
 
 def _definition(node: Node, inputs: tuple[str, ...]) -> Node:
-    edges = tuple(node.edge(at) for at in range(len(inputs)))
+    edges = tuple(_keeps(node, node.edge(at)) for at in range(len(inputs)))
     return replace(node, name="", inputs=inputs, edges=edges)
+
+
+def _keeps(node: Node, edge: EdgeSpec) -> EdgeSpec:
+    """An edge, to compare: fields that a stream has got since do not matter to what makes rows of its own."""
+    indifferent = isinstance(node.spec, MapSpec | AggregateSpec) and edge.columns is not None
+    first = edge.columns is not None and edge.columns == tuple(range(len(edge.columns)))
+    return replace(edge, columns=None) if indifferent and first else edge
 
 
 def _with_queues(plan: QueryPlan, before: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
@@ -111,12 +120,13 @@ def _check_circle(engine: Engine, plan: QueryPlan) -> None:
 
 def _readers(engine: Engine, query: Query) -> dict[Reader, Query]:
     """The readers by which other queries read this one, also those that are away."""
-    output = engine.graph.operators[query.plan.output].output
+    output = engine.named(query.plan.output).output
     return {
         reader: other
         for other in engine.queries_by_name.values()
         if other is not query
-        for reader in other.entries
+        for operator in other.operators
+        for reader in operator.inputs
         if reader.home is output
     }
 

@@ -114,12 +114,14 @@ def _restore(code: int, data: bytes) -> Any:
 
 
 def save(engine: Engine) -> bytes:
+    from millrace.engine import sharing
+
     graph = engine.graph
     return pack(
         {
             "version": VERSION,
             "now_us": engine.moment.now_us,
-            "limits": [engine.credit, engine.most_queued, graph.thin],
+            "limits": [engine.credit, engine.most_queued, graph.thin, engine.share],
             "turn": engine._turn,
             "time": engine.time.save(),
             "owing": list(engine._owing),
@@ -127,6 +129,7 @@ def save(engine: Engine) -> bytes:
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": definitions(engine),
+            "shared": {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
             "paused": [
                 [name, query.paused, query.failed]
                 for name, query in engine.queries_by_name.items()
@@ -146,13 +149,12 @@ def save(engine: Engine) -> bytes:
 
 def definitions(engine: Engine) -> list[StreamDefinition | QueryPlan]:
     """Streams and queries in the order in which they were made."""
-    first = {query.operators[0]: query.plan for query in engine.queries_by_name.values()}
     found: list[StreamDefinition | QueryPlan] = []
     for operator in engine.graph.operators.values():
         if isinstance(operator, Source):
             found.append(engine.streams_by_name[operator.stream].definition)
-        elif operator in first:
-            found.append(first[operator])
+        elif isinstance(operator, Sink):
+            found.append(engine.queries_by_name[operator.query].plan)
     return found
 
 
@@ -169,14 +171,15 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
         raise Refuse(
             f"the saved state has version {saved['version']}, this program reads version {VERSION}", code="bad_state"
         )
-    credit, most_queued, thin = saved["limits"]
-    engine = Engine(stopwatch=stopwatch, trace=trace, credit=credit, most_queued=most_queued, thin=thin)
+    credit, most_queued, thin, share = saved["limits"]
+    engine = Engine(stopwatch=stopwatch, trace=trace, credit=credit, most_queued=most_queued, thin=thin, share=share)
     engine.moment.now_us = saved["now_us"]
     for definition in saved["definitions"]:
         if isinstance(definition, StreamDefinition):
             engine.make_stream(definition)
         else:
-            engine.make_query(definition)
+            engine.make_query(definition, saved=saved["shared"][definition.name])
+    engine.fresh.clear()
     _restore_graph(engine, saved)
     engine._turn = saved["turn"]
     engine.time.restore(saved["time"])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from millrace.engine import sharing
 from millrace.engine.component import Component
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.saving import definitions
@@ -27,12 +28,16 @@ Fate = Literal["stays", "changes", "appears", "goes"]
 
 def shadow_of(engine: Engine) -> Engine:
     """The same streams, queries, strategies, break points, weights and pauses, and nothing in them."""
-    made = type(engine)(thin=engine.graph.thin, credit=engine.credit, most_queued=engine.most_queued)
+    made = type(engine)(
+        thin=engine.graph.thin, credit=engine.credit, most_queued=engine.most_queued, share=engine.share
+    )
     for definition in definitions(engine):
         if isinstance(definition, StreamDefinition):
             made.make_stream(definition)
         else:
-            made.make_query(definition)
+            made.make_query(definition, saved=sharing.saved(engine, engine.queries_by_name[definition.name]))
+    made.fresh.clear()
+    made.tried = True
     for mine, its in zip(engine.graph.operators.values(), made.graph.operators.values(), strict=True):
         its.decide_as(mine)
         if not isinstance(its, Sink):
@@ -83,6 +88,8 @@ class _Picture:
     names       of the operators, in order of their making
     rows        by operator: its row in the state table, as data
     components  by name, the operators in it
+    shared      by query, what it has in common with others
+    copies      operators that stand for shared ones, with their state
     """
 
     streams: Mapping[str, object]
@@ -92,6 +99,8 @@ class _Picture:
     components: Mapping[str, tuple[Operator, ...]]
     component_of: Mapping[Operator, str]
     decided: Mapping[str, object]
+    shared: Mapping[str, list[dict[str, object]]]
+    copies: Mapping[Operator, Operator]
 
     @staticmethod
     def of(engine: Engine) -> _Picture:
@@ -112,6 +121,8 @@ class _Picture:
             components,
             {one: name for name, members in components.items() for one in members},
             {component.name: _decided(component) for component in graph.components},
+            {name: sharing.told(engine, query) for name, query in engine.queries_by_name.items()},
+            dict(engine.copied),
         )
 
 
@@ -150,7 +161,8 @@ def _queries(engine: Engine, before: _Picture, after: _Picture) -> list[dict[str
         if was is not None and now is not None and (was[0] != now[0] or any(p["change"] != "stays" for p in parts)):
             fate = "changes"
         renamed = old if name is not None and old != name else None
-        found.append({"name": name or old, "was": renamed, "change": fate, "operators": parts})
+        shared = after.shared.get(name or "", [])
+        found.append({"name": name or old, "was": renamed, "change": fate, "operators": parts, "shared": shared})
     return found
 
 
@@ -170,11 +182,15 @@ def _operator(engine: Engine, operator: Operator, before: _Picture, after: _Pict
     fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
     if fate == "stays" and (was != now or before.rows.get(operator) != after.rows.get(operator)):
         fate = "changes"
-    held = 0 if was is None else engine.graph.operators[was].state_tuples
+    origin = operator
+    while origin in after.copies:  # it goes on with what another remembers
+        origin = after.copies[origin]
+    remembered = before.names.get(origin)
+    held = 0 if remembered is None else engine.graph.operators[remembered].state_tuples
     remembers = type(operator).state_tuples is not Operator.state_tuples
     state = None
     if remembers:
-        state = "begins empty" if was is None else "forgotten" if now is None else "kept"
+        state = "begins empty" if remembered is None else "forgotten" if now is None else "kept"
     return {
         "operator": now or was,
         "was": was if was != now else None,

@@ -127,6 +127,7 @@ class Row:
     readers   the head pointers of those successors: the row yields if one of them has something unseen
     sinks     the sinks that the operator fills
     arcs      the operator's ETS arcs: each register and the move to the operator that has it
+    leaves    whether its rule goes on although the operator has more, which then waits for another turn
     link      what `chain` has decided of the operator, if that is its strategy and anything was measured
     """
 
@@ -140,6 +141,7 @@ class Row:
     rule: Rule
     arcs: tuple[tuple[Reader, Next], ...] = ()
     link: Link | None = None
+    leaves: bool = field(init=False)
     limit: int = field(init=False)
     ahead: Next | None = field(init=False)
     again: Next = field(init=False)
@@ -147,6 +149,7 @@ class Row:
 
     def __post_init__(self) -> None:
         """The moves are made once: a rule only chooses among them."""
+        self.leaves = self.strategy.discipline is Discipline.CHAIN
         self.limit = self.strategy.limit
         self.ahead = Next(self.succs[0], execute=not isinstance(self.succs[0], Fork)) if self.succs else None
         self.again = Next(self.operator, execute=True)

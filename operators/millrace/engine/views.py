@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millrace.engine import editing
+from millrace.engine import editing, sharing
 from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
 from millrace.engine.seam import catching_up
@@ -86,6 +86,7 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "fields": plan.schema.to_data(),
         "component": engine.graph.component_of(found.operators[0]).name,
         "operators": [operator.name for operator in found.operators],
+        "shared": sharing.told(engine, found),
         "order": plan.options.order,
         "joins": {
             one.name: {"order": one.order, "alpha": one.tempo.alpha} for one in found.operators if isinstance(one, Join)

@@ -84,6 +84,11 @@ class Source(Operator):
         if clocking.timestamps == "latent":
             output.promise = ANY_TIME
 
+    def decide_as(self, other: Operator) -> None:
+        super().decide_as(other)
+        if isinstance(other, Source):
+            self.last_us = other.last_us
+
     def execute(self, limit: int) -> int:
         raise AssertionError(f"{self.name}: a source is filled by arrivals, never executed")
 

@@ -56,6 +56,7 @@ def groups() -> dict[str, typer.Typer]:
     made["query"].command("pause")(linked(query_pause))
     made["query"].command("resume")(linked(query_resume))
     made["query"].command("rename")(linked(query_rename))
+    made["query"].command("unshare")(linked(query_unshare))
     made["query"].command("order")(linked(query_order))
     made["stream"].command("drop")(linked(_drop("stream")))
     made["stream"].command("archive")(linked(stream_archive))
@@ -264,6 +265,19 @@ def query_rename(link: Link, name: Name, to: Annotated[str, typer.Argument(help=
     """Give a query another name. Its rows go on with their numbers, and whoever reads it reads on."""
     answer = link.post(f"queries/{segment(name)}/rename", {"to": to})
     _done(link, answer, f"query {name} is called {to} now")
+
+
+def query_unshare(
+    link: Link,
+    name: Name,
+    operators: Annotated[
+        list[str] | None, typer.Argument(help="By their names in its plan; all if none is named.")
+    ] = None,
+) -> None:
+    """Give a query operators of its own, where it shares them with others. No row is lost or repeated."""
+    answer = link.post(f"queries/{segment(name)}/unshare", {"operators": operators or []})
+    done = ", ".join(answer["operators"]) or "nothing that it had in common"
+    _done(link, answer, f"query {name} has for itself now: {done}")
 
 
 class JoinMode(StrEnum):

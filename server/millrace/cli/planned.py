@@ -35,6 +35,11 @@ def _changes(plan: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             continue
         was = query["was"]
         yield "query", query["name"] if was is None else f"{query['name']} (was {was})", query["change"], ""
+        for one in query["shared"]:
+            if one["with"]:
+                yield "shared", one["node"], f"is {one['operator']}", f"with {', '.join(one['with'])}"
+            else:
+                yield "not shared", one["node"], "", one["apart"]
         for one in query["operators"]:
             yield "operator", _name(one), one["change"], _state(one)
     for component in plan["components"]:

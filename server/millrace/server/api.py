@@ -121,6 +121,17 @@ class RenameRequest(BaseModel):
     to: str = Field(description="Letters, digits, '_' and '-'; no stream or query may have it.", max_length=1_000)
 
 
+class UnshareRequest(BaseModel):
+    """Which of its operators a query is to have for itself."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    operators: list[Annotated[str, Field(max_length=1_000)]] = Field(
+        default=[],
+        description="By the names of the query's plan, with all that reads them; none: all.",
+        max_length=1_000,
+    )
+
+
 class QueueRequest(BaseModel):
     """The queue of an operator's input from now on."""
 
@@ -485,6 +496,19 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
         look.tagged(response, "query", request.to)
         return answer
 
+    @app.post(
+        "/api/v1/queries/{name}/unshare",
+        responses=tagged(400, 404, 409, 412),
+        summary="Give a query operators of its own, with what the shared ones remember",
+    )
+    async def unshare(
+        name: Name, response: Response, request: UnshareRequest | None = None, if_match: IfMatch = None
+    ) -> dict[str, Any]:
+        operators = [] if request is None else request.operators
+        answer = await daemon.catalog.unshare(name, operators, look.unless_changed("query", name, if_match))
+        look.tagged(response, "query", name)
+        return answer
+
     @app.put(
         "/api/v1/queries/{name}/order",
         responses=tagged(400, 404, 409, 412),
@@ -515,7 +539,7 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
 
     @app.put(
         "/api/v1/backfills/{name}",
-        responses=refusals(404, 409),
+        responses=refusals(400, 404, 409),
         summary="Say how far the rows below its seam have been computed",
     )
     async def tell(name: Name, request: BackfillTold) -> dict[str, Any]:

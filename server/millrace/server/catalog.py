@@ -35,6 +35,7 @@ from millrace.engine.events import (
     SetQueue,
     SetStrategy,
     SetWeight,
+    UnshareQuery,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.seam import gated
@@ -49,6 +50,7 @@ from millrace.server.decisions import (
     JoinDecision,
     OperatorEdit,
     PausedQuery,
+    apart,
     decided,
     edits,
     exchanged,
@@ -427,11 +429,16 @@ class Catalog:
         query = self.known.queries.get(name)
         if query is None:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
-        text = explain(query, self.known)
+        shared = self.shared(name)
+        text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
         edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]
         if edited:
             text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in edited)])
-        return {"query": name, "text": text, "sql": query.sql}
+        return {"query": name, "text": text, "sql": query.sql, "shared": shared}
+
+    def shared(self, name: str) -> list[dict[str, Any]]:
+        """What a running query has in common with others, or could have had."""
+        return next((query["shared"] for query in self._engine.queries() if query["name"] == name), [])
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("pause", lambda: self._pause(name, reason), check)
@@ -442,6 +449,9 @@ class Catalog:
         command = PauseQuery(name) if reason is None else PauseQuery(name, reason)
         paused: dict[str, Any] = await self._runner.command(command)
         return paused
+
+    async def unshare(self, name: str, operators: Sequence[str], check: Check = _nothing) -> dict[str, Any]:
+        return await self._change("unshare", lambda: self._runner.command(UnshareQuery(name, tuple(operators))), check)
 
     async def resume(self, name: str, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)), check)
@@ -595,19 +605,23 @@ class Catalog:
 
     async def _decide(self, decisions: Decisions) -> None:
         """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
+        futures = [self._runner.command(command) for command in decisions.parting()]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
         for edit in decisions.operators:  # each is about the operators that those before it have made
             try:
                 await self._runner.command(edit.command(self._engine))
             except Refuse as refused:
                 log.warning("a decision of the catalog does not fit any more", reason=refused.text)
         futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
-        for outcome in await asyncio.gather(*futures, return_exceptions=True):
+        outcomes += await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 log.warning("a decision of the catalog does not fit any more", reason=str(outcome))
 
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
         return Decisions(
+            apart=apart(self._engine),
             # By name: the order of the graph is another one after a restart.
             components=tuple(
                 self._settled(found)
@@ -689,6 +703,12 @@ class Catalog:
             self._store.close()
 
 
+def _shared_words(found: Mapping[str, Any]) -> str:
+    if found["apart"] is not None:
+        return f"not shared: {found['node']} is {found['apart']}"
+    return f"shared: {found['node']} is {found['operator']}, with {', '.join(found['with'])}"
+
+
 def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
     """The streams that steps leave, each as the last one that says something of it has it."""
     found: dict[str, StreamDefinition] = {}
@@ -696,7 +716,7 @@ def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
         match step:
             case CreateStream(stream):
                 found[stream.name] = stream
-            case AlterStatement(name, _, stream):
+            case AlterStatement(name=name, stream=stream):
                 found[name] = stream
             case DropStatement("stream", name):
                 found.pop(name, None)

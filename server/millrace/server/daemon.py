@@ -101,7 +101,7 @@ class Daemon:
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
-            stopwatch=self.stopwatch, credit=settings.engine.credit, most_queued=settings.engine.most_queued
+            share=True, stopwatch=self.stopwatch, credit=settings.engine.credit, most_queued=settings.engine.most_queued
         )
         limits = settings.limits
         self.runner = Runner(

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict
 
-from millrace.engine import edges, editing, views
+from millrace.engine import edges, editing, sharing, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     CommandBody,
@@ -27,6 +27,7 @@ from millrace.engine.events import (
     SetQueue,
     SetStrategy,
     SetWeight,
+    UnshareQuery,
 )
 from millrace.engine.plan import QueryPlan
 from millrace.operators.join import Order as JoinOrder
@@ -92,6 +93,13 @@ class QueueDecision(Part):
     kind: QueueKind
 
 
+class ApartDecision(Part):
+    """Operators that a query has for itself although an older one has equal ones."""
+
+    query: str
+    operators: tuple[str, ...]
+
+
 class OperatorEdit(Part):
     """An operator put into, taken out of or exchanged in a query, for what its statement does not say.
 
@@ -151,11 +159,17 @@ class OperatorEdit(Part):
 class Decisions(Part):
     """Everything that was decided."""
 
+    apart: tuple[ApartDecision, ...] = ()
+
     components: tuple[ComponentDecisions, ...] = ()
     paused: tuple[PausedQuery, ...] = ()
     joins: tuple[JoinDecision, ...] = ()
     queues: tuple[QueueDecision, ...] = ()
     operators: tuple[OperatorEdit, ...] = ()
+
+    def parting(self) -> list[CommandBody]:
+        """What takes operators apart that were apart: before all else, because forks follow from it."""
+        return [UnshareQuery(found.query, found.operators) for found in self.apart]
 
     def commands(self, engine: Engine) -> list[CommandBody]:
         """What makes it so again in this engine, which has the same streams and queries, and whose operators have been
@@ -172,7 +186,11 @@ class Decisions(Part):
 
     def shell(self) -> list[str]:
         """The same for a person: commands to type."""
-        made = [edit.shell() for edit in self.operators]
+        made = [
+            f"millrace query unshare {quote(found.query)} {' '.join(map(quote, found.operators))}"
+            for found in self.apart
+        ]
+        made += [edit.shell() for edit in self.operators]
         for component in self.components:
             name = quote(component.component)
             made.append(f"millrace strategy set {name} {quote(component.strategy)}")
@@ -197,6 +215,13 @@ class Decisions(Part):
 def decided(engine: Engine) -> tuple[ComponentDecisions, ...]:
     """What holds in this engine now."""
     return tuple(ComponentDecisions.model_validate(found) for found in views.decisions(engine))
+
+
+def apart(engine: Engine) -> tuple[ApartDecision, ...]:
+    """What is not shared and would be in a server that begins with the same statements."""
+    return tuple(
+        ApartDecision(query=name, operators=tuple(operators)) for name, operators in sharing.apart(engine).items()
+    )
 
 
 def exchanged(engine: Engine, planned: Mapping[str, QueryPlan]) -> tuple[QueueDecision, ...]:

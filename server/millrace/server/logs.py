@@ -113,6 +113,13 @@ EVENTS: Final[dict[str, Told]] = {
         ("sink", "reason", "times"),
         "A key's rows, against the sink's `freshness`; the API has the keys.",
     ),
+    # -- queries that begin with their history
+    "a query goes on from its history": Told(
+        "info", ("query", "seam_us", "rows_before"), "It is live; so many rows below the seam are history's to compute."
+    ),
+    "a query cannot be given its past": Told("error", ("query", "reason"), "It is dropped again, with its sinks."),
+    "the query stays, and gives nothing": Told("warning", ("query", "reason"), "Others read it: drop them, then it."),
+    "a query is live, but not all is well": Told("error", ("query", "reason"), "It runs with all of its past."),
     # -- history
     "the history of a stream is behind: its feeds wait": Told("warning", ("stream", "rows"), "The disk is too slow."),
     "the history of a stream has caught up: its feeds go on": Told("info", ("stream",), "The end of the line above."),

@@ -31,7 +31,8 @@ BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_0
 # What an admin can change; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
     "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
-    "drop_stream", "drop_query", "drop_sink", "pause", "resume", "strategy", "break", "weight", "order", "queue",
+    "drop_stream", "drop_query", "drop_sink",
+    "pause", "resume", "unshare", "strategy", "break", "weight", "order", "queue",
     "insert_operator", "remove_operator", "replace_operator",
 )  # fmt: skip
 STATES: Final = ("running", "paused", "failed")

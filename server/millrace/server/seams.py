@@ -273,7 +273,7 @@ class Seams:
     async def _give_up(self, job: _Job, reason: str) -> None:
         """Nothing that was begun stays, unless it is live, or others read it already."""
         if job.phase == "live":
-            log.error("a query is live, but", query=job.plan.name, reason=reason)
+            log.error("a query is live, but not all is well", query=job.plan.name, reason=reason)
             return
         job.phase, job.reason = "failed", reason
         name, daemon = job.plan.name, self._daemon

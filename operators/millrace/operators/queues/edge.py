@@ -48,7 +48,7 @@ class EdgeSpec:
 
     def within(self, before: Schema, after: Schema) -> EdgeSpec:
         """The same fields, when what it is given has got more."""
-        names = [field.name for field in self.reads(before)]
+        names = [one.name for one in self.reads(before)]
         return replace(self, columns=tuple(after.names.index(name) for name in names))
 
     @property
