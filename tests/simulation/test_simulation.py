@@ -71,8 +71,8 @@ def play_many(worlds):
         play(seed, 1, kind="graphs")
 
 
-def join_many(worlds):
-    for seed in range(worlds - 1, -1, -1):
+def join_many(seeds):
+    for seed in reversed(seeds):
         simulate(joined_world_of(seed), 1)
 
 
@@ -171,7 +171,7 @@ def test_worlds_of_joins_are_worth_playing():
     kinds: Counter = Counter()
     rows: Counter = Counter()
     turned = 0
-    for seed in range(24):
+    for seed in range(60):
         world = joined_world_of(seed)
         pairings = {node.name: node.pairing for query in world.queries for node in query.nodes if node.pairing}
         for query in world.queries:
@@ -184,9 +184,10 @@ def test_worlds_of_joins_are_worth_playing():
             if query.output.name in pairings:
                 for given in expected.checkpoints:
                     rows[query.output.kind] += (given[query.name] or Counter()).total()
-        wild = Play(world, 0)
-        wild.run()
-        turned += sum(join.tempo.switches for _, join in running(wild))
+        if seed < 24:
+            wild = Play(world, 0)
+            wild.run()
+            turned += sum(join.tempo.switches for _, join in running(wild))
     wanted = {
         "join",
         "recent",
@@ -207,19 +208,19 @@ def test_worlds_of_joins_are_worth_playing():
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "broken"),
+    ("seeds", "owner", "name", "broken"),
     [
-        (Bands, "floor", lambda self, a, lows: min(lows) + 3),
-        (Join, "_lowest", lambda self, lows: max(lows)),
-        (Join, "paced", property(lambda self: False, lambda self, value: None)),
-        (Matcher, "match_row", lambda self, position, batch, time, floor, given: 0),
+        (range(8), Bands, "floor", lambda self, a, lows: min(lows) + 3),
+        (range(8), Join, "_lowest", lambda self, lows: max(lows)),
+        (range(8), Join, "paced", property(lambda self: False, lambda self, value: None)),
+        ([41], Matcher, "match_row", lambda self, position, batch, time, floor, given: 0),
     ],
     ids=["floor", "what may leave", "rows left over", "single rows"],
 )
-def test_a_broken_join_is_noticed(monkeypatch, owner, name, broken):
+def test_a_broken_join_is_noticed(monkeypatch, seeds, owner, name, broken):
     monkeypatch.setattr(owner, name, broken, raising=False)
     with pytest.raises(AssertionError):
-        join_many(8)
+        join_many(seeds)
 
 
 def test_worlds_of_clocks_are_worth_playing():

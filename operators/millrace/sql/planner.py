@@ -198,13 +198,6 @@ def _add_column(
 ) -> AlterStatement:
     sql, name = statement.text, body.name.text
     before = _altered(statement, body.name, catalog)
-    if before.history:
-        raise SqlError(
-            sql,
-            body.field.span.start,
-            f"the history of {name} has the columns that it has now, in one form for all its files: turn it off first, "
-            f"ALTER STREAM {name} SET (history = false)",
-        )
     added = _new_field(statement, body, before)
     after = replace(before.with_fields([added]), sql=with_column(before.sql, _slice(sql, body.field)))
     queries, stuck = widening(before, after, added.name, catalog, library)
