@@ -52,6 +52,20 @@ def test_columns_that_are_missing_or_of_another_type(tmp_path):
     assert "expected __seq beside __late" in refusal(write(tmp_path / "e.parquet", __late=[False] * 3))
 
 
+def test_a_column_that_a_stream_got_while_it_was_archived(tmp_path):
+    place = tmp_path / "s"
+    write(place / "a.parquet", v=None, __seq=[0, 1, 2])
+    assert find_input(flow_of_text(SQL), "s", str(place)).widened is False
+    write(place / "b.parquet", __seq=[3, 4, 5])
+    found = find_input(flow_of_text(SQL), "s", str(place))
+    assert found.widened
+    assert "v" in found.columns
+    write(place / "c.parquet", v=["x", "y", "z"], __seq=[6, 7, 8])
+    assert "its columns differ" in refusal(place)
+    strict = "CREATE STREAM s (ts TIMESTAMP, k BIGINT, v DOUBLE NOT NULL) WITH (time = 'ts'); SELECT k FROM s"
+    assert "got no v" in refusal(place / "a.parquet", strict)
+
+
 def test_wider_types_and_more_columns_are_taken(tmp_path):
     path = write(tmp_path / "a.parquet", k=pa.array([1, 2, 3], pa.int16()), v=pa.array([1, 2, 3]), more=["x", "y", "z"])
     found = find_input(flow_of_text(SQL), "s", str(path))

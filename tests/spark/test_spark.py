@@ -203,6 +203,24 @@ def test_an_archive_says_itself_who_was_late(spark, tmp_path):
     assert [tuple(row.values()) for row in rows_of(tmp_path / "b")] == [(3, 10, "main", 20), (6, 40, "main", 5)]
 
 
+def test_a_column_that_a_stream_got_while_it_was_archived(spark, tmp_path):
+    history = tmp_path / "history"
+    write_archive(history / "s", [(10, 1, False), (20, 2, False)])
+    older = pq.read_table(history / "s" / "date=1970-01-01" / "0-5.parquet")
+    newer = older.append_column("w", pa.array([7, None])).set_column(0, "ts", pa.array([30, 40], older["ts"].type))
+    newer = newer.set_column(newer.column_names.index("__seq"), "__seq", pa.array([2, 3]))
+    pq.write_table(newer, history / "s" / "date=1970-01-01" / "6-7.parquet")
+    sql = "CREATE STREAM s (ts TIMESTAMP, v BIGINT, w BIGINT) WITH (time = 'ts'); SELECT v, w FROM s"
+    flags = ("start", "--sql", text(tmp_path, sql), "--history", str(history))
+    for name, span, wanted in (
+        ("all", (), [(1, None), (2, None), (1, 7), (2, None)]),
+        ("old", ("--to", "25"), [(1, None), (2, None)]),
+    ):
+        done = cli(*flags, *span, "--out", str(tmp_path / name))
+        assert done.exit_code == 0, done.output
+        assert [tuple(row.values()) for row in rows_of(tmp_path / name)] == wanted
+
+
 def write_archive(folder: Path, rows) -> None:
     """An archive as the server writes it: (ts, v, late) in order of arrival."""
     place = folder / "date=1970-01-01"

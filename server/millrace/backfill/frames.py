@@ -45,7 +45,8 @@ def read_input(session: SparkSession, one: Input, stream: StreamDefinition, low_
     paths = list(one.within(low_us, high_us)) or [part.path for part in one.parts[:1]]
     if one.format == "parquet":
         # Each file by its name: the folders' dates are no columns of the stream.
-        return _whole_seconds(session.read.option("recursiveFileLookup", "true").parquet(*paths), one)
+        reader = session.read.option("recursiveFileLookup", "true").option("mergeSchema", one.widened)
+        return _whole_seconds(reader.parquet(*paths), one)
     return _text(session, one, stream, paths)
 
 
@@ -186,6 +187,8 @@ def _late_fact(frame: DataFrame, stream: StreamDefinition, origin: StreamDefinit
 def _value(frame: DataFrame, name: str, type_: Type) -> Column:
     from pyspark.sql import functions as f
 
+    if name not in frame.columns:
+        return f.lit(None).cast(_SPARK_TYPES[type_])  # the stream got it later
     if type_ is Type.TIMESTAMP:
         return _micros(frame, name)
     return f.col(f"`{name}`").cast(_SPARK_TYPES[type_])

@@ -55,6 +55,7 @@ class Input:
     columns   the Arrow types of its columns, where they are known before Spark reads it
     reach_us  how far an archive is whole: every row on time below this is in it
     gaps      at how many places rows may be missing from it all the same
+    widened   whether a stream got columns while it was archived: they are null in the older files
     """
 
     stream: str
@@ -64,6 +65,7 @@ class Input:
     columns: Mapping[str, Any] = field(default_factory=dict)
     reach_us: int | None = None
     gaps: int = 0
+    widened: bool = False
 
     @property
     def flagged(self) -> bool:
@@ -156,6 +158,7 @@ def _look_into_parquet(stream: str, path: str, files: Sequence[Path], flow: Flow
     definition = flow.catalog.stream(stream)
     time = definition.time or IMPLICIT_TIME
     columns: dict[str, Any] = {}
+    widened = False
     parts = []
     for file in files:
         try:
@@ -165,11 +168,15 @@ def _look_into_parquet(stream: str, path: str, files: Sequence[Path], flow: Flow
             raise Refuse(f"{file}: expected a Parquet file, got something else ({reason})", code="bad_file") from None
         own = {one.name: one.type for one in head.schema_arrow}
         if columns and own != columns:
-            raise Refuse(f"{file}: its columns differ from those of {files[0]}: {_unlike(columns, own)}", code="schema")
-        columns = own
+            archived = SEQ in own and SEQ in columns
+            if not archived or any(columns.get(name, kind) != kind for name, kind in own.items()):
+                told = _unlike(columns, own)
+                raise Refuse(f"{file}: its columns differ from those of {files[0]}: {told}", code="schema")
+            widened = True
+        columns |= own
         parts.append(_part(file, _spans(head, time, file)))
         head.close()
-    return Input(stream, path, "parquet", tuple(parts), columns, *_reach(Path(path)))
+    return Input(stream, path, "parquet", tuple(parts), columns, *_reach(Path(path)), widened)
 
 
 def _part(file: Path, spans: tuple[tuple[int, int, int], ...] | None = None) -> Part:
@@ -275,11 +282,15 @@ _LOOKED_INTO: Final[Mapping[str, Callable[[str, str, Sequence[Path], Flow], Inpu
 
 
 def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: str) -> None:
-    """Refuse columns that are missing or of another type. Columns that the stream does not have are passed over."""
+    """Refuse columns that are missing or of another type.
+
+    Columns that the stream does not have are passed over, and one that it got later may be missing from its archive.
+    """
     wanted = {one.name: one.type for one in stream.schema}
     if stream.time is None:
         wanted[IMPLICIT_TIME] = Type.TIMESTAMP
-    missing = [name for name in wanted if name not in columns]
+    later = {one.name for one in stream.schema if one.nullable} if SEQ in columns else set()
+    missing = [name for name in wanted if name not in columns and name not in later]
     if missing:
         raise Refuse(
             f"{where}: expected the columns of stream {stream.name} ({', '.join(wanted)}), got no {', '.join(missing)}"
@@ -287,7 +298,7 @@ def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: s
             code="schema",
         )
     for name, type_ in wanted.items():
-        if not ACCEPTED[type_](columns[name]):
+        if name in columns and not ACCEPTED[type_](columns[name]):
             raise Refuse(f"{where}: column {name}: expected {type_}, got {columns[name]}", code="schema")
     flags = [name for name in FLAGS if name in columns]
     if LATE in flags and SEQ not in flags:
