@@ -146,7 +146,11 @@ def test_queries_that_exist_go_on_as_if_nothing_had_happened(queries, doings, wh
             altered.give(kind, [(*row, 0.5) for row in rows] if given_x else rows, budget=1)
     for one in (plain, altered):
         one.drain()
-    assert altered.rows == plain.rows
+    for name, query in plain.engine.queries_by_name.items():
+        # Which of two inputs is taken from first is the scheduler's affair where rows come in order of arrival.
+        several = any(len(operator.inputs) > 1 for operator in query.operators)
+        one, other = (server.rows.get(name, []) for server in (plain, altered))
+        assert (sorted(one, key=repr) == sorted(other, key=repr)) if several else one == other
     assert altered.engine.gauge.tuples == plain.engine.gauge.tuples
 
 
