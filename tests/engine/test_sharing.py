@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine import sharing
@@ -340,6 +340,26 @@ class Play:
 
 
 @settings(max_examples=300, deadline=None)
+@example(
+    [
+        ("give", [(0, 0)]),
+        ("add", ("b", "counted")),
+        ("give", [(3, 0)]),
+        ("add", ("a", "select")),
+        ("lay", [(0, 0)]),
+        ("over", ("a", "a")),
+    ]
+)
+@example(
+    [
+        ("add", ("a", "counted")),
+        ("give", [(0, 0)]),
+        ("give", [(0, 0)]),
+        ("add", ("b", "counted")),
+        ("lay", [(-3, 0)]),
+        ("replace", ("b", "deeper")),
+    ]
+)
 @given(DOINGS)
 def test_every_query_gives_what_it_gives_alone(doings):
     shared, alone = Play(True), Play(False)

@@ -653,7 +653,7 @@ class Engine:
                         if name in shared:
                             entries.append(inputs[-1])
                     else:
-                        inputs.append(self._enter(self.named(name), node, position))
+                        inputs.append(self._enter(name, node, position))
                         entries.append(inputs[-1])
                         since[name] = self.beginning(self.named(name))
                     attached.append(inputs[-1])
@@ -730,9 +730,15 @@ class Engine:
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
-    def _enter(self, producer: Operator, node: Node, position: int) -> Reader:
-        """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far."""
-        since_us = producer.newest + 1 if isinstance(producer, Source) and producer.newest > BEGINNING else None
+    def _enter(self, name: str, node: Node, position: int) -> Reader:
+        """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far, on a
+        query what that one gives: of operators shared with an older one nothing from before its own beginning."""
+        producer = self.named(name)
+        if isinstance(producer, Source):
+            since_us = producer.newest + 1 if producer.newest > BEGINNING else None
+        else:
+            below = [query for query in self.queries_by_name.values() if query.plan.output == name]
+            since_us = below[0].sink.inputs[0].since_us if below else None
         if isinstance(node.spec, GateSpec):
             since_us = None  # its past says what came before
         return edges.attach(self, node, position, producer.output, since_us)

@@ -121,9 +121,12 @@ def _why_apart(engine: Engine, query: Query, plan: QueryPlan, operator: Operator
         return f"query {query.plan.name} stands still"
     if engine.graph.decided(operator):
         return "it has a strategy or a break point of its own"
-    if _nothing_went_by(engine, operator) or _remembers_nothing(engine, operator):
+    if _nothing_went_by(engine, operator) or (not plan.reads_queries and _remembers_nothing(engine, operator)):
         return None
-    return "tuples have gone by that the newcomer must not see, and it remembers them, or they wait without a time"
+    return (
+        "tuples have gone by that the newcomer must not see, and it remembers them, or they wait without a time or "
+        "behind another query"
+    )
 
 
 def _nothing_went_by(engine: Engine, operator: Operator) -> bool:
@@ -230,9 +233,11 @@ def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None) ->
         return
     others = {operator: [one for one in engine.owners(operator) if one is not query] for operator in places}
     twins = {operator: _twin(engine, node, operator) for operator, node in places.items()}
-    for operator, node in places.items():
+    for operator, node in reversed(places.items()):
         readers = _readers(engine, query, node.name, twins)
+        _begin(twins[operator], readers)
         twins[operator].output.succeed(operator.output, readers)
+        _begin(operator, operator.output.readers)
     _rename(engine, places, others, twins)
     query.operators = [twins.get(operator, operator) for operator in query.operators]
     engine.queries_changed()
@@ -253,6 +258,15 @@ def _twin(engine: Engine, node: Node, operator: Operator) -> Operator:
     made.output.stand_as(operator.output)
     made.output.floor = operator.output.floor
     return made
+
+
+def _begin(operator: Operator, readers: Sequence[Reader]) -> None:
+    """What all its readers refuse as older than their beginning, it need not take: who reads it later gets no more."""
+    times = [reader.since_us for reader in readers]
+    known = [time for time in times if time is not None]
+    if known and len(known) == len(times):
+        for reader in operator.inputs:
+            reader.since_us = max(min(known), min(known) if reader.since_us is None else reader.since_us)
 
 
 def _readers(engine: Engine, query: Query, name: str, twins: Mapping[Operator, Operator]) -> list[Reader]:
