@@ -20,7 +20,9 @@ class Prone(Operator):
     """An operator that can be blocked until its inputs promise enough.
 
     arcs         where its promises go, past the operators that do not need them
-    idle_since   per input, since when it has held the operator back; `idle_us` is how long it had before that
+    idle_since   per input, since when it has held back what the operator would do next
+    idle_us      per input, how long it had held the operator back before that
+    awaited      the need at the last look: another one means that it has acted in between
     """
 
     waits: ClassVar[bool] = True
@@ -31,6 +33,7 @@ class Prone(Operator):
         self.arcs: tuple[Arc, ...] = ()
         self.idle_since: list[int | None] = [None] * len(self.inputs)
         self.idle_us = [0] * len(self.inputs)
+        self.awaited: int | None = None
 
     @abstractmethod
     def need(self) -> int | None:
@@ -111,17 +114,20 @@ class Prone(Operator):
         holding = self.idle()
         if not holding and self.idle_since.count(None) == len(self.idle_since):
             return
+        need = self.need() if holding else None
         for position, since in enumerate(self.idle_since):
-            if since is not None:
+            if since is not None and (position not in holding or need != self.awaited):
                 self.idle_us[position] += now_us - since
-            self.idle_since[position] = now_us if position in holding else None
+                since = None
+            self.idle_since[position] = (now_us if since is None else since) if position in holding else None
+        self.awaited = need
 
     def step_clock(self, by_us: int) -> None:
         """The clock has jumped by so much, and that was no waiting."""
         self.idle_since = [None if since is None else since + by_us for since in self.idle_since]
 
     def save(self) -> Any:
-        return [self.idle_since, self.idle_us]
+        return [self.idle_since, self.idle_us, self.awaited]
 
     def restore(self, data: Any) -> None:
-        self.idle_since, self.idle_us = data
+        self.idle_since, self.idle_us, self.awaited = data

@@ -7,6 +7,7 @@ when one of these commands runs.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -122,7 +123,7 @@ def start(
     wanted, catalog = _wanted(link, asked)
     if then_live:
         wanted = _up_to_the_seam(link, asked, wanted, catalog)
-    with _bar() as advanced:
+    with _interruptible(), _bar() as advanced:
         manifest = run(wanted, show.tell, advanced)
     _tell_failed(manifest["failed_rows"])
     if then_live:
@@ -131,6 +132,19 @@ def start(
         show.as_json(manifest)
     else:
         show.out(f"{out}: {_count(manifest['rows'], 'row')} in {_count(len(manifest['files']), 'file')}")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C is one line: what Spark's bridge to Java logs of it is left out."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    except KeyboardInterrupt:
+        show.tell("interrupted: start it again with the same flags to go on")
+        raise typer.Exit(130) from None
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def status(

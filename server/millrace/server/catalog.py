@@ -391,7 +391,7 @@ class Catalog:
                 "name": name,
                 "query": made.definition.query,
                 "type": made.definition.type,
-                "path": made.definition.path,
+                "path": made.definition.path and str(Path(made.definition.path).absolute()),
                 "format": made.definition.format,
                 "state": "running" if made.consumer.failed is None else "failed",
                 "reason": made.consumer.failed,

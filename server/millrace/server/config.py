@@ -364,8 +364,8 @@ def _suggest(name: str, known: Any) -> str:
 def history_folder(server: ServerSection) -> Path | None:
     """Where the history of streams lies, if it has a place."""
     if server.history_dir is not None:
-        return server.history_dir
-    return None if server.data_dir is None else server.data_dir / "history"
+        return server.history_dir.absolute()
+    return None if server.data_dir is None else server.data_dir.absolute() / "history"
 
 
 # -- what one field cannot tell alone ----------------------------------------------------------------------------------

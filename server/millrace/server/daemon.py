@@ -271,7 +271,9 @@ class Daemon:
             "now_us": self.runner.now_us(),
             "steps": self.runner.steps,
             "connections": len(self.hall.connections),
-            "data_dir": None if self.settings.server.data_dir is None else str(self.settings.server.data_dir),
+            "data_dir": None
+            if self.settings.server.data_dir is None
+            else str(self.settings.server.data_dir.absolute()),
             "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
             "problems": self.archive.problems(),
             "kernels": kernels(),

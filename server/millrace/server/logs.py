@@ -159,6 +159,11 @@ EVENTS: Final[dict[str, Told]] = {
 }
 
 
+def without_data(text: str) -> str:
+    """What was wrong, without what a client sent: that is data, and goes back to the client alone."""
+    return text.partition(", got ")[0]
+
+
 class Sparing:
     """Says an event at once, and then now and then, with how much of it there was since.
 
