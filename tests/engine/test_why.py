@@ -68,6 +68,17 @@ def test_a_silent_client_that_cannot_be_asked() -> None:
     }
 
 
+def test_a_wait_began_when_its_first_tuple_came_and_anew_after_it_acted() -> None:
+    bench = waiting_for(external("b"), give_tv("b", NOON, feed="client-7"))
+    for seconds in (2, 3, 4):
+        bench.run(give_tv("a", NOON + seconds * SECOND), at=NOON + seconds * SECOND)
+    assert (why(bench)["since"], why(bench)["held"]) == (NOON + SECOND, 4)
+    bench.run(give_tv("b", NOON + 2 * SECOND, feed="client-7"), at=NOON + 9 * SECOND)
+    assert (why(bench)["since"], why(bench)["held"]) == (NOON + 9 * SECOND, 2)
+    (union,) = [one for one in bench.engine.operators() if one["name"] == "u.U"]
+    assert union["inputs"][1]["idle_wait_us"] == 8 * SECOND
+
+
 def test_no_client_feeds_the_stream() -> None:
     found = why(waiting_for(external("b"), feed=False))
     assert (found["reason"], found["feed"], found["try"]) == ("no_feed", None, "millrace feed b FILE")

@@ -131,6 +131,18 @@ def test_a_line_that_is_told_later_names_who_spoke_then():
 
 
 @served(LATE)
+async def test_what_a_client_sent_is_not_in_the_log(daemon):
+    with capture_logs() as logs:
+        async with lines(daemon) as nc:
+            nc.say('{"stream": "s", "tuple": {"ts": 1, "k": "ada@example.org"}}')
+            told = await nc.hear()
+    assert "ada@example.org" in str(told)
+    (refused,) = [line for line in logs if line["event"] == "a client was refused"]
+    assert "field k: expected bigint" in refused["reason"]
+    assert "ada" not in str(logs)
+
+
+@served(LATE)
 async def test_who_did_what_is_told(daemon):
     with capture_logs(processors=[add_context]) as logs:
         await ask(daemon, "POST", "/api/v1/sql", {"sql": "CREATE QUERY q AS SELECT k FROM s"})
