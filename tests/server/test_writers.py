@@ -164,3 +164,20 @@ async def test_a_sink_of_the_same_text_keeps_a_query_from_other_columns(daemon, 
     assert daemon.catalog.sinks() == []
     await daemon.catalog.execute(f"{sink}; DROP SINK one; {other}")
     assert daemon.catalog.sinks() == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("CREATE SINK two FROM q WITH (type = 'file', path = '{0}/a.jsonl')", "is written by sink one already"),
+        ("CREATE SINK two FROM q WITH (type = 'file', path = '{0}/no/a.jsonl')", "no such file or directory"),
+        ("CREATE OR REPLACE QUERY q AS SELECT k, w FROM s", "would have other columns than one writes"),
+    ],
+)
+@served("CREATE STREAM s (k BIGINT, w BIGINT); CREATE QUERY q AS SELECT k FROM s;")
+async def test_a_plan_refuses_what_cannot_be_done_and_nothing_is_left_of_it(daemon, tmp_path, sql, words):
+    wanted = f"CREATE SINK one FROM q WITH (type = 'file', path = '{tmp_path}/a.jsonl'); {sql.format(tmp_path)}"
+    for carry_out in (daemon.catalog.plan, daemon.catalog.execute):
+        with pytest.raises(Refuse, match=words):
+            await carry_out(wanted)
+    assert list(tmp_path.iterdir()) == []

@@ -42,7 +42,7 @@ from millrace.engine.seam import gated
 from millrace.operators.batch import BEGINNING
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
-from millrace.protocol import MillraceError, Refuse
+from millrace.protocol import MillraceError, Refuse, Schema
 from millrace.server.archive import Archive
 from millrace.server.decisions import (
     ComponentDecisions,
@@ -170,6 +170,8 @@ class Catalog:
             steps, _ = self._plan(sql)
             for stream in _settled_streams(steps):
                 self._archive.check(stream)
+            self._refuse_renaming_in_trial(steps)
+            self._new_files(steps)
             return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
 
     async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
@@ -234,27 +236,36 @@ class Catalog:
     def _all_commands(self, steps: list[Planned]) -> tuple[CommandBody, ...]:
         return tuple(command for step in steps for command in self._commands(step))
 
-    def _open_writers(self, steps: list[Planned]) -> dict[str, Writer]:
-        """The writers of new sinks; a refusal closes those that were open already."""
+    def _new_files(self, steps: Sequence[Planned]) -> list[tuple[SinkDefinition, Schema]]:
+        """The new sinks and what they write; a refusal says which file cannot be, or would not fit any more."""
         queries = dict(self.known.queries)
         sinks = {name: made.definition for name, made in self._sinks.items()}
+        found: list[tuple[SinkDefinition, Schema]] = []
+        for step in steps:
+            match step:
+                case CreateQuery(query):
+                    if query.name in queries:
+                        _check_sinks_fit(queries[query.name], query, sinks)
+                    queries[query.name] = query
+                case RenameStatement(name, _, renamed, moved):
+                    queries = {known: plan for known, plan in queries.items() if known != name} | dict(renamed)
+                    sinks |= moved
+                case CreateSink(sink):
+                    _check_file_is_free(sink, sinks)
+                    found.append((sink, queries[sink.query].schema))
+                    sinks[sink.name] = sink
+                case DropStatement("sink", name):
+                    sinks.pop(name, None)
+                case _:
+                    pass
+        return found
+
+    def _open_writers(self, steps: Sequence[Planned]) -> dict[str, Writer]:
+        """The writers of new sinks; a refusal closes those that were open already."""
         writers: dict[str, Writer] = {}
         try:
-            for step in steps:
-                match step:
-                    case CreateQuery(query):
-                        if query.name in queries:
-                            _check_sinks_fit(queries[query.name], query, sinks)
-                        queries[query.name] = query
-                    case RenameStatement(name, _, renamed, moved):
-                        queries = {known: plan for known, plan in queries.items() if known != name} | dict(renamed)
-                        sinks |= moved
-                    case CreateSink(sink):
-                        _check_file_is_free(sink, sinks)
-                        writers[sink.name] = _writer(sink, queries[sink.query].schema)
-                        sinks[sink.name] = sink
-                    case DropStatement("sink", name):
-                        sinks.pop(name, None)
+            for sink, schema in self._new_files(steps):
+                writers[sink.name] = _writer(sink, schema)
         except Refuse:
             for writer in writers.values():
                 writer.close()
@@ -803,6 +814,8 @@ def _check_file_is_free(sink: SinkDefinition, sinks: Mapping[str, SinkDefinition
             continue
         if Path(sink.path).resolve() == Path(other.path).resolve():
             raise Refuse(f"sink {sink.name}: {sink.path} is written by sink {other.name} already", code="in_use")
+    if sink.path is not None and not Path(sink.path).parent.is_dir():
+        raise Refuse(f"cannot write {sink.path}: no such file or directory: {Path(sink.path).parent}")
 
 
 def _check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, SinkDefinition]) -> None:
