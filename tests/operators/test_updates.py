@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
@@ -255,6 +255,7 @@ CALLS: dict[AggregateCall, Callable[[Sequence[Any]], Any]] = {
 
 
 @SETTINGS
+@example(517, True, "latest", True)  # a row that could not be computed goes, and was never there for its readers
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from(["latest", "every"]), st.booleans())
 def test_aggregates_are_those_of_the_current_rows(seed: int, gone: bool, emit: Any, ordered: bool) -> None:
     draw = random.Random(seed)
@@ -279,7 +280,6 @@ def test_aggregates_are_those_of_the_current_rows(seed: int, gone: bool, emit: A
                 row = compute()
             except (windows.Failed, OverflowError):
                 # It is counted as failed, and what was said of the group before stands.
-                run.state.pop(key, None)
                 continue
             if emit == "every" or key in run.state:
                 assert equal_rows(run.state[key], row), (key, run.state[key], row)

@@ -265,6 +265,7 @@ class CurrentTotals(State):
         there = self._members.sizes[changed] > 0
         told = there | self._shown[changed]
         changed, there = changed[told], there[told]
+        before = self._shown[changed]
         self._shown[changed] = there
         if not len(changed):
             return None
@@ -283,10 +284,12 @@ class CurrentTotals(State):
         )
         if faults is None or not faults.any():
             return batch
-        return self._without_failed(batch, there, faults)
-
-    def _without_failed(self, batch: Batch, there: Bools, faults: Faults) -> Batch:
+        # A row that cannot be computed is not given: what was shown of its group before, if anything, stands.
         failed = faults != 0
+        self._shown[live[failed]] = before[there][failed]
+        return self._without_failed(batch, there, faults, failed)
+
+    def _without_failed(self, batch: Batch, there: Bools, faults: Faults, failed: Bools) -> Batch:
         self._operator.failed(int(failed.sum()), REASONS[Fault(int(faults[failed][0]))])
         kept = np.ones(len(batch), np.bool_)
         kept[np.flatnonzero(there)[failed]] = False
