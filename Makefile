@@ -3,6 +3,7 @@
 #   make demo [SECONDS=10]   start a server, feed it, watch results; until Ctrl-C, or for so many seconds
 #   make test                the test suite                make test-pure   the same without compiled kernels
 #   make check               lint, types and tests: what CI runs
+#   make fuzz [TIMES=20]     the tests that draw random examples, each time with new ones
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI
 #   make check-deploy        everything below deploy/ with the real tools: Prometheus, systemd, buildah, ... (as root, Debian)
 #   make check-spark         backfills on a cluster of processes, killed programs, every conformance case: many minutes
@@ -24,7 +25,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo docs test test-pure check check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean kernels
+.PHONY: help setup demo docs test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean kernels
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -68,6 +69,12 @@ test-pure: $(VENV)/.installed
 	MILLRACE_NO_KERNELS=1 PYTHONPATH="$$copy/server:$$copy/operators:$$copy/protocol" "$$python" -m pytest -p no:cacheprovider
 
 check: lint types test
+
+fuzz: setup
+	@files=$$(grep -rl --include='test_*.py' '^@given' tests); \
+	for ((time = 1; time <= $(or $(TIMES),20); time++)); do \
+	  echo "fuzz: time $$time of $(or $(TIMES),20)"; MILLRACE_FUZZ=1 $(BIN)/python -m pytest -q -m hypothesis $$files; \
+	done
 
 check-api: setup
 	@MILLRACE_API_QUESTIONS=$(or $(QUESTIONS),500) $(BIN)/python -m pytest tests/server/test_openapi.py
