@@ -72,7 +72,9 @@ TEMPLATES: Final = (
     "WITH (emit = 'every') AS SELECT k, sum(n) AS n FROM counts GROUP BY k",
     "AS SELECT e.k, m.w FROM events e FOLLOWED BY marks m CHRONICLE ON e.k = m.k WITHIN '{n} ms'",
 )
-STRATEGIES: Final = ("dfs", "bfs", "rr", "dfs(500)", "bfs(1000)", "rr(700)")
+# What depends on the operator that is drawn: an order of joins, a queue of an update edge, one put in or taken out.
+MAY_BE_REFUSED: Final = ("order", "queue", "insert", "remove")
+STRATEGIES: Final = ("dfs", "bfs", "rr", "dfs(500)", "bfs(1000)", "rr(700)", "chain", "chain(600)")
 
 
 # -- what feeds and reads, in a process of its own ---------------------------------------------------------------------
@@ -173,13 +175,13 @@ class Admin:
             self._weight,
         ]
         if self._queries:
-            makers += [self._drop, self._replace, self._pause, self._order, self._queue]
+            makers += [self._drop, self._replace, self._rename, self._pause, self._order, self._queue, self._edit]
         if len(self._queries) > 20:
             makers += [self._drop] * 5
         began = time.perf_counter()
         kind, answer = self._draw.choice(makers)()
         self.slowest_ms = max(self.slowest_ms, (time.perf_counter() - began) * 1e3)
-        if answer.status_code >= 500 or (answer.status_code >= 400 and kind != "order" and kind != "queue"):
+        if answer.status_code >= 500 or (answer.status_code >= 400 and kind not in MAY_BE_REFUSED):
             raise AssertionError(f"{kind}: {answer.status_code} {answer.text}")
         (self.done if answer.is_success else self.refused)[kind] += 1
 
@@ -194,11 +196,15 @@ class Admin:
         self.refused[f"invalid {kind}"] += 1
 
     def everything(self) -> object:
-        """The catalog, what exists, and the rows of all state tables."""
+        """The catalog, what exists, and the rows of all state tables without breaks, which `chain` sets by itself."""
         components = self._http.get("/components").json()
-        tables = [self._http.get(f"/components/{found['name']}/table").json() for found in components]
+        rows = [
+            (row["state"], row["transition"])
+            for found in components
+            for row in self._http.get(f"/components/{found['name']}/table").json()["rows"]
+        ]
         queries = [(found["name"], found["state"]) for found in self._http.get("/queries").json()]
-        return self._http.get("/catalog").json(), [found["strategy"] for found in components], tables, queries
+        return self._http.get("/catalog").json(), [found["strategy"] for found in components], rows, queries
 
     def _sql(self, text: str) -> httpx.Response:
         return self._http.post("/sql", json={"sql": text})
@@ -226,6 +232,23 @@ class Admin:
         name, text = self._some(), self._text()
         self._queries[name] = text
         return "replace", self._sql(f"CREATE OR REPLACE QUERY {name} {text}")
+
+    def _rename(self) -> tuple[str, httpx.Response]:
+        self._made += 1
+        name, to = self._some(), f"q{self._made}"
+        self._queries[to] = self._queries.pop(name)
+        if name in self._paused:
+            self._paused ^= {name, to}
+        return "rename", self._http.post(f"/queries/{name}/rename", json={"to": to})
+
+    def _edit(self) -> tuple[str, httpx.Response]:
+        own = [operator["name"] for operator in self._operators() if set(operator["queries"]) <= set(self._queries)]
+        if not own:
+            return self._create()
+        if self._draw.random() < 0.3:
+            return "remove", self._http.delete(f"/operators/{self._draw.choice(own)}")
+        wish = self._draw.choice([{"sample": 0.5, "seed": 7}, {"where": "k > 3"}])
+        return "insert", self._http.post(f"/operators/{self._draw.choice(own)}/insert", json=wish)
 
     def _pause(self) -> tuple[str, httpx.Response]:
         name = self._some()
