@@ -191,20 +191,22 @@ class Admin:
         kind, answer = self._draw.choice(self._wrong)()
         if not 400 <= answer.status_code < 500:
             raise AssertionError(f"invalid {kind}: {answer.status_code} {answer.text}")
-        if (now := self.everything()) != before:
-            raise AssertionError(f"invalid {kind} changed something:\n{before}\n{now}")
+        for was, is_now in zip(before, self.everything(), strict=True):
+            if was != is_now:
+                raise AssertionError(f"invalid {kind} changed something:\n{was}\n{is_now}")
         self.refused[f"invalid {kind}"] += 1
 
-    def everything(self) -> object:
-        """The catalog, what exists, and the rows of all state tables without breaks, which `chain` sets by itself."""
-        components = self._http.get("/components").json()
-        rows = [
-            (row["state"], row["transition"])
-            for found in components
-            for row in self._http.get(f"/components/{found['name']}/table").json()["rows"]
-        ]
+    def everything(self) -> tuple[object, ...]:
+        """The catalog, the components with the rows of their state tables, and what the queries do."""
+        components = [(found["strategy"], self._rows(found)) for found in self._http.get("/components").json()]
         queries = [(found["name"], found["state"]) for found in self._http.get("/queries").json()]
-        return self._http.get("/catalog").json(), [found["strategy"] for found in components], rows, queries
+        return self._http.get("/catalog").json(), components, queries
+
+    def _rows(self, component: dict[str, Any]) -> list[Any]:
+        """`chain` breaks paths by itself, as costs drift: there only who stands in the table is an admin's."""
+        rows: list[dict[str, Any]] = self._http.get(f"/components/{component['name']}/table").json()["rows"]
+        adapts = any(row["transition"].startswith("CHAIN") for row in rows)
+        return [row["state"] for row in rows] if adapts else rows
 
     def _sql(self, text: str) -> httpx.Response:
         return self._http.post("/sql", json={"sql": text})
