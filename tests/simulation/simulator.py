@@ -65,7 +65,7 @@ from millrace.protocol import Type
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
 from tests.simulation import joined
-from tests.simulation.auditors import Books, Broken, faithful, grammar, quiet
+from tests.simulation.auditors import Books, Broken, faithful, foreseen, grammar, made, quiet
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
 STRATEGIES = (
@@ -213,7 +213,11 @@ class Play:
 
     def _command(self, body: CommandBody, work: int | None = None) -> None:
         self._commands += 1
+        looked_at = work == 0 and not self._commands % 4
+        promised = foreseen(self.engine, body) if looked_at else None
         self._step([Command(self._commands, body)], work=work)
+        if looked_at and promised != made(self.engine):
+            raise Broken(f"{body} makes something else of the engine than of its shadow")
 
     def command(self, body: CommandBody) -> None:
         self._command(body)
