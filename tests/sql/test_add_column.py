@@ -294,5 +294,5 @@ def test_a_query_that_is_not_there_leaves_the_stream_as_it_is():
     server = Server(named(["SELECT * FROM s"]))
     before = server.engine.save()
     with pytest.raises(Refuse, match="no query nope"):
-        server.engine.obey(AlterStream("s", {}, fields=(Field("x", Type.DOUBLE),), texts=(("nope", "SELECT"),)))
+        server.engine.obey(AlterStream("s", (), fields=(Field("x", Type.DOUBLE),), texts=(("nope", "SELECT"),)))
     assert server.engine.save() == before
