@@ -110,7 +110,7 @@ def test_a_row_without_a_match_asks_the_other_side_for_the_end_of_its_window(ord
 
 @pytest.mark.parametrize("order", ["arrival", "sync", "filter"])
 def test_a_full_join_asks_each_side_for_the_end_of_the_other_s_windows(order: Any) -> None:
-    """A row of a at 100 may match until b is past 120, one of b at 300 until a is past 310; nobody is asked for more."""
+    """A row of a at 100 may match until b is past 120, one of b at 300 until a is past 310; nobody is asked more."""
     bench = two()
     columns = (("a", 0, TIME), ("b", 1, TIME))
     bench.query(joined(pairs(Band(0, 1, -10, 20), order=order, columns=columns, outer=(0, 1))))

@@ -1,7 +1,7 @@
 """Rows of one input of a join that may still turn out to match nothing, and are then given alone.
 
-They are remembered like all others; here stands only where, in order of time. Whether a row has matched is a mark in its
-segment, so nothing is looked up when it does.
+They are remembered like all others; here stands only where, in order of time. Whether a row has matched is a mark in
+its segment, so nothing is looked up when it does.
 """
 
 from __future__ import annotations
