@@ -108,7 +108,15 @@ def test_the_edge_goes_on_the_first_operator_that_reads_it(sql: str, expected: d
         ("SELECT k, count(*) AS n FROM SESSION(ticks, at, '1 s') LATEST GROUP BY k", "sessions"),
         ("SELECT k, count(*) AS n FROM TUMBLE(ticks, at, '1 s') LATEST USING APPEND GROUP BY k", "expected USING"),
         ("SELECT count(*) AS n FROM (SELECT v FROM plain SHED RANDOM 5) [ROWS 5 SLIDE 5]", "every tuple"),
-        ("SELECT a.v FROM plain a JOIN LATEST ticks b LATEST ON a.k = b.k", "leave LATEST behind"),
+        ("SELECT a.v FROM plain a JOIN LATEST ticks b LATEST ON a.k = b.k", "leave LATEST"),
+        ("SELECT a.v FROM plain a JOIN LATEST ticks b SHED RANDOM 5 ON a.k = b.k", "leave LATEST"),
+        ("SELECT a.v FROM plain a JOIN LATEST (SELECT * FROM ticks LATEST) b ON a.k = b.k", "leave LATEST"),
+        (
+            "SELECT a.v FROM plain a JOIN LATEST (SELECT * FROM ticks SHED RANDOM 5) b ON a.k = b.k",
+            "leave LATEST",
+        ),
+        ("SELECT a.v FROM plain a JOIN LATEST (SELECT k FROM ticks SHED RANDOM 5) b ON a.k = b.k", "b is no update"),
+        ("SELECT * FROM (SELECT k, v FROM ticks SHED RANDOM 5) LATEST", "nothing says what the key is"),
         ("SELECT a.v FROM plain a JOIN ticks b LATEST ON a.k = b.k", "JOIN LATEST"),
     ],
 )
