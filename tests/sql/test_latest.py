@@ -240,6 +240,17 @@ def test_windows_are_whole_go_forward_and_end_with_the_newest(
             assert last == {key: max(starts) for key, starts in expected.items()}
 
 
+@pytest.mark.parametrize("commit", ["LAZY", "EAGER"])
+def test_windows_before_1970_are_like_any_other(commit: str, tmp_path: Path) -> None:
+    rows = [{**row, "at": row["at"] - 1_000_000} for row in ticks(60, keys=3)]
+    sql = f"""CREATE QUERY d AS SELECT k, window_start, count(*) AS n, sum(v) AS v
+              FROM HOP(ticks, at, '20 us', '60 us') LATEST {commit} GROUP BY k, window_start"""
+    made = run_events(stream() + sql, events(rows), tmp_path).rows["d"]
+    expected = windows_of(rows, 60, 20)
+    assert all((row["n"], row["v"]) == expected[row["k"]][row["window_start"]] for row in made)
+    assert {row["k"]: row["window_start"] for row in made} == {key: max(starts) for key, starts in expected.items()}
+
+
 def test_conditions_over_the_newest_windows_take_rows_back(tmp_path: Path) -> None:
     rows = ticks(3, keys=2)
     sql = """CREATE QUERY d AS SELECT k, sum(v) AS v FROM TUMBLE(ticks, at, '40 us') LATEST
