@@ -663,6 +663,20 @@ def test_adaptive_does_not_go_back_and_forth_at_the_border() -> None:
     assert (harness.operator.mode, harness.operator.tempo.switches) == ("sync", 2)
 
 
+@pytest.mark.parametrize("valid", [None, np.array([False])])
+def test_a_measuring_period_ends_though_nobody_wants_punctuation(valid: Any) -> None:
+    """Ten rows a second for ten seconds, then one: the rate is that of the last periods, not of all time."""
+    harness = Harness(keyed(Band(0, 1, -1_000_000, 1_000_000), order="arrival"), 2, ordered=True)
+    operator = harness.operator
+    operator.output.wanted = False
+    for time in [*range(0, 10_000_000, 100_000), *range(10_000_000, 100_000_000, 1_000_000)]:
+        row = Batch.from_rows(SCHEMA, [blank(i=1)], [time], arrival=7)
+        masks = [valid, *(None for _ in SCHEMA.fields[1:])]
+        harness.inputs[0].put(Batch(SCHEMA, row.ts, row.columns, masks, row.arrival))
+        operator.execute(1)
+    assert operator.tempo.rates() == [pytest.approx(1.0), 0.0]
+
+
 def test_predicted_response_times_are_those_of_the_equations() -> None:
     """Figure 7's region: 1 and 10 tuples a second, a minute, c = 0.5 ms. Equation 1 gives 0.3, equation 7 23 %."""
     harness = Harness(keyed(Band(0, 1, -60_000_000, 60_000_000), order="adaptive"), 2, ordered=True)

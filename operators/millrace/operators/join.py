@@ -326,6 +326,7 @@ class Join(Lines):
             if looked is None:
                 self._prepare(position, batch)
                 self._work(lows, given)
+                over = True
             else:
                 self.toil = looked
                 over = self.tempo.took_row(position, time)

@@ -37,6 +37,7 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Schema, Type
 from millrace.protocol.timestamps import format_timestamp
+from millrace.sql.parser import written
 from millrace.sql.planned import LATE, Catalog
 from millrace.sql.progress import ahead
 from millrace.sql.updates import depends_on_steps, sheds
@@ -426,4 +427,4 @@ def _constant(type: Type, value: Any) -> str:
 
 
 def _name(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+    return name if _PLAIN_NAME.fullmatch(name) else written(name)

@@ -119,11 +119,12 @@ class FromPlanner:
             stays = interval_us(planner.statement.text, window.range)
             if stays < 0:
                 raise planner.error(window.range, "expected a time of 0 or more")
-        if table.latest is not None and updates:
+        policy = table.latest or table.shed
+        if updates and (policy is not None or not relation.edge.plain):
             raise planner.error(
-                table.latest,
-                "JOIN LATEST takes the row that was current at a time, which a queue of the newest may have dropped: "
-                "leave LATEST behind the table out",
+                policy or table,
+                "JOIN LATEST takes the row that was current at a time, which an edge that does not keep every row may "
+                "have dropped: leave LATEST and SHED RANDOM out of what it reads",
             )
         if relation.update_key is not None and not updates:
             raise planner.error(table, _no_updates(relation))
