@@ -234,25 +234,30 @@ class Runner:
         self.outlets[late.name].next_sequence = before.next_sequence
         before.end("dropped", f"{late.name} has other columns now: subscribe again")
 
-    def remove_outlet(self, query: str) -> None:
-        """The query was dropped."""
+    def remove_outlet(self, query: str, why: str = "was dropped") -> bool:
+        """Whoever reads the query is told why that is over; whether somebody wanted to know its progress."""
         outlet = self.outlets.pop(query, None)
         self._held.pop(query, None)
-        self._watchers.pop(query, None)
+        watched = self._watchers.get(query, 0) > 0
         if outlet is not None:
-            outlet.end("dropped", f"query {query} was dropped")
+            outlet.end("dropped", f"query {query} {why}")
+        self._watchers.pop(query, None)  # behind the end, because whoever leaves counts himself out
+        return watched
 
     def replace_outlet(self, plan: QueryPlan) -> None:
-        """Who reads a replaced query reads on; subscribers who were promised other columns are told that it ended."""
+        """Who reads a replaced query reads on; subscribers who were promised other columns have to come again."""
         before = self.outlets[plan.name]
         if before.schema == plan.schema:
             before.key = key_of(plan)
             return
         waits = self.forget_hold(plan.name)
-        self.remove_outlet(plan.name)
+        watched = self.remove_outlet(plan.name, "has other columns now: subscribe again")
         self.add_outlet(plan).next_sequence = before.next_sequence
-        if waits:  # for consumers that are gone now
+        # The query's pause and its progress were for consumers that are gone now.
+        if waits:
             self.command(ResumeQuery(plan.name)).add_done_callback(_look_at)
+        if watched:
+            self.command(WatchProgress(plan.name, False)).add_done_callback(_look_at)
 
     def rename_outlet(self, before: str, after: str) -> None:
         """Who reads a query reads on under its new name, and so does what was asked for and has not been done yet."""
