@@ -354,7 +354,7 @@ class Catalog:
         slow = Slow(definition.on_slow, definition.slow_limit)
         outlet = self._runner.outlets[definition.query]
         bound_us = definition.freshness_us
-        freshness = None if bound_us is None else Freshness(bound_us, outlet.key or ())
+        freshness = None if bound_us is None else Freshness(bound_us)
         consumer = WriterSink(definition.name, slow, writer, freshness, self._runner.now_us)
         self._sinks[definition.name] = _Made(definition, consumer)
         outlet.add(consumer)

@@ -248,7 +248,7 @@ class Runner:
         """Who reads a replaced query reads on; subscribers who were promised other columns have to come again."""
         before = self.outlets[plan.name]
         if before.schema == plan.schema:
-            before.key = key_of(plan)
+            before.rekey(key_of(plan))
             return
         waits = self.forget_hold(plan.name)
         watched = self.remove_outlet(plan.name, "has other columns now: subscribe again")
