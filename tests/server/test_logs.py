@@ -114,6 +114,28 @@ def test_endless_culprits_take_no_endless_memory():
     assert len(sparing._kept) == 5
 
 
+def test_what_was_kept_back_of_culprits_that_are_forgotten_is_told_first():
+    sparing = Sparing(Clock())
+    with capture_logs(processors=[add_context]) as logs:
+        before = client.set("crowd")
+        for number in (*[0] * 50, *range(CULPRITS + 5)):
+            sparing.info("a feed opened", str(number), stream=str(number), feed="p")
+        client.reset(before)
+    assert sum(line["times"] for line in logs) == CULPRITS + 55
+
+
+def test_at_the_end_everything_is_told_with_what_it_was_about_and_nothing_twice():
+    sparing = Sparing(Clock())
+    with capture_logs(processors=[add_context]) as logs:
+        for number in range(5):
+            sparing.info("a feed opened", "s", stream="s", feed=f"p{number}")
+        before = client.set("somebody else")
+        sparing.flush(everything=True)
+        sparing.flush(everything=True)
+        client.reset(before)
+    assert [(line["times"], line["feed"], line.get("client")) for line in logs] == [(1, "p0", None), (4, "p4", None)]
+
+
 def test_a_line_that_is_told_later_names_who_spoke_then():
     clock = Clock()
     sparing = Sparing(clock)
@@ -169,6 +191,19 @@ async def test_who_did_what_is_told(daemon):
     assert (told["tuples came late"]["stream"], told["tuples came late"]["tuples"]) == ("s", 1)
     assert told["a feed ended"]["lost"] is True
     assert [line["event"] for line in logs if line["log_level"] == "error"] == []
+
+
+def test_what_was_kept_back_is_told_before_the_end():
+    async def play():
+        async with asyncio.timeout(40), running(LATE) as daemon, lines(daemon) as nc:
+            for _ in range(50):
+                nc.say('{"nonsense": 1}')
+                await nc.hear()
+
+    with capture_logs() as logs:
+        asyncio.run(play())
+    told = [line.get("times") for line in logs if line["event"] in ("a client was refused", "ended")]
+    assert told == [1, 49, None]
 
 
 @served()

@@ -392,6 +392,7 @@ class Daemon:
         await self._close_sinks()
         await self._close_archive()
         await self._end_tasks()
+        sparing.flush(everything=True)
         log.info("ended")
 
     async def _close_sinks(self) -> None:
