@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from structlog.testing import capture_logs
@@ -204,6 +205,24 @@ def test_what_was_kept_back_is_told_before_the_end():
         asyncio.run(play())
     told = [line.get("times") for line in logs if line["event"] in ("a client was refused", "ended")]
     assert told == [1, 49, None]
+
+
+@served(limits={"connections": 1})
+async def test_a_connection_that_was_turned_away_neither_came_nor_left(daemon):
+    with capture_logs() as logs:
+        async with lines(daemon) as nc:
+            await until(lambda: daemon.hall.connections)
+            async with lines(daemon) as other:
+                with suppress(ConnectionError):
+                    assert await other.hear() is None
+            nc.writer.close()
+            await until(lambda: not daemon.hall.connections)
+    events = [line["event"] for line in logs]
+    assert [event.partition(":")[0] for event in events] == [
+        "a client connected",
+        "turned a connection away",
+        "a client left",
+    ]
 
 
 @served()

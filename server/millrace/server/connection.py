@@ -133,15 +133,19 @@ class Connection(asyncio.Protocol):
             self._dialect.writable_again()
 
     def connection_lost(self, error: Exception | None) -> None:
+        known = self in self.hall.connections  # or it was turned away
         self.hall.connections.pop(self, None)
         self._ending = True
         self.writable = False
         before = client.set(self._name)
-        if self._dialect is not None:
-            self._dialect.ended()
-            self._dialect = None
-        log.debug("a client left", reason=None if error is None else str(error))
-        client.reset(before)
+        try:
+            if self._dialect is not None:
+                self._dialect.ended()
+                self._dialect = None
+            if known:
+                log.debug("a client left", reason=None if error is None else str(error))
+        finally:
+            client.reset(before)
 
     # -- for dialects ------------------------------------------------------------------------------
 
