@@ -80,6 +80,10 @@ SINK_SECONDS: Final = 5.0
 HISTORY_SECONDS: Final = 30.0
 # How long the end waits for trials to be taken back: a step or two of the engine.
 TRIAL_SECONDS: Final = 2.0
+# How long the end waits for what still runs: answers at the HTTP port, for the most part.
+TASK_SECONDS: Final = 5.0
+# So long the end may take beyond `server.drain_seconds`; what ends the server from outside must wait longer.
+END_SECONDS: Final = TRIAL_SECONDS + SINK_SECONDS + HISTORY_SECONDS + TASK_SECONDS
 # How often it is looked for rows that are older than sinks promise: at the least, and at the most.
 MOST_SECONDS: Final = 1.0
 LEAST_SECONDS: Final = 0.05
@@ -418,7 +422,7 @@ class Daemon:
             if task.get_name() != "http":
                 task.cancel()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TASK_SECONDS):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in tuple(self.hall.connections):
             connection.abort()
