@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Literal
 
 import structlog
 from pydantic import ValidationError
@@ -83,9 +83,8 @@ from millrace.sql import (
 
 log = structlog.get_logger()
 
-# The codes that a refused name has, by kind.
-UNKNOWN: Final = {"stream": "unknown_stream", "query": "unknown_query", "sink": "unknown_sink"}
-
+# What has names of its own.
+Kind = Literal["stream", "query", "sink"]
 
 # Called when it is a change's turn; raises if the change shall not be made.
 Check = Callable[[], None]
@@ -421,25 +420,27 @@ class Catalog:
 
     # -- single changes ----------------------------------------------------------------------------
 
-    async def drop(self, kind: str, name: str, check: Check = _nothing) -> dict[str, Any]:
-        """What DROP says, by the API."""
+    def must_know(self, kind: Kind, name: str) -> None:
+        """Refuse a name that nothing has; there may be one much like it."""
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
-            raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
+            raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=f"unknown_{kind}")
+
+    async def drop(self, kind: Kind, name: str, check: Check = _nothing) -> dict[str, Any]:
+        """What DROP says, by the API."""
+        self.must_know(kind, name)
         await self.execute(f"DROP {kind.upper()} {_quoted(name)}", check=check)
         return {kind: name, "dropped": True}
 
     async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
         """What ALTER QUERY ... RENAME TO says, by the API."""
-        if name not in self.known.queries:
-            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
+        self.must_know("query", name)
         await self.execute(f"ALTER QUERY {_quoted(name)} RENAME TO {_quoted(to)}", check=check)
         return {"query": to, "was": name}
 
     def explain(self, name: str) -> dict[str, Any]:
-        query = self.known.queries.get(name)
-        if query is None:
-            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
+        self.must_know("query", name)
+        query = self.known.queries[name]
         shared = self.shared(name)
         text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
         edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]

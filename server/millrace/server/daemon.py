@@ -29,7 +29,7 @@ from millrace.engine.events import Change
 from millrace.functions.loading import FunctionsError
 from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
-from millrace.protocol import Limits, MillraceError, Refuse
+from millrace.protocol import Limits, MillraceError
 from millrace.server.api import build
 from millrace.server.archive import Archive
 from millrace.server.archive import Limits as ArchiveLimits
@@ -51,7 +51,6 @@ from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
-from millrace.server.names import nearest
 from millrace.server.operations import guards, kernels, process
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.recent import recent
@@ -215,10 +214,7 @@ class Daemon:
 
     def stale(self, stream: str, worst: int) -> list[dict[str, Any]]:
         """How stale the update queues behind a stream are; keys as JSON can say them."""
-        if stream not in self.catalog.known.streams:
-            raise Refuse(
-                f"there is no stream {stream}{nearest(stream, [*self.catalog.known.streams])}", code="unknown_stream"
-            )
+        self.catalog.must_know("stream", stream)
         found = self.engine.stale(stream, worst)
         for queue in found:
             for one in queue["worst"]:
@@ -299,10 +295,7 @@ class Daemon:
 
     async def archive_now(self, stream: str) -> dict[str, Any]:
         """Have all that came in so far in the files of a stream's history."""
-        if stream not in self.catalog.known.streams:
-            raise Refuse(
-                f"there is no stream {stream}{nearest(stream, [*self.catalog.known.streams])}", code="unknown_stream"
-            )
+        self.catalog.must_know("stream", stream)
         await self.runner.command(Change(()))  # what came before it has been judged when this is answered
         return {"stream": stream, "archive": await self.archive.flush(stream)}
 
