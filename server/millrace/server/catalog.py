@@ -197,10 +197,18 @@ class Catalog:
         described = [_describe(step) for step in steps]
         edited = {edit.query for edit in edits(self._engine)}
         for step, told in zip(steps, described, strict=True):
-            if isinstance(step, CreateQuery) and step.replaces and step.plan.name in edited:
-                told["warnings"].append(
-                    f"query {step.plan.name} has operators that were put in, taken out or exchanged: that is undone"
-                )
+            match step:
+                case CreateQuery(query, replaces=True) if query.name in edited:
+                    edited.remove(query.name)
+                    told["warnings"].append(
+                        f"query {query.name} has operators that were put in, taken out or exchanged: that is undone"
+                    )
+                case RenameStatement(name, to) if name in edited:
+                    edited = edited - {name} | {to}
+                case DropStatement("query", name):
+                    edited.discard(name)
+                case _:
+                    pass
         return described
 
     def _plan(self, sql: str) -> tuple[list[Planned], Known]:
