@@ -18,7 +18,7 @@ from typing import Any, Literal
 import structlog
 from pydantic import ValidationError
 
-from millrace.engine import views
+from millrace.engine import sharing, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -449,16 +449,12 @@ class Catalog:
     def explain(self, name: str) -> dict[str, Any]:
         self.must_know("query", name)
         query = self.known.queries[name]
-        shared = self.shared(name)
+        shared = sharing.told(self._engine, self._engine.query(name))
         text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
         edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]
         if edited:
             text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in edited)])
         return {"query": name, "text": text, "sql": query.sql, "shared": shared}
-
-    def shared(self, name: str) -> list[dict[str, Any]]:
-        """What a running query has in common with others, or could have had."""
-        return next((query["shared"] for query in self._engine.queries() if query["name"] == name), [])
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
         return await self._change("pause", lambda: self._pause(name, reason), check)
@@ -559,10 +555,10 @@ class Catalog:
 
     def _refuse_renaming_in_trial(self, steps: Sequence[Planned]) -> None:
         """A trial remembers operators by their names."""
-        components = {query["name"]: query["component"] for query in self._engine.queries()}
         for step in steps:
-            if isinstance(step, RenameStatement) and step.name in components:
-                self._refuse_in_trial(components[step.name])
+            if isinstance(step, RenameStatement) and step.name in self._engine.queries_by_name:
+                query = self._engine.query(step.name)
+                self._refuse_in_trial(self._engine.graph.component_of(query.sink).name)
 
     def _refuse_in_trial(self, name: str) -> ComponentDecisions:
         """What is decided of the component, if no trial of it runs."""
