@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 from pydantic import ValidationError
@@ -88,6 +88,17 @@ Kind = Literal["stream", "query", "sink"]
 
 # Called when it is a change's turn; raises if the change shall not be made.
 Check = Callable[[], None]
+
+
+class Asked(NamedTuple):
+    """What an admin asks for, and of what, as the metrics and the log have it."""
+
+    kind: str
+    name: str | None = None
+
+
+# A text that was refused before it was known what it would change.
+SOME: Final = Asked("statements")
 
 
 def _nothing() -> None:
@@ -173,21 +184,30 @@ class Catalog:
             self._new_files(steps)
             return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
 
-    async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
+    async def execute(self, sql: str, *, check: Check = _nothing, asked: Asked = SOME) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
 
         Goes on if whoever asked goes away: a change that is half known would be worse than one nobody waits for.
-        `check`, here and below, is called when it is this change's turn, and may refuse it.
+        `check`, here and below, is called when it is this change's turn, and may refuse it. `asked` is what the
+        statements are known to be about before they are planned.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, check)))
+        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, check, asked)))
 
-    async def _execute(self, sql: str, check: Check) -> list[dict[str, Any]]:
+    async def _execute(self, sql: str, check: Check, asked: Asked) -> list[dict[str, Any]]:
         async with self._one_at_a_time:
-            check()
-            steps, after = self._plan(sql)
-            described = self._describe_all(steps)
-            self._refuse_renaming_in_trial(steps)
-            await self._apply(steps)
+            steps: list[Planned] = []
+            try:
+                check()
+                steps, after = self._plan(sql)
+                described = self._describe_all(steps)
+                self._refuse_renaming_in_trial(steps)
+                await self._apply(steps)
+            except MillraceError as error:
+                for one in _asked(steps) if steps else [asked]:
+                    self._tell(one, "refused", error.text)
+                raise
+            for one in _asked(steps):
+                self._tell(one, "done")
             self.known = after
             self.keep()
             return described
@@ -231,14 +251,12 @@ class Catalog:
             with self._archive.prepared(_settled_streams(steps)):
                 # In the engine's step already, before it gives any row of what is new.
                 await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
-        except BaseException as error:
+        except BaseException:
             for writer in writers.values():
                 writer.close()
-            self._count(steps, "refused", str(error))
             raise
         for step in steps:
             await self._done(step, writers)
-        self._count(steps, "done")
 
     def _all_commands(self, steps: list[Planned]) -> tuple[CommandBody, ...]:
         return tuple(command for step in steps for command in self._commands(step))
@@ -341,19 +359,13 @@ class Catalog:
             case _:
                 pass
 
-    def _count(self, steps: list[Planned], result: str, reason: str | None = None) -> None:
-        for step in steps:
-            kind = _kind(step)
-            if kind != "explain":
-                self._tell(kind, result, _describe(step)["name"], reason)
-
-    def _tell(self, kind: str, result: str, name: str | None = None, reason: str | None = None) -> None:
+    def _tell(self, asked: Asked, result: str, reason: str | None = None) -> None:
         """Count a change, and log it."""
-        self._metrics.reconfigured(kind, result)
+        self._metrics.reconfigured(asked.kind, result)
         if result == "done":
-            log.info("changed", change=kind, name=name)
+            log.info("changed", change=asked.kind, name=asked.name)
         else:
-            log.warning("a change was refused", change=kind, name=name, reason=reason)
+            log.warning("a change was refused", change=asked.kind, name=asked.name, reason=reason)
 
     # -- sinks -------------------------------------------------------------------------------------
 
@@ -436,14 +448,23 @@ class Catalog:
 
     async def drop(self, kind: Kind, name: str, check: Check = _nothing) -> dict[str, Any]:
         """What DROP says, by the API."""
-        self.must_know(kind, name)
-        await self.execute(f"DROP {kind.upper()} {_quoted(name)}", check=check)
+
+        def check_all() -> None:
+            self.must_know(kind, name)
+            check()
+
+        await self.execute(f"DROP {kind.upper()} {_quoted(name)}", check=check_all, asked=Asked(f"drop_{kind}", name))
         return {kind: name, "dropped": True}
 
     async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
         """What ALTER QUERY ... RENAME TO says, by the API."""
-        self.must_know("query", name)
-        await self.execute(f"ALTER QUERY {_quoted(name)} RENAME TO {_quoted(to)}", check=check)
+
+        def check_all() -> None:
+            self.must_know("query", name)
+            check()
+
+        sql = f"ALTER QUERY {_quoted(name)} RENAME TO {_quoted(to)}"
+        await self.execute(sql, check=check_all, asked=Asked("rename_query", name))
         return {"query": to, "was": name}
 
     def explain(self, name: str) -> dict[str, Any]:
@@ -457,7 +478,7 @@ class Catalog:
         return {"query": name, "text": text, "sql": query.sql, "shared": shared}
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("pause", lambda: self._pause(name, reason), check)
+        return await self._change(Asked("pause", name), lambda: self._pause(name, reason), check)
 
     async def _pause(self, name: str, reason: str | None) -> dict[str, Any]:
         if self._runner.forget_hold(name):
@@ -467,10 +488,12 @@ class Catalog:
         return paused
 
     async def unshare(self, name: str, operators: Sequence[str], check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("unshare", lambda: self._runner.command(UnshareQuery(name, tuple(operators))), check)
+        return await self._change(
+            Asked("unshare", name), lambda: self._runner.command(UnshareQuery(name, tuple(operators))), check
+        )
 
     async def resume(self, name: str, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)), check)
+        return await self._change(Asked("resume", name), lambda: self._runner.command(ResumeQuery(name)), check)
 
     async def set_strategy(
         self, component: str, strategy: str, operator: str | None, check: Check = _nothing
@@ -481,28 +504,36 @@ class Catalog:
             check()
             self._refuse_in_trial(component)
 
-        return await self._change("strategy", lambda: self._runner.command(command), check_all)
+        return await self._change(
+            Asked("strategy", operator or component), lambda: self._runner.command(command), check_all
+        )
 
     async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
+        return await self._change(Asked("break", operator), lambda: self._runner.command(SetBreak(operator, on)), check)
 
     async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
+        return await self._change(
+            Asked("weight", component), lambda: self._runner.command(SetWeight(component, weight)), check
+        )
 
     async def set_order(
         self, query: str, order: JoinOrder | None, alpha: float | None, check: Check = _nothing
     ) -> dict[str, Any]:
-        return await self._change("order", lambda: self._runner.command(SetOrder(query, order, alpha)), check)
+        return await self._change(
+            Asked("order", query), lambda: self._runner.command(SetOrder(query, order, alpha)), check
+        )
 
     async def set_queue(
         self, operator: str, kind: QueueKind, position: int = 0, check: Check = _nothing
     ) -> dict[str, Any]:
-        return await self._change("queue", lambda: self._runner.command(SetQueue(operator, kind, position)), check)
+        return await self._change(
+            Asked("queue", operator), lambda: self._runner.command(SetQueue(operator, kind, position)), check
+        )
 
     async def edit_operator(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
         """Put an operator in, take it out or exchange it."""
-        kind = f"{edit.change}_operator"
-        return await self._change(kind, lambda: self._runner.command(edit.command(self._engine)), check)
+        asked = Asked(f"{edit.change}_operator", edit.operator or edit.before)
+        return await self._change(asked, lambda: self._runner.command(edit.command(self._engine)), check)
 
     async def plan_edit(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
         """What that would make of the graph. Nothing is done."""
@@ -510,15 +541,15 @@ class Catalog:
             check()
             return self._engine.plan([edit.command(self._engine)])
 
-    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
+    async def _change(self, asked: Asked, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async with self._one_at_a_time:
             try:
                 check()
                 answer: dict[str, Any] = await ask()
             except MillraceError as error:
-                self._tell(kind, "refused", reason=error.text)
+                self._tell(asked, "refused", error.text)
                 raise
-            self._tell(kind, "done")
+            self._tell(asked, "done")
             self.keep()
             return answer
 
@@ -539,9 +570,9 @@ class Catalog:
 
     async def try_strategy(self, command: SetStrategy) -> None:
         """Set a strategy that is not decided yet."""
-        await self.carry_out("strategy", [command])
+        await self.carry_out(Asked("strategy", command.operator or command.component), [command])
 
-    async def carry_out(self, kind: str, commands: Sequence[CommandBody]) -> None:
+    async def carry_out(self, asked: Asked, commands: Sequence[CommandBody]) -> None:
         """Several commands as one change; the first refusal is raised, after all of them."""
 
         async def ask() -> dict[str, Any]:
@@ -551,7 +582,7 @@ class Catalog:
                     raise outcome
             return {}
 
-        await self._change(kind, ask, _nothing)
+        await self._change(asked, ask, _nothing)
 
     def _refuse_renaming_in_trial(self, steps: Sequence[Planned]) -> None:
         """A trial remembers operators by their names."""
@@ -783,6 +814,11 @@ def _kind(step: Planned) -> str:
             return f"drop_{kind}"
         case _:
             return "explain"
+
+
+def _asked(steps: Sequence[Planned]) -> list[Asked]:
+    """What statements ask for; EXPLAIN asks for no change."""
+    return [Asked(_kind(step), _describe(step)["name"]) for step in steps if not isinstance(step, Explain)]
 
 
 def _describe(step: Planned) -> dict[str, Any]:

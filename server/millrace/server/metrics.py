@@ -31,7 +31,7 @@ BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_0
 # What an admin can change; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
     "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
-    "drop_stream", "drop_query", "drop_sink",
+    "drop_stream", "drop_query", "drop_sink", "statements",
     "pause", "resume", "unshare", "strategy", "break", "weight", "order", "queue",
     "insert_operator", "remove_operator", "replace_operator",
 )  # fmt: skip
@@ -164,7 +164,8 @@ class Metrics:
         yield self._requests()
         yield _counter(
             "reconfigurations",
-            "Changes that admins have asked for, by what they were and whether they were done or refused.",
+            "Changes that admins have asked for, by what they were and whether they were done or refused; `statements` is "
+            "SQL that was refused before it was known what it would change.",
             ("kind", "result"),
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )

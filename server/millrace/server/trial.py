@@ -22,7 +22,7 @@ from millrace.engine.events import CommandBody, SetStrategy
 from millrace.engine.table import Strategy
 from millrace.operators.batch import Batch
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.catalog import Catalog, Check
+from millrace.server.catalog import Asked, Catalog, Check
 from millrace.server.conditions import Condition, parse_condition
 from millrace.server.decisions import ComponentDecisions, component_names
 from millrace.server.rates import Counters, between, goes_on
@@ -318,7 +318,9 @@ class Trials:
         return SetStrategy(self._component(trial), trial.wish.strategy, trial.wish.operator)
 
     async def _go_back(self, trial: Trial) -> None:
-        await self._catalog.carry_out("strategy", undo(self._engine, self._component(trial), trial))
+        component = self._component(trial)
+        asked = Asked("strategy", trial.wish.operator or component)
+        await self._catalog.carry_out(asked, undo(self._engine, component, trial))
 
     async def _measure(self, trial: Trial, us: int) -> Measures:
         began_us = self._runner.now_us()
