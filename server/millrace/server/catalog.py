@@ -8,12 +8,12 @@ refuse the whole. After each change everything is written down, if there is a fo
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -59,6 +59,7 @@ from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
+from millrace.server.pause import Pause
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store, StoreError
@@ -82,6 +83,8 @@ from millrace.sql import (
 )
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 # What has names of its own.
 Kind = Literal["stream", "query", "sink"]
@@ -168,7 +171,9 @@ class Catalog:
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
+        self._took = Pause()  # of the change whose turn it is
         self._store = None if folder is None else Store(folder / "catalog.sqlite")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="catalog")  # a disk may take its time
         self._loaded = False  # before that, what holds is not yet what is to be kept
 
     # -- statements --------------------------------------------------------------------------------
@@ -194,23 +199,46 @@ class Catalog:
         return await asyncio.shield(asyncio.ensure_future(self._execute(sql, check, asked)))
 
     async def _execute(self, sql: str, check: Check, asked: Asked) -> list[dict[str, Any]]:
-        async with self._one_at_a_time:
-            steps: list[Planned] = []
+        steps: list[Planned] = []
+
+        async def change() -> list[dict[str, Any]]:
+            nonlocal steps
+            check()
+            steps, after = self._plan(sql)
+            described = self._describe_all(steps)
+            self._refuse_renaming_in_trial(steps)
+            await self._apply(steps)
+            self.known = after
+            return described
+
+        return await self._alone(change, lambda: _asked(steps) if steps else [asked])
+
+    async def _alone(self, change: Callable[[], Coroutine[Any, Any, T]], asked: Callable[[], Sequence[Asked]]) -> T:
+        """Make a change when it is its turn, and write down what holds then. Done or refused, it is counted and logged
+        as what was `asked`, and how long it kept the event loop is measured."""
+
+        async def whole() -> T:
             try:
-                check()
-                steps, after = self._plan(sql)
-                described = self._describe_all(steps)
-                self._refuse_renaming_in_trial(steps)
-                await self._apply(steps)
+                answer = await change()
             except MillraceError as error:
-                for one in _asked(steps) if steps else [asked]:
+                for one in asked():
                     self._tell(one, "refused", error.text)
                 raise
-            for one in _asked(steps):
+            for one in asked():
                 self._tell(one, "done")
-            self.known = after
-            self.keep()
-            return described
+            await self.keep()
+            return answer
+
+        async with self._one_at_a_time:
+            self._took = Pause()
+            try:
+                return await self._took.of(whole())
+            finally:
+                self._metrics.paused(self._took.seconds)
+
+    def _command(self, body: CommandBody, obeyed: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+        """What the change whose turn it is tells the engine."""
+        return self._runner.command(body, obeyed, self._took.add)
 
     def _describe_all(self, steps: Sequence[Planned]) -> list[dict[str, Any]]:
         """What each statement comes to, and what of a query's operators goes with it that no statement says."""
@@ -250,7 +278,7 @@ class Catalog:
         try:
             with self._archive.prepared(_settled_streams(steps)):
                 # In the engine's step already, before it gives any row of what is new.
-                await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
+                await self._command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
         except BaseException:
             for writer in writers.values():
                 writer.close()
@@ -484,16 +512,16 @@ class Catalog:
         if self._runner.forget_hold(name):
             return {"query": name, "paused": "paused by an admin, and a slow consumer before"}
         command = PauseQuery(name) if reason is None else PauseQuery(name, reason)
-        paused: dict[str, Any] = await self._runner.command(command)
+        paused: dict[str, Any] = await self._command(command)
         return paused
 
     async def unshare(self, name: str, operators: Sequence[str], check: Check = _nothing) -> dict[str, Any]:
         return await self._change(
-            Asked("unshare", name), lambda: self._runner.command(UnshareQuery(name, tuple(operators))), check
+            Asked("unshare", name), lambda: self._command(UnshareQuery(name, tuple(operators))), check
         )
 
     async def resume(self, name: str, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change(Asked("resume", name), lambda: self._runner.command(ResumeQuery(name)), check)
+        return await self._change(Asked("resume", name), lambda: self._command(ResumeQuery(name)), check)
 
     async def set_strategy(
         self, component: str, strategy: str, operator: str | None, check: Check = _nothing
@@ -504,36 +532,32 @@ class Catalog:
             check()
             self._refuse_in_trial(component)
 
-        return await self._change(
-            Asked("strategy", operator or component), lambda: self._runner.command(command), check_all
-        )
+        return await self._change(Asked("strategy", operator or component), lambda: self._command(command), check_all)
 
     async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change(Asked("break", operator), lambda: self._runner.command(SetBreak(operator, on)), check)
+        return await self._change(Asked("break", operator), lambda: self._command(SetBreak(operator, on)), check)
 
     async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
         return await self._change(
-            Asked("weight", component), lambda: self._runner.command(SetWeight(component, weight)), check
+            Asked("weight", component), lambda: self._command(SetWeight(component, weight)), check
         )
 
     async def set_order(
         self, query: str, order: JoinOrder | None, alpha: float | None, check: Check = _nothing
     ) -> dict[str, Any]:
-        return await self._change(
-            Asked("order", query), lambda: self._runner.command(SetOrder(query, order, alpha)), check
-        )
+        return await self._change(Asked("order", query), lambda: self._command(SetOrder(query, order, alpha)), check)
 
     async def set_queue(
         self, operator: str, kind: QueueKind, position: int = 0, check: Check = _nothing
     ) -> dict[str, Any]:
         return await self._change(
-            Asked("queue", operator), lambda: self._runner.command(SetQueue(operator, kind, position)), check
+            Asked("queue", operator), lambda: self._command(SetQueue(operator, kind, position)), check
         )
 
     async def edit_operator(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
         """Put an operator in, take it out or exchange it."""
         asked = Asked(f"{edit.change}_operator", edit.operator or edit.before)
-        return await self._change(asked, lambda: self._runner.command(edit.command(self._engine)), check)
+        return await self._change(asked, lambda: self._command(edit.command(self._engine)), check)
 
     async def plan_edit(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
         """What that would make of the graph. Nothing is done."""
@@ -542,16 +566,12 @@ class Catalog:
             return self._engine.plan([edit.command(self._engine)])
 
     async def _change(self, asked: Asked, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
-        async with self._one_at_a_time:
-            try:
-                check()
-                answer: dict[str, Any] = await ask()
-            except MillraceError as error:
-                self._tell(asked, "refused", error.text)
-                raise
-            self._tell(asked, "done")
-            self.keep()
+        async def change() -> dict[str, Any]:
+            check()
+            answer: dict[str, Any] = await ask()
             return answer
+
+        return await self._alone(change, lambda: [asked])
 
     # -- trials ------------------------------------------------------------------------------------
 
@@ -563,10 +583,10 @@ class Catalog:
             self._held[found.first] = found
             return found
 
-    def release_strategy(self, component: ComponentDecisions) -> None:
+    async def release_strategy(self, component: ComponentDecisions) -> None:
         """The trial is decided."""
         del self._held[component.first]
-        self.keep()
+        await self.keep()
 
     async def try_strategy(self, command: SetStrategy) -> None:
         """Set a strategy that is not decided yet."""
@@ -576,7 +596,7 @@ class Catalog:
         """Several commands as one change; the first refusal is raised, after all of them."""
 
         async def ask() -> dict[str, Any]:
-            outcomes = await asyncio.gather(*map(self._runner.command, commands), return_exceptions=True)
+            outcomes = await asyncio.gather(*map(self._command, commands), return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
@@ -726,28 +746,44 @@ class Catalog:
         own = component.strategy != self._strategy or component.weight != 1 or component.operators or component.breaks
         return bool(own) or component.component in self.known.streams
 
-    def keep(self) -> None:
-        """Write down what holds now."""
-        if self._store is None or not self._loaded:
+    async def keep(self) -> None:
+        """Write down what holds now; it has been written when this returns."""
+        writing = self._begin_to_write()
+        if writing is None:
             return
         try:
-            self._store.write(self.statements(), self.decisions().model_dump_json())
+            await asyncio.shield(writing)
         except StoreError as error:
             text = f"the change holds now but will be forgotten when the server ends: {error.text}"
-            log.error("the catalog cannot be written", reason=error.text)
             raise StoreError(text) from None
 
+    def _begin_to_write(self) -> asyncio.Future[None] | None:
+        """What holds now, to the disk, behind what was to be written before."""
+        if self._store is None or not self._loaded:
+            return None
+        writing = asyncio.get_running_loop().run_in_executor(
+            self._writer, self._store.write, self.statements(), self.decisions().model_dump_json()
+        )
+        writing.add_done_callback(_tell_failure)
+        return writing
+
     def query_failed(self) -> None:
-        """A query has stopped by itself: it shall not begin again because the server does."""
-        with contextlib.suppress(StoreError):  # it is in the log, and nobody asked
-            self.keep()
+        """A query has stopped by itself: it shall not begin again because the server does. Nobody waits for that."""
+        self._begin_to_write()
 
     async def close(self) -> None:
         """Finish every file."""
         for name in tuple(self._sinks):
             await self._end_sink(name)
         if self._store is not None:
-            self._store.close()
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._store.close)
+        self._writer.shutdown(wait=False)
+
+
+def _tell_failure(writing: asyncio.Future[None]) -> None:
+    error = None if writing.cancelled() else writing.exception()
+    if isinstance(error, StoreError):
+        log.error("the catalog cannot be written", reason=error.text)
 
 
 def _shared_words(found: Mapping[str, Any]) -> str:

@@ -116,7 +116,6 @@ class Daemon:
         )
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
-        self.runner.on_reconfiguration = self.metrics.paused
         self.runner.on_ask_ended = self.metrics.ask_ended
         self.archive = Archive(
             ArchiveLimits(

@@ -108,7 +108,7 @@ class Metrics:
         self._reconfigurations[kind, result] += 1
 
     def paused(self, seconds: float) -> None:
-        """A step that carried a change took so long: that is how long tuples waited for it at most."""
+        """A change kept the event loop for so long."""
         self._pauses.observe(round(seconds * 1e6))
 
     def ask_ended(self, order: AskEnded) -> None:
@@ -164,14 +164,15 @@ class Metrics:
         yield self._requests()
         yield _counter(
             "reconfigurations",
-            "Changes that admins have asked for, by what they were and whether they were done or refused; `statements` is "
-            "SQL that was refused before it was known what it would change.",
+            "Changes that admins have asked for, by what they were and whether they were done or refused; `statements` "
+            "is SQL that was refused before it was known what it would change.",
             ("kind", "result"),
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )
         pauses = HistogramMetricFamily(
             "millrace_reconfiguration_pause_seconds",
-            "How long the steps took that carried a change: so long tuples waited for it at most.",
+            "How long changes that admins asked for, done or refused, kept the server from all else: planning, the "
+            "engine's steps, what followed. So long tuples waited for one at most.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses

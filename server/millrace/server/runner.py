@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -130,7 +130,6 @@ class Runner:
         self.guessing = False  # whether some stream's time may be guessed by the clock
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
         self.on_history: Callable[[Archived], None] = _ignore
-        self.on_reconfiguration: Callable[[float], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
         self.on_failure: Callable[[], None] = _ignore
         self._clock = Clock() if clock is None else clock
@@ -147,7 +146,7 @@ class Runner:
         self._wakes: list[int] = []
         self._something = asyncio.Event()
         self._idle = asyncio.Event()
-        self._answers: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
+        self._answers: dict[int, _Asked] = {}
         self._last_command = 0
         self._watchers: dict[str, int] = {}
         self._held: dict[str, asyncio.Future[Any]] = {}
@@ -180,14 +179,20 @@ class Runner:
         self._something.set()
         self._idle.clear()
 
-    def command(self, body: CommandBody, obeyed: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+    def command(
+        self,
+        body: CommandBody,
+        obeyed: Callable[[], None] | None = None,
+        took: Callable[[float], None] | None = None,
+    ) -> asyncio.Future[Any]:
         """Ask the engine for something; the future has its answer, or its refusal as an exception.
 
-        `obeyed` is called before any row is delivered that the engine gives after it.
+        `obeyed` is called before any row is delivered that the engine gives after it. `took` is told how many seconds
+        that kept the event loop: the step, once for all commands in it that tell the same one, and what `obeyed` did.
         """
         self._last_command += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._answers[self._last_command] = future, obeyed
+        self._answers[self._last_command] = _Asked(future, obeyed, took or _ignore)
         self.submit(Command(self._last_command, body))
         return future
 
@@ -354,8 +359,8 @@ class Runner:
         effects = self.engine.step(now_us, events, budget=self._budget)
         took = time.perf_counter() - began
         self._adapt(took, effects.more)
-        if any(isinstance(event, Command) for event in events):
-            self.on_reconfiguration(took)
+        for tell in dict.fromkeys(self._answers[event.id].took for event in events if isinstance(event, Command)):
+            tell(took)
         self.steps += 1
         self._more = effects.more
         for order in effects.orders:
@@ -501,9 +506,11 @@ class Runner:
             heapq.heappush(self._wakes, order.at_us)
 
     def _answer(self, order: Answer) -> None:
-        future, obeyed = self._answers.pop(order.id)
+        future, obeyed, took = self._answers.pop(order.id)
         if order.refused is None and obeyed is not None:
+            began = time.perf_counter()
             obeyed()
+            took(time.perf_counter() - began)
         if future.done():
             return  # whoever asked has gone
         if order.refused is not None:
@@ -552,6 +559,14 @@ class Stopwatch:
         """What executions have cost since the last call."""
         readings, self._readings = self._readings, {}
         return [Measured(operator, tuples, spent / 1_000) for operator, (tuples, spent) in readings.items()]
+
+
+class _Asked(NamedTuple):
+    """A command that the engine has not answered yet."""
+
+    answer: asyncio.Future[Any]
+    obeyed: Callable[[], None] | None
+    took: Callable[[float], None]
 
 
 def _ignore(*_: object) -> None:

@@ -267,7 +267,7 @@ class Seams:
         job.seam_us = answer["seam_us"] if answer["seam_us"] > NO_TIME_US else None
         job.done = job.given == 0
         daemon.catalog.catching.discard(name)
-        daemon.catalog.keep()
+        await daemon.catalog.keep()
         log.info("a query goes on from its history", query=name, seam_us=job.seam_us, rows_before=job.given)
 
     async def _give_up(self, job: _Job, reason: str) -> None:

@@ -275,10 +275,10 @@ class Trials:
             trial.during = await self._measure(trial, trial.wish.for_us)
             reason = self._why_not(trial)
             if reason is None:
-                self._decide(trial, "kept", _why_kept(trial))
+                await self._decide(trial, "kept", _why_kept(trial))
             else:
                 await self._go_back(trial)
-                self._decide(trial, "reverted", reason)
+                await self._decide(trial, "reverted", reason)
         except asyncio.CancelledError:
             await self._give_up(trial, tried, "cancelled", "somebody ended the trial")
         except MillraceError as error:
@@ -291,13 +291,13 @@ class Trials:
         if tried:
             with contextlib.suppress(MillraceError):
                 await self._go_back(trial)
-        self._decide(trial, outcome, reason)
+        await self._decide(trial, outcome, reason)
 
-    def _decide(self, trial: Trial, outcome: Outcome, reason: str) -> None:
+    async def _decide(self, trial: Trial, outcome: Outcome, reason: str) -> None:
         trial.state, trial.outcome, trial.reason = "ended", outcome, reason
         log.info("a trial ended", component=trial.wish.component, strategy=trial.wish.strategy, outcome=outcome)
         with contextlib.suppress(MillraceError):  # a disk that is full is in the log
-            self._catalog.release_strategy(trial.was)
+            await self._catalog.release_strategy(trial.was)
 
     def _why_not(self, trial: Trial) -> str | None:
         assert trial.before is not None
