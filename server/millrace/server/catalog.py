@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -49,11 +49,11 @@ from millrace.server.decisions import (
     Decisions,
     JoinDecision,
     OperatorEdit,
-    PausedQuery,
     apart,
     decided,
     edits,
     exchanged,
+    paused,
 )
 from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness, Key, in_json
@@ -695,11 +695,7 @@ class Catalog:
                 for found in sorted(decided(self._engine), key=attrgetter("component"))
                 if self._outlasts(found)
             ),
-            paused=tuple(
-                PausedQuery(query=query["name"], reason=_reason(query))
-                for query in sorted(self._engine.queries(), key=itemgetter("name"))
-                if query["state"] in ("paused", "failed") and not self._runner.holds(query["name"])
-            ),
+            paused=tuple(found for found in paused(self._engine) if not self._runner.holds(found.query)),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
             queues=exchanged(self._engine, self.known.queries),
             operators=edits(self._engine),
@@ -817,12 +813,6 @@ def _writer(definition: SinkDefinition, schema: Any) -> Writer:
         return StdoutWriter()
     assert definition.path is not None, "the SQL room refuses a file sink without a path"
     return open_file(Path(definition.path), schema, definition.format)
-
-
-def _reason(query: Mapping[str, Any]) -> str:
-    """Why a query stands still. One that failed begins again when somebody says so, not because the server did."""
-    reason: str = query["reason"]
-    return reason if query["state"] == "paused" else f"failed before the server was started again: {reason}"
 
 
 def _readers_last(queries: Mapping[str, QueryPlan]) -> Iterator[QueryPlan]:
