@@ -771,8 +771,9 @@ class Catalog:
         """Finish every file."""
         for name in tuple(self._sinks):
             await self._end_sink(name)
-        if self._store is not None:
-            await asyncio.get_running_loop().run_in_executor(self._writer, self._store.close)
+        store, self._store = self._store, None
+        if store is not None:
+            await asyncio.get_running_loop().run_in_executor(self._writer, store.close)
         self._writer.shutdown(wait=False)
 
 

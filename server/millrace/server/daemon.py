@@ -29,7 +29,7 @@ from millrace.engine.events import Change
 from millrace.functions.loading import FunctionsError
 from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
-from millrace.protocol import Limits, MillraceError
+from millrace.protocol import Limits, MillraceError, Refuse
 from millrace.server.api import build
 from millrace.server.archive import Archive
 from millrace.server.archive import Limits as ArchiveLimits
@@ -221,44 +221,56 @@ class Daemon:
         return found
 
     def operators(self) -> list[dict[str, Any]]:
-        """The engine's operators. Waiting goes on by the clock while the engine has nothing to do."""
-        counters = views.counters(self.engine, self.runner.now_us())
-        operators = self.engine.operators()
-        for operator in operators:
-            if operator["waits"]:
-                for given, idle_us in zip(operator["inputs"], counters[operator["name"]][4], strict=True):
-                    given["idle_wait_us"] = idle_us
-        return operators
+        """The engine's operators."""
+        return [self._by_the_clock(operator) for operator in self.engine.operators()]
+
+    def operator(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        with contextlib.suppress(Refuse):
+            return self._operator(name)
+        return None
+
+    def _operator(self, name: str) -> dict[str, Any]:
+        return self._by_the_clock(views.operator_named(self.engine, name))
+
+    def _by_the_clock(self, operator: dict[str, Any]) -> dict[str, Any]:
+        """Waiting goes on while the engine has nothing to do."""
+        if operator["waits"]:
+            found = self.engine.graph.operator(operator["name"])
+            now_us = max(self.runner.now_us(), self.engine.moment.now_us)
+            for position, given in enumerate(operator["inputs"]):
+                given["idle_wait_us"] = views.idle_us(found, position, now_us)
+        return operator
 
     def components(self) -> list[dict[str, Any]]:
         """The engine's components, with the inputs of their operators: what waits, and for how long it has."""
         operators = {operator["name"]: operator for operator in self.operators()}
-        return [
-            {
-                **component,
-                "inputs": [
-                    {"operator": name, **given}
-                    for name in component["operators"]
-                    for given in operators[name]["inputs"]
-                ],
-            }
-            for component in self.engine.components()
-        ]
+        return [_with_inputs(component, operators) for component in self.engine.components()]
+
+    def component(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        found = next((one for one in self.engine.graph.components if one.name == name), None)
+        if found is None:
+            return None
+        component = views.component(self.engine, found)
+        return _with_inputs(component, {one: self._operator(one) for one in component["operators"]})
 
     def queries(self) -> list[dict[str, Any]]:
         """The engine's queries, with who reads them."""
-        outlets = self.runner.outlets
-        return [
-            {
-                **query,
-                "next_sequence": outlets[query["name"]].next_sequence,
-                "oldest_sequence": outlets[query["name"]].oldest_retained,
-                "subscribers": len(outlets[query["name"]].consumers),
-                "backfill": self.seams.view(query["name"]),
-            }
-            for query in self.engine.queries()
-            if query["name"] in outlets
-        ]
+        return [query for name in self.engine.queries_by_name if (query := self.query(name)) is not None]
+
+    def query(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        outlet = self.runner.outlets.get(name)
+        if outlet is None or name not in self.engine.queries_by_name:
+            return None
+        return {
+            **views.query(self.engine, self.engine.query(name)),
+            "next_sequence": outlet.next_sequence,
+            "oldest_sequence": outlet.oldest_retained,
+            "subscribers": len(outlet.consumers),
+            "backfill": self.seams.view(name),
+        }
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -466,6 +478,11 @@ class Daemon:
     def _remove_addresses(self) -> None:
         if self._addresses is not None:
             self._addresses.unlink(missing_ok=True)
+
+
+def _with_inputs(component: dict[str, Any], operators: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    inputs = [{"operator": name, **given} for name in component["operators"] for given in operators[name]["inputs"]]
+    return {**component, "inputs": inputs}
 
 
 def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
