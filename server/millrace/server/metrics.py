@@ -172,7 +172,8 @@ class Metrics:
         pauses = HistogramMetricFamily(
             "millrace_reconfiguration_pause_seconds",
             "How long changes that admins asked for, done or refused, kept the server from all else: planning, the "
-            "engine's steps, what followed. So long tuples waited for one at most.",
+            "engine's steps, what followed; and the step in which a query gets its past. So long tuples waited for "
+            "one at most.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses
