@@ -250,7 +250,8 @@ def test_steps_take_fewer_tuples_where_they_are_dear(monkeypatch):
 
 @driven(Effects([Answer(1), Answer(2), Answer(3)]), Effects([Answer(4)]))
 async def test_whoever_asks_is_told_once_how_long_the_step_took(runner, engine, clock):
-    ours, theirs = [], []
+    ours: list[float] = []
+    theirs: list[float] = []
     answers = [runner.command(DropQuery("a"), took=ours.append) for _ in range(2)]
     answers.append(runner.command(DropQuery("b"), took=theirs.append))
     await asyncio.gather(*answers)

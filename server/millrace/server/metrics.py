@@ -108,7 +108,7 @@ class Metrics:
         self._reconfigurations[kind, result] += 1
 
     def paused(self, seconds: float) -> None:
-        """A change kept the event loop for so long."""
+        """A change, or the step in which a query has got its past, kept the event loop for so long."""
         self._pauses.observe(round(seconds * 1e6))
 
     def ask_ended(self, order: AskEnded) -> None:
@@ -171,9 +171,8 @@ class Metrics:
         )
         pauses = HistogramMetricFamily(
             "millrace_reconfiguration_pause_seconds",
-            "How long changes that admins asked for, done or refused, kept the server from all else: planning, the "
-            "engine's steps, what followed; and the step in which a query gets its past. So long tuples waited for "
-            "one at most.",
+            "How long a change that an admin asked for, done or refused, kept the server from all else, from its planning "
+            "on: so long tuples waited for it at most.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses
