@@ -171,8 +171,8 @@ class Metrics:
         )
         pauses = HistogramMetricFamily(
             "millrace_reconfiguration_pause_seconds",
-            "How long a change that an admin asked for, done or refused, kept the server from all else, from its planning "
-            "on: so long tuples waited for it at most.",
+            "How long a change that an admin asked for, done or refused, kept the server from all else, from its "
+            "planning on: so long tuples waited for it at most.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses
