@@ -64,6 +64,9 @@ _INFIX: Final = frozenset(
     )
 )
 
+# By the inputs whose rows are all given.
+KINDS: Final = {(): "join", (0,): "left join", (1,): "right join", (0, 1): "full join"}
+
 
 def explain(plan: QueryPlan, catalog: Catalog) -> str:
     """The plan, a line per operator, inputs before readers."""
@@ -236,8 +239,7 @@ def join_words(spec: JoinSpec, names: Sequence[str]) -> str:
     tests += [] if spec.where is None else [show(spec.where)]
     kept = [_kept_words(spec, at, names) for at in range(len(names))]
     return (
-        f"{'left join' if spec.outer else 'join'} {how}: {' with '.join(names)} ON {' AND '.join(tests) or 'TRUE'}; "
-        f"keeps {', '.join(kept)}"
+        f"{KINDS[spec.outer]} {how}: {' with '.join(names)} ON {' AND '.join(tests) or 'TRUE'}; keeps {', '.join(kept)}"
     )
 
 
