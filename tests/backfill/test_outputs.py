@@ -39,7 +39,7 @@ def work():
     def run(out: Path) -> list:
         place = Destination(out)
         if place.begun(IDENTITY) is None:
-            place.begin(IDENTITY, split.to_data())
+            place.begin(IDENTITY, split.to_data(), {"mode": "key", "tasks": 2})
         for number in range(split.tasks):
             if number not in place.done():
                 write_task(job, number, tables, str(out))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from millrace.backfill.assign import key_numbers, slice_ranges
 from millrace.backfill.flow import Flow, flow_of
 from millrace.backfill.frames import key_number, lane_rows, read_input
-from millrace.backfill.inputs import Input, Times, check_columns
+from millrace.backfill.inputs import Input, Times, check_columns, without_time
 from millrace.backfill.layout import (
     SEQUENCE,
     STREAM,
@@ -234,7 +234,7 @@ def spark_times(flow: Flow, frames: Mapping[str, DataFrame], tasks: int) -> Time
         assert counts is not None
         count, timed, first, last = counts
         if timed < count:
-            raise Refuse(f"stream {name}: {count - timed} rows have no time (it is null)", code="bad_row")
+            raise Refuse(f"stream {name}: {without_time(count - timed)} (it is null)", code="bad_row")
         if not count:
             continue
         portions = 4 * tasks if tasks > 1 else 1

@@ -19,7 +19,7 @@ from millrace.backfill.compare import Differences, Row, compare_final, compare_r
 from millrace.backfill.flow import Flow
 from millrace.backfill.layout import OWN_TIME
 from millrace.backfill.outputs import MANIFEST, PLAN, Destination
-from millrace.backfill.running import Advanced, Said, Wanted, start
+from millrace.backfill.running import Advanced, Said, Wanted, compute
 from millrace.backfill.splitting import ALWAYS, Slice
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_batches
@@ -51,7 +51,7 @@ def verify(wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced
     written = _written(flow, wanted.span, against)
     with tempfile.TemporaryDirectory(prefix="millrace-verify-") as folder:
         out = str(Path(folder) / "rows")
-        start(replace(wanted, out=out), say, advanced)
+        compute(replace(wanted, out=out), say, advanced)
         recomputed = list(_without_time(read_backfill(out)))
     rows = [*written.inside, *written.perhaps]
     if flow.equality == "final":
