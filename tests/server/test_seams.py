@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from millrace.engine.events import HoldQuery
-from millrace.protocol import Refuse
+from millrace.protocol import MillraceError, Refuse
 from millrace.server import seams
 from tests.server.harness import running, served, until
 from tests.server.test_api import ask as answer
@@ -80,7 +80,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
             some(daemon, 0, 300)
             await daemon.runner.wait_drained()
             sinks = f"CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/out.jsonl', format = 'jsonl')"
-            begun = await daemon.seams.begin(f"CREATE QUERY q AS {sql}; {sinks}", None)
+            begun = await daemon.seams.begin(f"CREATE QUERY q AS {sql}; {sinks}", None, "/past")
             assert (begun["state"], begun["phase"]) == ("catching up", "replaying")
             shown = next(query for query in daemon.queries() if query["name"] == "q")
             assert (shown["state"], shown["backfill"]["phase"]) == ("catching up", "replaying")
@@ -107,16 +107,36 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
             assert Counter(below) + Counter(rows.of["q"]) == Counter(rows.of["always"])
             assert rows.of["q"]
             assert any("QUERY q " in statement for statement in daemon.catalog.statements())
-            return len(rows.of["q"])
+            with pytest.raises(Refuse, match="go to /past, and now /elsewhere is asked for: go on with the first"):
+                daemon.seams.tell("q", None, False, "/elsewhere")
+            assert daemon.seams.tell("q", None, False, "/past")["out"] == "/past"
+            told = {query["name"]: query["since_us"] for query in daemon.queries()}
+            assert told["q"] is None
+            assert told["always"] > 0
+            return len(rows.of["q"]), daemon.seams.look("q")
 
-    count = play(run())
+    count, before = play(run())
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == count
 
     async def again():
+        """Where the seam is outlives the server, as long as the query is there, and by whatever name."""
         async with running(server={"data_dir": tmp_path}) as daemon:
-            assert {query["name"]: query["state"] for query in daemon.queries()}["q"] == "running"
+            shown = {query["name"]: query for query in daemon.queries()}
+            assert shown["q"]["state"] == "running"
+            assert shown["q"]["since_us"] is not None
+            assert (shown["q"]["backfill"], shown["always"]["backfill"]) == (before, None)
+            await daemon.catalog.execute("ALTER QUERY q RENAME TO p")
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert daemon.seams.look("p") == {**before, "query": "p"}
+            await daemon.catalog.execute("DROP SINK f; DROP QUERY p")
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert daemon.seams.view("p") is None
+            assert json.loads((tmp_path / seams.FILE).read_text()) == {}
 
     play(again())
+    (tmp_path / seams.FILE).write_text('{"always": 1}')
+    with pytest.raises(MillraceError, match=r"seams\.json: expected what a server has written there"):
+        play(again())
 
 
 def test_state_without_bounds_and_a_margin(tmp_path):

@@ -255,6 +255,7 @@ class Daemon:
                 "next_sequence": outlets[query["name"]].next_sequence,
                 "oldest_sequence": outlets[query["name"]].oldest_retained,
                 "subscribers": len(outlets[query["name"]].consumers),
+                "since_us": outlets[query["name"]].since_us,
                 "backfill": self.seams.view(query["name"]),
             }
             for query in self.engine.queries()
@@ -325,6 +326,7 @@ class Daemon:
         self.listen, self.admin = _bound(tcp), _bound(http)
         self._watch(asyncio.create_task(self.runner.run(), name="engine"))
         await self.catalog.load()
+        self.seams.load()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: Connection(self.hall), sock=tcp, ssl=_tls(listen_security(server)), backlog=BACKLOG

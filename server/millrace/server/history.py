@@ -140,7 +140,7 @@ def read_reach(folder: Path) -> Reach | None:
 
 
 def write_reach(folder: Path, reach: Reach) -> None:
-    _write_whole(folder / REACH_FILE, reach.to_json().encode())
+    write_whole(folder / REACH_FILE, reach.to_json().encode())
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
     return Written(path, len(ts), late_rows, size)
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Replace a small file as a whole."""
     aside = path.with_name(f"{ASIDE}{path.name}")
     with aside.open("wb") as file:

@@ -218,6 +218,7 @@ class Runner:
             self._wait(outlet, waits, reason)
 
         outlet = Outlet(plan.name, plan.schema, self._retain, wait, key_of(plan))
+        outlet.since_us = self.now_us()
         self.outlets[plan.name] = outlet
         return outlet
 
@@ -246,7 +247,7 @@ class Runner:
         """Who reads a replaced query reads on; subscribers who were promised other columns are told that it ended."""
         before = self.outlets[plan.name]
         if before.schema == plan.schema:
-            before.key = key_of(plan)
+            before.key, before.since_us = key_of(plan), self.now_us()
             return
         waits = self.forget_hold(plan.name)
         self.remove_outlet(plan.name)
