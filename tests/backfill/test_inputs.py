@@ -250,6 +250,12 @@ def sql(tmp_path):
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--from", "yesterday"], "expected ISO 8601"),
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--mode", "fast"], "fast"),
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--tasks", "0"], "1"),
+        (["--out", "o", "--then-live"], "--then-live makes a new query: give its CREATE QUERY"),
+        (
+            ["--out", "o", "--sql", "SQL", "--then-live", "--history", "h"],
+            "its own history is the input: leave --history",
+        ),
+        (["--out", "o", "--sql", "SQL", "--then-live", "--to", "9", "--input", "s=IN"], "leave --to and --input out"),
     ],
 )
 def test_flags_that_cannot_be_meant_exit_2(no_spark, sql, tmp_path, flags, said):

@@ -233,6 +233,7 @@ def test_a_server_that_ends_meanwhile_forgets_the_query(tmp_path):
     [
         ("CREATE QUERY q AS SELECT k FROM nope", "there is no stream or query nope"),
         ("CREATE QUERY q AS SELECT k FROM plain", "stream plain has no history: ALTER STREAM plain SET"),
+        ("CREATE QUERY q AS SELECT k FROM a.late", "a.late is not archived by itself. Make the query without its past"),
         ("CREATE QUERY q AS SELECT k FROM lazy", "get their time from whatever waits for one"),
         ("CREATE QUERY q AS SELECT k FROM other", "reads other, which knows only what came since it was made"),
         ("CREATE OR REPLACE QUERY other AS SELECT k FROM a", "expected one CREATE QUERY of a new name"),

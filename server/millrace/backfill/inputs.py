@@ -31,7 +31,7 @@ from millrace.offline.files import read_opened
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import Refuse, Type, format_timestamp
 from millrace.server.arrow import ACCEPTED
-from millrace.server.history import IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, read_reach
+from millrace.server.history import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, read_reach
 from millrace.server.history import SEQUENCE as SEQ
 from millrace.server.names import counted
 
@@ -413,6 +413,21 @@ def times_of(inputs: Iterable[Input]) -> Times | None:
     if not all(one.known for one in inputs):
         return None
     return Times(tuple(span for one in inputs for part in one.parts for span in part.spans or ()))
+
+
+def newest_before(one: Input, stream: StreamDefinition, arrived_us: int) -> int | None:
+    """The newest time among an archive's rows that had arrived by then; None if there are none, or nobody knows."""
+    if ARRIVED not in one.columns:
+        return None
+    names = [stream.time or IMPLICIT_TIME, ARRIVED]
+    newest: list[int] = []
+    for part in one.parts:
+        with pq.ParquetFile(part.path) as file:
+            for group in range(file.metadata.num_row_groups):
+                times, arrived = (column.cast(pa.int64()).to_numpy() for column in file.read_row_group(group, names))
+                newest += times[arrived <= arrived_us].max(initial=BEGINNING, keepdims=True).tolist()
+    found = max(newest, default=BEGINNING)
+    return None if found == BEGINNING else found
 
 
 def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool = False) -> list[str]:

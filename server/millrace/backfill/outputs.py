@@ -168,7 +168,7 @@ def _now() -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise Refuse(f"{path}: expected what a backfill has written, got {error}", code="destination") from None

@@ -90,7 +90,7 @@ class Wanted:
 def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
     """Run a backfill, or the rest of one; its manifest. What fails can be gone on with, or leaves nothing behind."""
     place = Destination(wanted.out)
-    there = place.path.exists() and not (place.path / PLAN).exists()
+    there = place.path.exists() and place.plan() is None
     try:
         return compute(wanted, say, advanced)
     except Refuse as error:
@@ -105,19 +105,13 @@ def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
 
 def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
     """The same, without a thought for what is left when it fails."""
-    check_spark()
-    check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
     place = Destination(wanted.out)
     wanted = as_it_began(wanted, place.plan(), say)
-    begun, manifest = place.begun(wanted.identity()), place.manifest()
-    if begun is not None:
-        check_asked(begun, wanted)
+    check_beforehand(wanted)
+    manifest = place.manifest()
     if manifest is not None:
         say(f"{wanted.out}: this backfill is done already, {counted(manifest['rows'], 'row')}")
         return manifest
-    if begun is None:
-        # Whether it can be split as is asked does not depend on the rows.
-        plan_split(wanted.flow, Extent(0, 2), mode=wanted.mode, tasks=2)
     times = times_of(wanted.inputs.values())
     if times is not None:
         _refuse_nothing(times, wanted)
@@ -129,6 +123,18 @@ def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
             say("a row of the input does not fit; looking for its place")
             raise _located(error, wanted) from None
         raise
+
+
+def check_beforehand(wanted: Wanted) -> None:
+    """Refuse what can be known before Spark starts, or anything else is begun."""
+    check_spark()
+    check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
+    begun = Destination(wanted.out).begun(wanted.identity())
+    if begun is None:
+        # Whether it can be split as is asked does not depend on the rows.
+        plan_split(wanted.flow, Extent(0, 2), mode=wanted.mode, tasks=2)
+    else:
+        check_asked(begun, wanted)
 
 
 def _located(error: Refuse, wanted: Wanted) -> Refuse:

@@ -46,10 +46,19 @@ class Slice:
     from_us: int = BEGINNING
     to_us: int = END_OF_TIME
 
+    @property
+    def begins(self) -> bool:
+        """Whether it has a bound below."""
+        return self.from_us != BEGINNING
+
+    @property
+    def ends(self) -> bool:
+        return self.to_us != END_OF_TIME
+
     def reads(self, reach: Reach) -> tuple[int, int]:
         """The times of a stream's rows that it needs; BEGINNING and END_OF_TIME are no bounds."""
-        low = BEGINNING if reach.back is None or self.from_us == BEGINNING else self.from_us - reach.back
-        high = END_OF_TIME if reach.ahead is None or self.to_us == END_OF_TIME else self.to_us + reach.ahead
+        low = BEGINNING if reach.back is None or not self.begins else self.from_us - reach.back
+        high = END_OF_TIME if reach.ahead is None or not self.ends else self.to_us + reach.ahead
         return low, high
 
 
@@ -221,6 +230,6 @@ def _slices(
 
 
 def span_words(wanted: Slice) -> str:
-    low = "the beginning" if wanted.from_us == BEGINNING else format_timestamp(wanted.from_us)
-    high = "the end" if wanted.to_us == END_OF_TIME else format_timestamp(wanted.to_us)
+    low = format_timestamp(wanted.from_us) if wanted.begins else "the beginning"
+    high = format_timestamp(wanted.to_us) if wanted.ends else "the end"
     return f"from {low} to {high}"

@@ -27,7 +27,7 @@ import structlog
 
 from millrace.engine.events import AdoptPast, Change, HoldQuery
 from millrace.engine.plan import QueryPlan
-from millrace.engine.seam import Past
+from millrace.engine.seam import Past, check
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.history import HistoryError, words, write_whole
 from millrace.sql import CreateQuery, CreateSink, parse, plan_all
@@ -86,6 +86,7 @@ class Seams:
         """Make the query, and have its past worked through: all of it, or what lies less than a margin below now."""
         daemon = self._daemon
         plan, sinks = self._wanted(sql)
+        check(plan)
         archives = daemon.archive.views()
         missing = [name for name in plan.reads_streams if name not in archives]
         if missing:
@@ -93,7 +94,7 @@ class Seams:
                 f"stream {missing[0]} has no history: ALTER STREAM {missing[0]} SET (history = 'true')",
                 code="no_history",
             )
-        Past([daemon.catalog.known.streams[name] for name in plan.reads_streams], plan)  # refuses what has none
+        Past([daemon.catalog.known.streams[name] for name in plan.reads_streams], plan)  # refuses what has no time
         daemon.catalog.catching.add(plan.name)
         try:
             await daemon.catalog.execute(sql)
