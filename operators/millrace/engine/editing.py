@@ -9,6 +9,7 @@ until another plan replaces it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -76,8 +77,8 @@ def _free_name(engine: Engine, query: Query, wanted: str | None) -> str:
     if wanted is not None:
         if wanted in engine.graph.operators:
             raise Refuse(f"there is an operator {wanted} already", code="exists")
-        if not wanted.startswith(f"{name}."):
-            raise Refuse(f"an operator of query {name} is called {name}.select..., not {wanted}")
+        if re.fullmatch(rf"{re.escape(name)}\.select[0-9]+", wanted) is None:
+            raise Refuse(f"an operator of query {name} is called {name}.select1 or another number, not {wanted}")
         return wanted
     used = [node.name for node in query.plan.nodes] + [edit.operator for edit in query.plan.edits]
     prefix = f"{name}.select"
