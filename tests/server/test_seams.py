@@ -162,6 +162,24 @@ def test_state_without_bounds_and_a_margin(tmp_path):
     play(run())
 
 
+def test_a_stream_that_got_a_column_since(tmp_path):
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            rows = Rows(daemon)
+            feed(daemon, "b", [(NOW, 1), (NOW + 1_000_000, 2)])
+            await daemon.archive_now("b")
+            await daemon.catalog.execute("ALTER STREAM b ADD COLUMN w BIGINT")
+            feed(daemon, "b", [(NOW + 2_000_000, 3, 7)])
+            sql = "SELECT count(*) AS n, sum(w) AS w, window_end FROM TUMBLE(b, at, INTERVAL '1 hour')"
+            await daemon.seams.begin(f"CREATE QUERY q AS {sql}", None)
+            await live(daemon)
+            feed(daemon, "b", [(NOW + 7_200_000_000, 4, 1)])
+            await daemon.runner.wait_drained()
+            assert [row[:2] for _, row in rows.of["q"]] == [(3, 7)]
+
+    play(run())
+
+
 def test_streams_that_the_server_stamps(tmp_path):
     async def run():
         async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:

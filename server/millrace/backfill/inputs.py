@@ -116,7 +116,7 @@ def find_history(flow: Flow, directory: str, streams: Sequence[str]) -> dict[str
             there = sorted(one.name for one in top.iterdir() if one.is_dir() and not one.name.startswith((".", "_")))
             raise Refuse(
                 f"--history {directory}: nothing of stream {name} is there (there is: {', '.join(there) or 'nothing'})"
-                "; a stream is archived once it is created WITH (history = true)",
+                "; a stream is archived once it is created WITH (history = 'true')",
                 code="bad_path",
             )
         found[name] = find_input(flow, name, str(place))
