@@ -151,7 +151,9 @@ def test_state_without_bounds_and_a_margin(tmp_path):
             await daemon.seams.begin(f"CREATE QUERY q AS {RUNNING}", None)
             await daemon.seams.begin(f"CREATE QUERY w AS {WINDOWS}", 30_000_000)
             await live(daemon)
-            seam = (await live(daemon, "w"))["seam_us"]
+            found = await live(daemon, "w")
+            seam = found["seam_us"]
+            assert (found["state"], found["history_done"]) == ("catching up", False)
             assert daemon.seams.look("w")["rows"] < 500
             some(daemon, 500, 550)
             await daemon.runner.wait_drained()
@@ -176,6 +178,23 @@ def test_a_stream_that_got_a_column_since(tmp_path):
             feed(daemon, "b", [(NOW + 7_200_000_000, 4, 1)])
             await daemon.runner.wait_drained()
             assert [row[:2] for _, row in rows.of["q"]] == [(3, 7)]
+
+    play(run())
+
+
+def test_what_the_margin_has_not_looked_at_is_not_done(tmp_path):
+    """Nothing was given behind the margin, but nobody knows what lies before."""
+
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            feed(daemon, "b", [(NOW + second * 1_000_000, 1) for second in range(100)])
+            sql = "SELECT count(*) AS n, window_end FROM TUMBLE(b, at, INTERVAL '10 seconds')"
+            for name, margin, done in (("q", 1_000_000, False), ("r", None, False)):
+                await daemon.seams.begin(f"CREATE QUERY {name} AS {sql}", margin)
+                found = await live(daemon, name)
+                assert (found["given"] == 0, found["history_done"]) == (margin is not None, done)
+            await daemon.seams.begin("CREATE QUERY s AS SELECT k FROM b WHERE k > 1", None)
+            assert (await live(daemon, "s"))["history_done"]
 
     play(run())
 

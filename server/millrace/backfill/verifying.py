@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -30,6 +30,9 @@ from millrace.offline.files import read_batches
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import GONE, Field, Refuse, Schema, Type, format_timestamp
 from millrace.server.names import counted
+
+# Below this there is nothing: the end of a span of which nothing is known to be complete.
+NOTHING_US: Final = BEGINNING + 1
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,11 @@ def _within(asked: Slice, both: Slice) -> Slice:
     low = asked.from_us if asked.begins else both.from_us
     high = asked.to_us if asked.ends else both.to_us
     if low >= high:
+        begins = format_timestamp(low) if low != BEGINNING else "the beginning"
+        ends = "nothing is complete yet" if high <= NOTHING_US else f"all is there below {format_timestamp(high)} only"
         raise Refuse(
-            f"there is no span yet of which both have all rows (they would begin {span_words(Slice(low))} and end "
-            f"{span_words(Slice(to_us=high))}): name one with --from and --to",
+            f"there is no span yet of which both have all rows: it would begin at {begins}, and {ends}. Wait for more "
+            "rows, or name a span with --from and --to",
             code="no_span",
         )
     return Slice(low, high)
@@ -128,7 +133,7 @@ def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived) -> Slic
     if flow.equality == "final" and _telling(flow) is None:
         # The last row of each key counts, and nothing tells which one was the last at some time.
         return Slice(low)
-    return Slice(low, max(min(_given_below(flow, lived, name) for name in flow.streams), BEGINNING + 1))
+    return Slice(low, max(min(_given_below(flow, lived, name) for name in flow.streams), NOTHING_US))
 
 
 def _given_below(flow: Flow, lived: Lived, name: str) -> int:

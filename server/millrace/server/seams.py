@@ -259,7 +259,7 @@ class Seams:
                 async with _Child(self._first_line(job, margin_us, Path(folder) / "state")) as child:
                     await self._replay(job, child)
                     async with asyncio.timeout(HOLD_SECONDS):
-                        await self._hand_over(job, child, Path(folder) / "state")
+                        await self._hand_over(job, child, Path(folder) / "state", margin_us)
         except TimeoutError:
             await self._give_up(job, f"the last of its past took more than {HOLD_SECONDS:g} seconds")
         except (MillraceError, OSError) as error:
@@ -299,7 +299,7 @@ class Seams:
         for name in job.plan.reads_streams:
             await self._daemon.archive.flush(name)
 
-    async def _hand_over(self, job: _Job, child: _Child, state: Path) -> None:
+    async def _hand_over(self, job: _Job, child: _Child, state: Path, margin_us: int | None) -> None:
         daemon, name = self._daemon, job.plan.name
         job.phase = "handing over"
         streams = job.plan.reads_streams
@@ -318,7 +318,8 @@ class Seams:
         job.held = False
         job.phase, job.given, job.kept = "live", answer["given"], answer["kept"]
         job.seam_us = answer["seam_us"] if answer["seam_us"] > NO_TIME_US else None
-        job.done = job.given == 0
+        # With a margin only the rows behind it were counted: what lies before them nobody has looked at.
+        job.done = job.seam_us is None or (margin_us is None and job.given == 0)
         self._keep()
         daemon.runner.outlets[name].since_us = None
         daemon.catalog.catching.discard(name)
