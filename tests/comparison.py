@@ -8,9 +8,10 @@ final   the same last row for each key that is not gone
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
+
+from millrace.backfill.compare import without_twins
 
 RELATIVE = 1e-9
 
@@ -21,7 +22,7 @@ Values = tuple[Any, ...]
 def same_rows(one: Iterable[AnyRow], other: Iterable[AnyRow]) -> str | None:
     """None if both are the same multiset, else a sentence about the first difference."""
     left, right = list(map(_values, one)), list(map(_values, other))
-    only_left, only_right = _without_twins(left, right)
+    only_left, only_right = without_twins(left, right, _exactly)
     for row in only_left:
         near = next((place for place, found in enumerate(only_right) if equal_rows(row, found)), None)
         if near is None:
@@ -30,25 +31,6 @@ def same_rows(one: Iterable[AnyRow], other: Iterable[AnyRow]) -> str | None:
     return (
         f"{len(left)} rows against {len(right)}; only the second has (as often) {only_right[0]}" if only_right else None
     )
-
-
-def _without_twins(left: list[Values], right: list[Values]) -> tuple[list[Values], list[Values]]:
-    """What is left of both when rows that are the same to the last digit have cancelled each other."""
-    counts = Counter(map(_exactly, right))
-    only_left = []
-    for row in left:
-        key = _exactly(row)
-        if counts[key]:
-            counts[key] -= 1
-        else:
-            only_left.append(row)
-    only_right = []
-    for row in right:
-        key = _exactly(row)
-        if counts[key]:
-            counts[key] -= 1
-            only_right.append(row)
-    return only_left, only_right
 
 
 def _exactly(row: Values) -> Hashable:

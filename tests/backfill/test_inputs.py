@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import json
+import gzip
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,12 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.backfill import session
-from millrace.backfill.inputs import Times, find_history, find_input, notes_of, times_of
+from millrace.backfill.inputs import Times, find_history, find_input, notes_of, refuse_bad_rows, times_of
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.splitting import Extent
 from millrace.cli.main import app
 from millrace.operators.batch import END_OF_TIME
 from millrace.protocol import MillraceError, Refuse
+from millrace.server.history import Gap, Reach, write_reach
 
 SQL = "CREATE STREAM s (ts TIMESTAMP, k BIGINT, v DOUBLE) WITH (time = 'ts'); SELECT k, v FROM s WHERE v > 1"
 TIME = pa.timestamp("us", "UTC")
@@ -31,6 +33,11 @@ def write(path, **columns):
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table(**columns), path)
     return path
+
+
+def reach(folder, **told):
+    """What an archive says of itself."""
+    write_reach(folder, replace(Reach.begun(flow_of_text(SQL).streams["s"]), **told))
 
 
 def refusal(path, sql=SQL, stream="s"):
@@ -87,7 +94,7 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_rows_without_a_time(tmp_path):
-    assert "1 rows have no time (ts is null)" in refusal(write(tmp_path / "a.parquet", ts=pa.array([1, None, 3], TIME)))
+    assert "1 row has no time (ts is null)" in refusal(write(tmp_path / "a.parquet", ts=pa.array([1, None, 3], TIME)))
 
 
 def test_files_of_one_input_that_differ(tmp_path):
@@ -101,7 +108,7 @@ def test_what_is_being_written_is_passed_over(tmp_path):
     (tmp_path / "in" / "date=1970-01-01" / ".b.parquet").write_text("half")
     (tmp_path / "in" / "_aside").mkdir()
     (tmp_path / "in" / "_aside" / "c.parquet").write_text("half")
-    (tmp_path / "in" / "_reach.json").write_text('{"mark": 3}')
+    reach(tmp_path / "in", reach_us=3)
     found = find_input(flow_of_text(SQL), "s", str(tmp_path / "in"))
     assert len(found.parts) == 1
     assert found.reach_us == 3
@@ -115,11 +122,76 @@ def test_history_says_what_it_lacks_and_how_far_it_reaches(tmp_path):
     with pytest.raises(Refuse, match=r"nothing of stream s is there \(there is: other\)"):
         find_history(flow, str(tmp_path), ["s"])
     write(tmp_path / "s" / "a.parquet", __seq=[0, 1, 2], __late=[False] * 3)
-    (tmp_path / "s" / "_reach.json").write_text(json.dumps({"mark": 2}))
+    reach(tmp_path / "s", reach_us=2)
     found = find_history(flow, str(tmp_path), ["s"])
     assert notes_of(flow, found, END_OF_TIME) == []
+    assert notes_of(flow, found, 3, whole=True) == []
     (note,) = notes_of(flow, found, 3)
     assert "the archive is whole up to 1970-01-01T00:00:00.000002Z" in note
+
+
+def test_gaps_are_counted_as_people_do(tmp_path):
+    flow = flow_of_text(SQL)
+    write(tmp_path / "s" / "a.parquet", __seq=[0, 1, 2], __late=[False] * 3)
+    for count, said in ((1, "the archive has 1 gap, where"), (2, "the archive has 2 gaps, where")):
+        reach(tmp_path / "s", reach_us=9, gaps=(Gap(0, None, "off", 0),) * count)
+        (note,) = notes_of(flow, find_history(flow, str(tmp_path), ["s"]), 3)
+        assert said in note
+        assert note.endswith(f"({tmp_path}/s/_reach.json)")
+
+
+GOOD = '{"ts": 1, "k": 2, "v": 0.5, "more": true}'
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "said"),
+    [
+        (
+            "a.jsonl",
+            [GOOD, '{"ts": 1, "k": "x", "v": 1}'],
+            ", line 2, field k: expected bigint (an integer of 64 bits), got 'x'",
+        ),
+        ("a.jsonl", ['{"k": 1, "v": 1}'], ", line 1, field ts: expected timestamp"),
+        ("a.json", [GOOD, GOOD, '{"ts": 176'], ", line 3: expected a JSON object, got half an object"),
+        ("a.jsonl.gz", [GOOD, "[]"], ", line 2: expected a JSON object, got '[]'"),
+        ("a.csv", ["ts,k,v", "1,2,0.5", "1,2,x"], ", line 3, field v: expected double (a finite number), got 'x'"),
+        ("a.csv", ["ts,k,v", "1,2"], ", line 2: expected 3 values, got 2"),
+        ("a.csv", ["ts,k,v", ",2,0.5"], ", line 2, field ts: expected timestamp"),
+        ("a.csv", ["k,v", "2,0.5"], ", line 1: expected the header ts,k,v, got k,v"),
+        ("a.csv.gz", ["ts,k", "1,2"], ", line 1: expected the header ts,k,v, got ts,k"),
+    ],
+)
+def test_rows_of_text_that_do_not_fit_are_told_with_their_line(tmp_path, name, lines, said):
+    path = tmp_path / name
+    data = "\n".join([*lines, ""]).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    assert f"{path}{said}" in refusal(path)
+
+
+def test_text_is_read_before_spark_as_far_as_that_is_cheap(tmp_path, monkeypatch):
+    """Of what is large the beginning of each file; the rest is looked up when Spark has met it."""
+    monkeypatch.setattr("millrace.backfill.inputs.LOOKED_AT", 100)
+    monkeypatch.setattr("millrace.offline.files.CHUNK", 50)
+    for name in ("a", "b"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{name}.jsonl").write_text(f"{GOOD}\n" * 9)
+    (tmp_path / "in" / "b.jsonl").write_text(f"{GOOD}\n" * 9 + '{"ts": 5, "k": 1.5}\n')
+    flow = flow_of_text(SQL)
+    found = find_input(flow, "s", str(tmp_path / "in"))
+    with pytest.raises(Refuse, match=r"b\.jsonl, line 10, field k: expected bigint .*, got 1\.5"):
+        refuse_bad_rows([found], flow)
+    (tmp_path / "in" / "b.jsonl").write_text('{"ts": 5, "k": 1.5}\n' + f"{GOOD}\n" * 9)
+    assert "b.jsonl, line 1, field k: expected bigint (an integer of 64 bits), got 1.5" in refusal(tmp_path / "in")
+    broken = tmp_path / "c.jsonl.gz"
+    broken.write_bytes(gzip.compress(GOOD.encode())[:-9])
+    assert f"{broken}: cannot be read: " in refusal(broken)
+
+
+def test_rows_of_parquet_are_told_with_their_number(tmp_path):
+    strict = flow_of_text(SQL.replace("v DOUBLE", "v DOUBLE NOT NULL"))
+    found = find_input(strict, "s", str(write(tmp_path / "a.parquet")))
+    with pytest.raises(Refuse, match=r"a\.parquet, row 3, field v: expected double, not null, got null"):
+        refuse_bad_rows([found], strict)
 
 
 def test_times_in_any_unit(tmp_path):
@@ -178,6 +250,12 @@ def sql(tmp_path):
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--from", "yesterday"], "expected ISO 8601"),
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--mode", "fast"], "fast"),
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--tasks", "0"], "1"),
+        (["--out", "o", "--then-live"], "--then-live makes a new query: give its CREATE QUERY"),
+        (
+            ["--out", "o", "--sql", "SQL", "--then-live", "--history", "h"],
+            "its own history is the input: leave --history",
+        ),
+        (["--out", "o", "--sql", "SQL", "--then-live", "--to", "9", "--input", "s=IN"], "leave --to and --input out"),
     ],
 )
 def test_flags_that_cannot_be_meant_exit_2(no_spark, sql, tmp_path, flags, said):

@@ -11,6 +11,7 @@ import pytest
 from millrace.backfill.job import flow_of_text, job_of, write_task
 from millrace.backfill.layout import layout_of
 from millrace.backfill.outputs import ASIDE, MANIFEST, PLAN, Destination
+from millrace.backfill.running import Wanted, check_asked
 from millrace.backfill.splitting import Extent, plan_split
 from millrace.backfill.verifying import read_backfill
 from millrace.operators.batch import Batch
@@ -39,7 +40,7 @@ def work():
     def run(out: Path) -> list:
         place = Destination(out)
         if place.begun(IDENTITY) is None:
-            place.begin(IDENTITY, split.to_data())
+            place.begin(IDENTITY, split.to_data(), {"mode": "key", "tasks": 2})
         for number in range(split.tasks):
             if number not in place.done():
                 write_task(job, number, tables, str(out))
@@ -97,6 +98,43 @@ def test_what_is_there_is_whole_before_the_manifest_is(work, tmp_path):
     (tmp_path / MANIFEST).unlink()
     with pytest.raises(Refuse, match="is not finished"):
         list(read_backfill(str(tmp_path)))
+
+
+@pytest.mark.parametrize("keep_folder", [True, False])
+def test_what_is_given_up_leaves_nothing_behind(work, tmp_path, keep_folder):
+    out = tmp_path / "out"
+    work(out)
+    (out / MANIFEST).unlink()
+    (out / ASIDE / "00000-x").mkdir(parents=True)
+    (out / f".{PLAN}.half").write_text("{")
+    Destination(out).abandon(keep_folder)
+    assert out.exists() is keep_folder
+    assert not keep_folder or not list(out.iterdir())
+    work(out)
+    (out / "mine.txt").write_text("x")
+    (out / MANIFEST).unlink()
+    Destination(out).abandon(keep_folder)
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def asked(tmp_path, flow, **more):
+    return Wanted(flow, {}, str(tmp_path), **more)
+
+
+def test_other_tasks_than_those_that_have_begun_are_refused(tmp_path):
+    """The same flags are always taken, also where they did not come to what they say (one key, nothing to split)."""
+    flow = flow_of_text(SQL)
+    split = plan_split(flow, Extent(0, 2 * DAY), mode="key", tasks=3)
+    for begun in ({"split": split.to_data(), "asked": {"mode": "time", "tasks": 8}}, {"split": split.to_data()}):
+        check_asked(begun, asked(tmp_path, flow))
+        check_asked(begun, asked(tmp_path, flow, mode="key", tasks=3))
+        with pytest.raises(Refuse, match=r"--tasks 4: the backfill .* has 3 tasks; leave --tasks out to go on with it"):
+            check_asked(begun, asked(tmp_path, flow, tasks=4))
+    check_asked(
+        {"split": split.to_data(), "asked": {"mode": "time", "tasks": 8}}, asked(tmp_path, flow, mode="time", tasks=8)
+    )
+    with pytest.raises(Refuse, match=r"--mode time: the backfill .* is split by key; leave --mode out"):
+        check_asked({"split": split.to_data()}, asked(tmp_path, flow, mode="time"))
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,11 @@ def test_the_choice_is_explained():
     assert "slices of time repeat little" in short.reason
     long = plan_split(flow(windowed), Extent(0, 60 * SECOND), tasks=4)
     assert long.how == "key"
-    assert "would repeat 67% of the input" in long.reason
+    assert "every slice of time would read 67% of its own length again" in long.reason
+    longer = plan_split(flow(windowed), Extent(0, 4), tasks=4)
+    assert "every slice of time would read 9,999,999 times its own length again, as its margin" in longer.reason
+    forced = plan_split(flow(windowed), Extent(0, 4), tasks=4, mode="time")
+    assert "its margin is 9,999,999 times the length of a slice" in forced.reason
     assert plan_split(flow(windowed), None, tasks=4).reason == "there is nothing to split"
     neither = plan_split(flow("SELECT count(*) AS n FROM a"), DAY, tasks=4)
     assert neither.how == "one"

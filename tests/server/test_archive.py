@@ -153,7 +153,7 @@ def test_what_is_archived_is_what_was_sent(lives, file_bytes, together):
             if len(tuples) % 2:
                 told = await rig.archive.flush("s")
                 assert told["waiting_rows"] == 0
-                assert told["reach_us"] == reach_of(folder / "s").mark
+                assert told["reach_us"] == reach_of(folder / "s").reach_us
                 mark = rig.engine.source("s").mark
                 assert told["reach_us"] is None if mark == BEGINNING and len(lives) == 1 else told["reach_us"] >= mark
             await rig.archive.close()
@@ -185,7 +185,7 @@ def test_the_reach_never_promises_what_is_not_there(tuples, cuts):
             if flush:
                 await rig.archive.flush("s")
             there = {row["__seq"] for row in archived(folder)}
-            for reach in (reach_of(folder / "s").mark, rig.archive.views()["s"]["reach_us"]):
+            for reach in (reach_of(folder / "s").reach_us, rig.archive.views()["s"]["reach_us"]):
                 for number, (us, late, _) in enumerate(judged(tuples[:sent])):
                     assert late or reach is None or us >= reach or number in there
         await rig.archive.close()
@@ -367,7 +367,7 @@ def test_a_killed_server_leaves_no_half_file_and_says_so(tmp_path):
         async with running(server={"data_dir": tmp_path / "two"}) as daemon:
             assert not half.exists()
             (gap,) = daemon.archive.view("s")["gaps"]
-            assert (gap["reason"], gap["after_seq"], gap["from_us"]) == ("killed", 9, before.mark)
+            assert (gap["reason"], gap["after_seq"], gap["from_us"]) == ("killed", 9, before.reach_us)
             await feed(daemon, [("f", NOW + 30)])
 
     play(second())
@@ -400,12 +400,12 @@ def test_a_stream_that_begins_anew_takes_the_reach_back_until_it_is_true(tmp_pat
         async with running(sql, server=server) as daemon:
             await feed(daemon, tuples)
             if sql is None:
-                await until(lambda: reach_of(tmp_path / "history" / "s").mark == NOW)
+                await until(lambda: reach_of(tmp_path / "history" / "s").reach_us == NOW)
                 assert daemon.archive.view("s")["reach_us"] == NOW
                 assert (await archive_now(daemon))["reach_us"] == NOW + 9_000_000
 
     play(life(STREAM, [("f", NOW), ("f", NOW + 10_000_000)]))
-    assert reach_of(tmp_path / "history" / "s").mark == NOW + 9_000_000
+    assert reach_of(tmp_path / "history" / "s").reach_us == NOW + 9_000_000
     play(life(None, [("f", NOW)]))
 
 

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from millrace.engine.events import HoldQuery
-from millrace.protocol import Refuse
+from millrace.protocol import MillraceError, Refuse
 from millrace.server import seams
 from tests.server.harness import running, served, until
 from tests.server.test_api import ask as answer
@@ -80,7 +80,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
             some(daemon, 0, 300)
             await daemon.runner.wait_drained()
             sinks = f"CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/out.jsonl', format = 'jsonl')"
-            begun = await daemon.seams.begin(f"CREATE QUERY q AS {sql}; {sinks}", None)
+            begun = await daemon.seams.begin(f"CREATE QUERY q AS {sql}; {sinks}", None, "/past")
             assert (begun["state"], begun["phase"]) == ("catching up", "replaying")
             shown = next(query for query in daemon.queries() if query["name"] == "q")
             assert (shown["state"], shown["backfill"]["phase"]) == ("catching up", "replaying")
@@ -107,16 +107,36 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
             assert Counter(below) + Counter(rows.of["q"]) == Counter(rows.of["always"])
             assert rows.of["q"]
             assert any("QUERY q " in statement for statement in daemon.catalog.statements())
-            return len(rows.of["q"])
+            with pytest.raises(Refuse, match="go to /past, and now /elsewhere is asked for: go on with the first"):
+                daemon.seams.tell("q", None, False, "/elsewhere")
+            assert daemon.seams.tell("q", None, False, "/past")["out"] == "/past"
+            told = {query["name"]: query["since_us"] for query in daemon.queries()}
+            assert told["q"] is None
+            assert told["always"] > 0
+            return len(rows.of["q"]), daemon.seams.look("q")
 
-    count = play(run())
+    count, before = play(run())
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == count
 
     async def again():
+        """Where the seam is outlives the server, as long as the query is there, and by whatever name."""
         async with running(server={"data_dir": tmp_path}) as daemon:
-            assert {query["name"]: query["state"] for query in daemon.queries()}["q"] == "running"
+            shown = {query["name"]: query for query in daemon.queries()}
+            assert shown["q"]["state"] == "running"
+            assert shown["q"]["since_us"] is not None
+            assert (shown["q"]["backfill"], shown["always"]["backfill"]) == (before, None)
+            await daemon.catalog.execute("ALTER QUERY q RENAME TO p")
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert daemon.seams.look("p") == {**before, "query": "p"}
+            await daemon.catalog.execute("DROP SINK f; DROP QUERY p")
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert daemon.seams.view("p") is None
+            assert json.loads((tmp_path / seams.FILE).read_text()) == {}
 
     play(again())
+    (tmp_path / seams.FILE).write_text('{"always": 1}')
+    with pytest.raises(MillraceError, match=r"seams\.json: expected what a server has written there"):
+        play(again())
 
 
 def test_state_without_bounds_and_a_margin(tmp_path):
@@ -131,13 +151,50 @@ def test_state_without_bounds_and_a_margin(tmp_path):
             await daemon.seams.begin(f"CREATE QUERY q AS {RUNNING}", None)
             await daemon.seams.begin(f"CREATE QUERY w AS {WINDOWS}", 30_000_000)
             await live(daemon)
-            seam = (await live(daemon, "w"))["seam_us"]
+            found = await live(daemon, "w")
+            seam = found["seam_us"]
+            assert (found["state"], found["history_done"]) == ("catching up", False)
             assert daemon.seams.look("w")["rows"] < 500
             some(daemon, 500, 550)
             await daemon.runner.wait_drained()
             last = {row[0]: row for _, row in rows.of["q"]}
             assert last == {row[0]: row for _, row in rows.of["always"]}
             assert Counter(rows.of["w"]) == Counter(row for row in rows.of["w0"] if row[0] >= seam)
+
+    play(run())
+
+
+def test_a_stream_that_got_a_column_since(tmp_path):
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            rows = Rows(daemon)
+            feed(daemon, "b", [(NOW, 1), (NOW + 1_000_000, 2)])
+            await daemon.archive_now("b")
+            await daemon.catalog.execute("ALTER STREAM b ADD COLUMN w BIGINT")
+            feed(daemon, "b", [(NOW + 2_000_000, 3, 7)])
+            sql = "SELECT count(*) AS n, sum(w) AS w, window_end FROM TUMBLE(b, at, INTERVAL '1 hour')"
+            await daemon.seams.begin(f"CREATE QUERY q AS {sql}", None)
+            await live(daemon)
+            feed(daemon, "b", [(NOW + 7_200_000_000, 4, 1)])
+            await daemon.runner.wait_drained()
+            assert [row[:2] for _, row in rows.of["q"]] == [(3, 7)]
+
+    play(run())
+
+
+def test_what_the_margin_has_not_looked_at_is_not_done(tmp_path):
+    """Nothing was given behind the margin, but nobody knows what lies before."""
+
+    async def run():
+        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+            feed(daemon, "b", [(NOW + second * 1_000_000, 1) for second in range(100)])
+            sql = "SELECT count(*) AS n, window_end FROM TUMBLE(b, at, INTERVAL '10 seconds')"
+            for name, margin, done in (("q", 1_000_000, False), ("r", None, False)):
+                await daemon.seams.begin(f"CREATE QUERY {name} AS {sql}", margin)
+                found = await live(daemon, name)
+                assert (found["given"] == 0, found["history_done"]) == (margin is not None, done)
+            await daemon.seams.begin("CREATE QUERY s AS SELECT k FROM b WHERE k > 1", None)
+            assert (await live(daemon, "s"))["history_done"]
 
     play(run())
 
@@ -213,6 +270,7 @@ def test_a_server_that_ends_meanwhile_forgets_the_query(tmp_path):
     [
         ("CREATE QUERY q AS SELECT k FROM nope", "there is no stream or query nope"),
         ("CREATE QUERY q AS SELECT k FROM plain", "stream plain has no history: ALTER STREAM plain SET"),
+        ("CREATE QUERY q AS SELECT k FROM a.late", "a.late is not archived by itself. Make the query without its past"),
         ("CREATE QUERY q AS SELECT k FROM lazy", "get their time from whatever waits for one"),
         ("CREATE QUERY q AS SELECT k FROM other", "reads other, which knows only what came since it was made"),
         ("CREATE OR REPLACE QUERY other AS SELECT k FROM a", "expected one CREATE QUERY of a new name"),

@@ -20,14 +20,16 @@ from millrace.backfill.frames import key_number
 from millrace.backfill.inputs import find_input
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.layout import OWN_TIME
-from millrace.backfill.outputs import MANIFEST, Destination
+from millrace.backfill.outputs import MANIFEST
 from millrace.backfill.running import Wanted, start
 from millrace.backfill.verifying import read_backfill
 from millrace.cli.main import app
+from millrace.offline.script import plan_script
 from millrace.operators.batch import Batch
 from millrace.operators.expression import Column
 from millrace.protocol import MillraceError, Refuse, Schema
 from millrace.server.arrow import to_arrow
+from millrace.server.history import Reach, write_reach
 from tests.comparison import same_final, same_rows
 from tests.running import run_script
 
@@ -239,7 +241,8 @@ def write_archive(folder: Path, rows) -> None:
         }
     )
     pq.write_table(table, place / "0-5.parquet")
-    (folder / "_reach.json").write_text(json.dumps({"mark": 45, "seq": 5, "rows": 6, "files": 1}))
+    stream = plan_script("CREATE STREAM s (ts TIMESTAMP, v BIGINT) WITH (time = 'ts')").streams["s"]
+    write_reach(folder, replace(Reach.begun(stream), reach_us=45, last_seq=5, rows=6, files=1))
 
 
 def text(folder: Path, sql: str) -> str:
@@ -272,25 +275,34 @@ def test_verify_shows_what_differs(spark, files, tmp_path):
     assert told["extra"] == [wrong[3]]
 
 
-def test_rows_that_do_not_fit_are_told_in_a_line(spark, files, tmp_path):
+def test_rows_that_do_not_fit_are_told_with_their_place_and_leave_nothing(spark, files, tmp_path, monkeypatch):
     bad = tmp_path / "packets.jsonl"
     lines = (files / "packets.jsonl").read_text().splitlines()
     bad.write_text("\n".join([*lines[:50], lines[50].replace('"src": ', '"src": "x'), *lines[51:]]) + "\n")
     flow = flow_of_text(STREAMS + QUERIES["tumbling"])
+    monkeypatch.setattr("millrace.backfill.inputs.LOOKED_AT", 1)
+    monkeypatch.setattr("millrace.offline.files.CHUNK", 1_000)
     with pytest.raises(MillraceError) as failed:
         run(Wanted(flow, {"packets": find_input(flow, "packets", str(bad))}, str(tmp_path / "out")))
-    assert "\n" not in failed.value.text
+    assert failed.value.text.startswith(f"{bad}, line 51: expected a JSON object, got ")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    bad.write_text("\n".join([*lines[:50], lines[50].replace('"len": ', '"len": 0.'), *lines[51:]]) + "\n")
+    with pytest.raises(MillraceError) as failed:
+        run(Wanted(flow, {"packets": find_input(flow, "packets", str(bad))}, str(tmp_path / "out")))
+    assert failed.value.text.startswith(f"{bad}, line 51, field len: expected bigint")
+    assert not list((tmp_path / "out").iterdir())
     table = pq.read_table(files / "packets.parquet")
     column = [None, *table["len"].to_pylist()[1:]]
     pq.write_table(table.set_column(3, "len", pa.array(column)), tmp_path / "nulls.parquet")
     strict = flow_of_text(STREAMS.replace("len BIGINT", "len BIGINT NOT NULL") + QUERIES["tumbling"])
-    with pytest.raises(Refuse, match="stream packets: row 0, field len: expected bigint, not null, got null"):
+    with pytest.raises(Refuse, match=r"nulls\.parquet, row 1, field len: expected bigint, not null, got null"):
         run(
             Wanted(
                 strict, {"packets": find_input(strict, "packets", str(tmp_path / "nulls.parquet"))}, str(tmp_path / "n")
             )
         )
-    assert Destination(tmp_path / "n").manifest() is None
+    assert not (tmp_path / "n").exists()
 
 
 def test_spark_spells_keys_as_python_does(spark):

@@ -6,6 +6,7 @@ import json
 import random
 
 from millrace.backfill.layout import OWN_TIME
+from millrace.backfill.outputs import MANIFEST
 from millrace.backfill.verifying import read_backfill
 from tests.cli.conftest import Server
 from tests.comparison import same_rows
@@ -42,9 +43,36 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
         assert server.json("query", "show", "talkers")["backfill"]["state"] == "caught up"
         again = cli_at(server.admin, *flags)
         assert "this backfill is done already" in again.output, (again.output, again.exception)
+        other = cli_at(server.admin, *flags[:-4], "--out", str(tmp_path / "second"))
+        assert f"below its seam go to {out}, and now {tmp_path / 'second'} is asked for" in str(other.exception)
+        assert not (tmp_path / "second").exists()
         assert server.millrace("feed", "packets", stdin="\n".join(after) + "\n").returncode == 0
+        # History's part and the sink's rows, up to the windows that are open: no span has to be named.
+        assert told(cli_at(server.admin, "verify", "talkers", "--json")) == (True, None)
         code, _, said = server.end()
         assert code == 0, said
+    written = sink.read_text()
+    with Server(tmp_path / "data") as server:
+        # It may be asked for again after the server was: done is done, and what is not done goes on.
+        again = cli_at(server.admin, *flags)
+        assert again.exit_code == 0, (again.output, again.exception)
+        assert "this backfill is done already" in again.output
+        assert "talkers is caught up" in again.output
+        (out / MANIFEST).unlink()
+        (out / "_tasks" / "00001.json").unlink()
+        again = cli_at(server.admin, *flags)
+        assert again.exit_code == 0, (again.output, again.exception)
+        assert "going on: 1 of 2 tasks are done" in again.output
+        assert "rows at or above that may still be missing" not in again.output
+        # Made by hand, nobody knows where its history ends.
+        assert server.millrace("sql", QUERY.replace("QUERY talkers", "QUERY byhand")).returncode == 0
+        (tmp_path / "byhand.sql").write_text(QUERY.replace("QUERY talkers", "QUERY byhand"))
+        by_hand = ("start", "--sql", str(tmp_path / "byhand.sql"))
+        refused = cli_at(server.admin, *by_hand, "--then-live", "--out", str(tmp_path / "third"))
+        assert "byhand is there already, and was not begun with its history" in str(refused.exception)
+        assert not (tmp_path / "third").exists()
+        assert server.end()[0] == 0
+    assert sink.read_text() == written
     history = [{name: value for name, value in row.items() if name != OWN_TIME} for row in read_backfill(str(out))]
     live = [json.loads(line) for line in sink.read_text().splitlines()]
     (tmp_path / "all.jsonl").write_text("\n".join([*before, *after]) + "\n")
@@ -54,6 +82,15 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
     assert history
     assert live
     assert same_rows([*map(plain, history), *live], right) is None
+
+
+def told(done) -> tuple[bool, int | None]:
+    """Whether a comparison found all equal, and from where on it compared."""
+    assert done.stdout, (done.output, done.exception)
+    found = json.loads(done.stdout)
+    assert found["recomputed"] > 100
+    assert found["to_us"] is not None
+    return found["equal"], found["from_us"]
 
 
 def plain(row: dict) -> dict:

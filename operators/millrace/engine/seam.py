@@ -73,7 +73,11 @@ def check(plan: QueryPlan) -> None:
     if plan.reads_queries:
         reason = f"it reads {names(plan.reads_queries)}, which knows only what came since it was made: read its streams"
     elif late:
-        reason = f"{late[0]} is not archived by itself: its tuples are those of the history that are marked late"
+        reason = (
+            f"{late[0]} is not archived by itself. Make the query without its past, and have that computed with "
+            "`millrace backfill start` without --then-live: late tuples are marked in the history of "
+            f"{late[0].removesuffix('.late')}"
+        )
     elif any(not node.edge(at).plain for node in plan.nodes for at in range(len(node.inputs))):
         reason = "what LATEST and SHED leave out depends on how busy the server was"
     if reason is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,24 +39,11 @@ class Differences:
 
 def compare_rows(recomputed: Iterable[Row], written: Iterable[Row]) -> Differences:
     """Two multisets. Rows that are the same to the last digit cancel first; what is left is matched with tolerance."""
-    left, right = list(recomputed), list(written)
-    counts = Counter(map(_exactly, right))
-    only_left = []
-    for row in left:
-        key = _exactly(row)
-        if counts[key]:
-            counts[key] -= 1
-        else:
-            only_left.append(row)
-    only_right = []
-    for row in reversed(right):
-        key = _exactly(row)
-        if counts[key]:
-            counts[key] -= 1
-            only_right.append(row)
+    left = list(recomputed)
+    only_left, only_right = without_twins(left, list(written), _exactly)
     found = Differences(len(left))
     near: dict[Hashable, list[Row]] = {}
-    for row in reversed(only_right):
+    for row in only_right:
         near.setdefault(_roughly(row), []).append(row)
     for row in only_left:
         candidates = near.get(_roughly(row), [])
@@ -67,6 +54,27 @@ def compare_rows(recomputed: Iterable[Row], written: Iterable[Row]) -> Differenc
             del candidates[place]
     found.extra = [row for rows in near.values() for row in rows]
     return found
+
+
+def without_twins(
+    left: Sequence[Any], right: Sequence[Any], exactly: Callable[[Any], Hashable]
+) -> tuple[list[Any], list[Any]]:
+    """What is left of both when each row has cancelled one that is exactly the same; of equal ones the first go."""
+    counts = Counter(map(exactly, right))
+    only_left = []
+    for row in left:
+        key = exactly(row)
+        if counts[key]:
+            counts[key] -= 1
+        else:
+            only_left.append(row)
+    only_right = []
+    for row in reversed(right):
+        key = exactly(row)
+        if counts[key]:
+            counts[key] -= 1
+            only_right.append(row)
+    return only_left, only_right[::-1]
 
 
 def compare_final(recomputed: Iterable[Row], written: Iterable[Row], key: Sequence[str]) -> Differences:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from millrace.backfill.assign import BYTES_MARK, NULL, SEPARATOR, TEXT_MARK
-from millrace.backfill.inputs import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK, SEQ, TABLE, Input, check_columns
+from millrace.backfill.inputs import TABLE, Input, check_columns
 from millrace.backfill.layout import SEQUENCE, STREAM, TIME, Layout
 from millrace.engine.plan import StreamDefinition
 from millrace.operators import expression as e
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.operators.expression import Expression
 from millrace.protocol import Refuse, Type
+from millrace.server.history import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK
+from millrace.server.history import SEQUENCE as SEQ
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

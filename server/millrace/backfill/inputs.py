@@ -1,18 +1,24 @@
 """What a backfill reads: archives and other files, looked at before Spark starts.
 
-Rule: whatever is wrong with an input is said here, in one line, from the files' own heads: a path that is not there, a
-column that is missing or of another type, rows without a time. Where heads tell the times of rows, slices are cut by
-them, so that each has about as many rows.
+Rule: whatever is wrong with an input is said here, in one line: a path that is not there, a column that is missing or
+of another type, rows without a time. Of Parquet the files' heads tell that; text is read by the reader of `millrace
+run`, a small input to its end, a large one at the beginning of each file. What Spark finds further on is looked up with
+the same reader (`refuse_bad_rows`), so that it has the same words and a line. Where heads tell the times of rows,
+slices are cut by them, so that each has about as many rows.
 """
 
 from __future__ import annotations
 
+import bz2
 import csv
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +27,22 @@ import pyarrow.parquet as pq
 from millrace.backfill.flow import Flow
 from millrace.backfill.splitting import Extent
 from millrace.engine.plan import StreamDefinition
+from millrace.offline.files import read_opened
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import Refuse, Type, format_timestamp
 from millrace.server.arrow import ACCEPTED
+from millrace.server.history import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, read_reach
+from millrace.server.history import SEQUENCE as SEQ
+from millrace.server.names import counted
 
-# The archive's own columns.
-SEQ, ARRIVED, LATE, MARK, FEED = "__seq", "__arrived", "__late", "__mark", "__feed"
-FLAGS: Final = (SEQ, ARRIVED, LATE, MARK, FEED)
-REACH: Final = "_reach.json"
-# The column that holds the time of a stream that has no time column of its own.
-IMPLICIT_TIME: Final = "ts"
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 TABLE: Final = "table:"
+# How our own reader calls the formats.
+_READ_AS: Final = {"parquet": "parquet", "csv": "csv", "json": "jsonl"}
+_COMPRESSED: Final[Mapping[str, Callable[[Path], Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
+_SUFFIXES: Final = (*_COMPRESSED, ".zst")
+# So many bytes of an input of text are read before Spark starts: a second or two. Of each further file one piece.
+LOOKED_AT: Final = 64 * 2**20
 # Cuts are found on a grid of so many times: a slice is off by less than a thousandth of the rows of all.
 GRID: Final = 4_096
 
@@ -106,7 +116,7 @@ def find_history(flow: Flow, directory: str, streams: Sequence[str]) -> dict[str
             there = sorted(one.name for one in top.iterdir() if one.is_dir() and not one.name.startswith((".", "_")))
             raise Refuse(
                 f"--history {directory}: nothing of stream {name} is there (there is: {', '.join(there) or 'nothing'})"
-                "; a stream is archived once it is created WITH (history = true)",
+                "; a stream is archived once it is created WITH (history = 'true')",
                 code="bad_path",
             )
         found[name] = find_input(flow, name, str(place))
@@ -150,7 +160,7 @@ def _files_below(place: Path) -> Iterable[Path]:
 
 
 def _format(file: Path) -> str | None:
-    suffixes = [suffix for suffix in file.suffixes if suffix not in (".gz", ".bz2", ".zst")]
+    suffixes = [suffix for suffix in file.suffixes if suffix not in _SUFFIXES]
     return FORMATS.get(suffixes[-1].lower()) if suffixes else None
 
 
@@ -206,7 +216,7 @@ def _spans(head: Any, time: str, file: Path) -> tuple[tuple[int, int, int], ...]
             continue
         statistics = None if leaf is None else told.column(leaf).statistics
         if statistics is not None and statistics.null_count:
-            raise Refuse(f"{file}: {statistics.null_count} rows have no time ({time} is null)", code="bad_row")
+            raise Refuse(f"{file}: {without_time(statistics.null_count)} ({time} is null)", code="bad_row")
         if statistics is None or not statistics.has_min_max:
             return None
         first, last = (_micros(value, kind) for value in (statistics.min_raw, statistics.max_raw))
@@ -221,35 +231,97 @@ def _micros(raw: int, kind: Any) -> int:
     return raw // 1_000 if kind.unit == "ns" else raw * scale[kind.unit]
 
 
+def without_time(count: int) -> str:
+    return f"{counted(count, 'row')} {'has' if count == 1 else 'have'} no time"
+
+
 def _reach(directory: Path) -> tuple[int | None, int]:
     """How far an archive is whole, if it says so, and how many gaps it has."""
-    try:
-        told = json.loads((directory / REACH).read_bytes())
-        mark, gaps = told["mark"], told.get("gaps", ())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None, 0
-    return mark if isinstance(mark, int) else None, len(gaps)
+    told = read_reach(directory)
+    return (None, 0) if told is None else (told.reach_us, len(told.gaps))
 
 
 def _look_into_csv(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
     definition = flow.catalog.stream(stream)
+    made = Input(stream, path, "csv", tuple(map(_part, files)), _declared(definition))
     for file in files:
-        if file.suffix != ".csv":
-            continue
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            try:
-                header = next(csv.reader(opened), [])
-            except (UnicodeDecodeError, csv.Error) as error:
-                raise Refuse(f"{file}: expected CSV in UTF-8 with a header, got {error}", code="bad_file") from None
-        # Spark takes CSV columns by place.
-        if header != list(definition.schema.names):
-            expected = ",".join(definition.schema.names)
-            raise Refuse(f"{file}, line 1: expected the header {expected}, got {','.join(header)[:200]}", code="schema")
-    return Input(stream, path, "csv", tuple(map(_part, files)), _declared(definition))
+        _check_header(file, list(definition.schema.names))
+    _look_at_text(made, definition)
+    return made
+
+
+def _check_header(file: Path, expected: list[str]) -> None:
+    """Spark takes CSV columns by place."""
+    with _opened(file) as opened:
+        if opened is None:
+            return
+        try:
+            with TextIOWrapper(opened, "utf-8-sig", newline="") as text:
+                header = next(csv.reader(text), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise Refuse(f"{file}: expected CSV in UTF-8 with a header, got {error}", code="bad_file") from None
+    if header != expected:
+        got = ",".join(header)[:200]
+        raise Refuse(f"{file}, line 1: expected the header {','.join(expected)}, got {got}", code="schema")
 
 
 def _look_into_json(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
-    return Input(stream, path, "json", tuple(map(_part, files)), _declared(flow.catalog.stream(stream)))
+    definition = flow.catalog.stream(stream)
+    made = Input(stream, path, "json", tuple(map(_part, files)), _declared(definition))
+    _look_at_text(made, definition)
+    return made
+
+
+def _look_at_text(one: Input, stream: StreamDefinition) -> None:
+    """Read what is cheap to read."""
+    left = LOOKED_AT
+    for part in one.parts:
+        left -= _read(Path(part.path), one.format, stream, max(left, 1))
+
+
+def refuse_bad_rows(inputs: Iterable[Input], flow: Flow) -> None:
+    """Read files to the end: the first row that does not fit is told with its file and line."""
+    for one in inputs:
+        for part in one.parts:
+            _read(Path(part.path), one.format, flow.catalog.stream(one.stream))
+
+
+def _read(file: Path, kind: str, stream: StreamDefinition, most: int | None = None) -> int:
+    """Read a file's rows, all or so many bytes of it; how many those were. Refuse says which row does not fit."""
+    read = 0
+
+    def advanced(count: int) -> None:
+        nonlocal read
+        read += count
+
+    with _opened(file) as opened:
+        if opened is None:
+            return 0
+        # Columns that the stream does not have are passed over.
+        stream = replace(stream, extra="ignore")
+        with closing(read_opened(opened, str(file), stream, advanced, _READ_AS[kind])) as batches:
+            for _ in batches:
+                if most is not None and read >= most:
+                    break
+    return read
+
+
+def _as_it_is(file: Path) -> BinaryIO:
+    return file.open("rb")
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO | None]:
+    """A file, without its compression; None if only Spark knows that."""
+    if file.suffix == ".zst":
+        yield None
+        return
+    try:
+        with _COMPRESSED.get(file.suffix, _as_it_is)(file) as opened:
+            yield opened
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Refuse(f"{file}: cannot be read: {reason}", code="bad_file") from None
 
 
 def _declared(stream: StreamDefinition) -> dict[str, Any]:
@@ -300,7 +372,7 @@ def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: s
     for name, type_ in wanted.items():
         if name in columns and not ACCEPTED[type_](columns[name]):
             raise Refuse(f"{where}: column {name}: expected {type_}, got {columns[name]}", code="schema")
-    flags = [name for name in FLAGS if name in columns]
+    flags = [name for name in OWN_COLUMNS if name in columns]
     if LATE in flags and SEQ not in flags:
         raise Refuse(f"{where}: expected {SEQ} beside {LATE}, as an archive has it, got none", code="schema")
 
@@ -343,15 +415,31 @@ def times_of(inputs: Iterable[Input]) -> Times | None:
     return Times(tuple(span for one in inputs for part in one.parts for span in part.spans or ()))
 
 
-def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int) -> list[str]:
-    """What its reader should know about an input."""
+def newest_before(one: Input, stream: StreamDefinition, arrived_us: int) -> int | None:
+    """The newest time among an archive's rows that had arrived by then; None if there are none, or nobody knows."""
+    if ARRIVED not in one.columns:
+        return None
+    names = [stream.time or IMPLICIT_TIME, ARRIVED]
+    newest: list[int] = []
+    for part in one.parts:
+        with pq.ParquetFile(part.path) as file:
+            for group in range(file.metadata.num_row_groups):
+                times, arrived = (column.cast(pa.int64()).to_numpy() for column in file.read_row_group(group, names))
+                newest += times[arrived <= arrived_us].max(initial=BEGINNING, keepdims=True).tolist()
+    found = max(newest, default=BEGINNING)
+    return None if found == BEGINNING else found
+
+
+def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool = False) -> list[str]:
+    """What its reader should know about an input; `whole` if it is known to have all that the span needs."""
     notes = []
     for name, one in inputs.items():
-        if one.reach_us is not None and to_us != END_OF_TIME and to_us > one.reach_us:
+        if not whole and one.reach_us is not None and to_us != END_OF_TIME and to_us > one.reach_us:
             reach = "nothing yet" if one.reach_us == BEGINNING else format_timestamp(one.reach_us)
             notes.append(f"{name}: the archive is whole up to {reach}; rows at or above that may still be missing")
         if one.gaps:
-            notes.append(f"{name}: the archive has {one.gaps} gaps, where rows may be missing ({one.path}/{REACH})")
+            gaps = counted(one.gaps, "gap")
+            notes.append(f"{name}: the archive has {gaps}, where rows may be missing ({one.path}/{REACH_FILE})")
         if one.columns and not one.flagged:
             notes.append(f"{name}: no {LATE} column, so rows are read in order of time and none is late")
         if f"{name}.late" in flow.streams and one.columns and not one.flagged:

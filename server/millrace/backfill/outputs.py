@@ -18,6 +18,7 @@ import shutil
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -76,14 +77,26 @@ class Destination:
             )
         return found
 
-    def begin(self, identity: Mapping[str, Any], split: Mapping[str, Any]) -> None:
-        """Take the directory for this plan."""
-        plan = {"identity": _plain(identity), "split": _plain(split), "began": _now()}
+    def begin(self, identity: Mapping[str, Any], split: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        """Take the directory for this plan, and say how the split was asked for."""
+        plan = {"identity": _plain(identity), "split": _plain(split), "asked": _plain(asked), "began": _now()}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             _write(self.path / PLAN, plan)
         except OSError as error:
             raise Refuse(f"--out {self.path}: {(error.strerror or str(error)).lower()}", code="destination") from None
+
+    def abandon(self, keep_folder: bool) -> None:
+        """Remove all that was written, the plan last: until it is gone this is a backfill that can be gone on with."""
+        for name in (TASKS, ASIDE):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for file in self.path.glob("date=*/part-*.parquet"):
+            file.unlink(missing_ok=True)
+        for left in (*self.path.glob(".*.json.*"), self.path / PLAN):
+            left.unlink(missing_ok=True)
+        for folder in (*self.path.glob("date=*"), *([] if keep_folder else [self.path])):
+            with suppress(OSError):  # somebody has put something there
+                folder.rmdir()
 
     # -- after ---------------------------------------------------------------------------------------------------------
 
@@ -155,7 +168,7 @@ def _now() -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise Refuse(f"{path}: expected what a backfill has written, got {error}", code="destination") from None

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from millrace.backfill.flow import Flow
-from millrace.backfill.inputs import Input, Times, notes_of, times_of
+from millrace.backfill.inputs import Input, Times, notes_of, refuse_bad_rows, times_of
 from millrace.backfill.job import (
     choose_split,
     default_tasks,
@@ -26,13 +26,22 @@ from millrace.backfill.keys import keys_of
 from millrace.backfill.margins import margins_of
 from millrace.backfill.outputs import PLAN, Destination, check_destination
 from millrace.backfill.session import check_spark, opened_session, ship
-from millrace.backfill.splitting import ALWAYS, Extent, Mode, Slice, Split, plan_split, span_words
+from millrace.backfill.splitting import ALWAYS, Extent, Mode, Slice, Split, how_words, plan_split, span_words
 from millrace.protocol import Refuse
+from millrace.server.names import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_SECONDS: Final = 0.2
+# The code of what is wrong with a row of an input.
+BAD_ROW: Final = "bad_row"
+# The code of what Spark, or a task, could not go on with.
+TASK_FAILED: Final = "task_failed"
+# How Spark, and a task of ours, speak of a row of an input that does not fit.
+_BAD_ROW: Final = re.compile(
+    r"\w*(PARSE|MALFORMED|CAST_INVALID)\w*\b|com\.fasterxml\.jackson|: row \d+, field |\bRowError: "
+)
 
 # How many of how many of Spark's tasks are done.
 Advanced = Callable[[int, int], None]
@@ -41,7 +50,10 @@ Said = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a backfill is asked to do."""
+    """What a backfill is asked to do.
+
+    whole   whether the inputs are known to have all rows that the span needs: the server says so of a seam
+    """
 
     flow: Flow
     inputs: Mapping[str, Input]
@@ -52,6 +64,12 @@ class Wanted:
     master: str | None = None
     functions: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
+    whole: bool = False
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """How it is to be split."""
+        return {"mode": self.mode, "tasks": self.tasks}
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for an interrupted backfill to be gone on with."""
@@ -70,25 +88,63 @@ class Wanted:
 
 
 def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
-    """Run a backfill, or the rest of one; its manifest."""
-    check_spark()
-    check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
+    """Run a backfill, or the rest of one; its manifest. What fails can be gone on with, or leaves nothing behind."""
+    place = Destination(wanted.out)
+    there = place.path.exists() and place.plan() is None
+    try:
+        return compute(wanted, say, advanced)
+    except Refuse as error:
+        if error.code == BAD_ROW:
+            # Its input will be another one when it is mended.
+            place.abandon(keep_folder=there)
+        elif error.code == TASK_FAILED and place.plan() is not None:
+            text = f"{error.text}. What is done stays in {wanted.out}: start it again with the same flags to go on"
+            raise Refuse(text, code=error.code) from None
+        raise
+
+
+def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
+    """The same, without a thought for what is left when it fails."""
     place = Destination(wanted.out)
     wanted = as_it_began(wanted, place.plan(), say)
-    begun, manifest = place.begun(wanted.identity()), place.manifest()
+    check_beforehand(wanted)
+    manifest = place.manifest()
     if manifest is not None:
-        say(f"{wanted.out}: this backfill is done already, {manifest['rows']} rows")
+        say(f"{wanted.out}: this backfill is done already, {counted(manifest['rows'], 'row')}")
         return manifest
+    times = times_of(wanted.inputs.values())
+    if times is not None:
+        _refuse_nothing(times, wanted)
+    try:
+        with in_plain_words(), opened_session(wanted.master, dict(wanted.settings)) as session:
+            return _run(wanted, session, place, times, say, advanced)
+    except Refuse as error:
+        if error.code == BAD_ROW:
+            say("a row of the input does not fit; looking for its place")
+            raise _located(error, wanted) from None
+        raise
+
+
+def check_beforehand(wanted: Wanted) -> None:
+    """Refuse what can be known before Spark starts, or anything else is begun."""
+    check_spark()
+    check_destination(wanted.out, [one.path for one in wanted.inputs.values() if one.format != "table"])
+    begun = Destination(wanted.out).begun(wanted.identity())
     if begun is None:
         # Whether it can be split as is asked does not depend on the rows.
         plan_split(wanted.flow, Extent(0, 2), mode=wanted.mode, tasks=2)
     else:
-        kept_split(wanted.flow, begun["split"], wanted)
-    times = times_of(wanted.inputs.values())
-    if times is not None:
-        _refuse_nothing(times, wanted)
-    with in_plain_words(), opened_session(wanted.master, dict(wanted.settings)) as session:
-        return _run(wanted, session, place, times, say, advanced)
+        check_asked(begun, wanted)
+
+
+def _located(error: Refuse, wanted: Wanted) -> Refuse:
+    """What is wrong with a row, with its file and line, if our own reader does not like it either."""
+    try:
+        refuse_bad_rows(wanted.inputs.values(), wanted.flow)
+    except Refuse as found:
+        return Refuse(found.text, code=BAD_ROW)
+    paths = ", ".join(one.path for one in wanted.inputs.values())
+    return Refuse(f"{paths}: {error.text}", code=BAD_ROW)
 
 
 def as_it_began(wanted: Wanted, plan: Mapping[str, Any] | None, say: Said) -> Wanted:
@@ -101,8 +157,8 @@ def as_it_began(wanted: Wanted, plan: Mapping[str, Any] | None, say: Said) -> Wa
         files = {tuple(file) for file in kept.get(name, ())}
         parts = tuple(part for part in one.parts if (part.path, part.size, part.changed_ns) in files)
         if len(parts) == len(files) < len(one.parts):
-            newer = len(one.parts) - len(parts)
-            say(f"note: {name}: {newer} newer files are left out: this backfill began without them")
+            newer = counted(len(one.parts) - len(parts), "newer file")
+            say(f"note: {name}: {newer} left out: this backfill began without")
             one = replace(one, parts=parts)
         inputs[name] = one
     return replace(wanted, inputs=inputs)
@@ -134,7 +190,7 @@ def _run(
             times = spark_times(flow, frames_of(session, wanted.inputs, flow, None), tasks)
             _refuse_nothing(times, wanted)
         split = choose_split(flow, times, wanted.span, wanted.mode, tasks)
-        place.begin(wanted.identity(), split.to_data())
+        place.begin(wanted.identity(), split.to_data(), wanted.asked)
     else:
         split = kept_split(flow, found["split"], wanted)
     for line in plan_words(wanted, split):
@@ -152,27 +208,34 @@ def _run(
     return place.finish(flow.schema)
 
 
+def check_asked(begun: Mapping[str, Any], wanted: Wanted) -> None:
+    """Refuse to go on with tasks that are others than those asked for now."""
+    split, asked = begun["split"], {"mode": "auto", "tasks": None, **begun.get("asked", {})}
+    if wanted.mode not in ("auto", asked["mode"], split["how"]):
+        _refuse_other(wanted, "--mode", f"is split {how_words(split['how'])}")
+    if wanted.tasks not in (None, asked["tasks"], split["tasks"]):
+        _refuse_other(wanted, "--tasks", f"has {counted(split['tasks'], 'task')}")
+
+
+def _refuse_other(wanted: Wanted, flag: str, told: str) -> NoReturn:
+    given = wanted.asked[flag.removeprefix("--")]
+    raise Refuse(
+        f"{flag} {given}: the backfill that has begun in {wanted.out} {told}; leave {flag} out to go on with it",
+        code="destination",
+    )
+
+
 def kept_split(flow: Flow, kept: Mapping[str, Any], wanted: Wanted) -> Split:
     """The split of a backfill that has begun, so that its tasks are the same ones."""
-    if wanted.mode not in ("auto", kept["how"]):
-        raise Refuse(
-            f"--mode {wanted.mode}: the backfill that has begun in {wanted.out} is split {_how(kept['how'])}; leave "
-            "--mode out to go on with it",
-            code="destination",
-        )
     slices = kept["slices"] or [[wanted.span.from_us, wanted.span.to_us]] * kept["tasks"]
     keys = dict(keys_of(flow).streams) if kept["how"] == "key" else {}
     return Split(kept["how"], tuple(Slice(*one) for one in slices), margins_of(flow), kept["reason"], keys, wanted.span)
 
 
-def _how(how: str) -> str:
-    return {"key": "by key", "time": "by time"}.get(how, "not at all")
-
-
 def plan_words(wanted: Wanted, split: Split) -> list[str]:
     """The plan as people read it."""
     flow = wanted.flow
-    notes = [f"note: {note}" for note in notes_of(flow, wanted.inputs, wanted.span.to_us)]
+    notes = [f"note: {note}" for note in notes_of(flow, wanted.inputs, wanted.span.to_us, whole=wanted.whole)]
     head = f"backfill of {flow.name} {span_words(wanted.span)}, equality {flow.equality}"
     inputs = [f"input: {one.stream} from {one.path} ({_files(one)})" for one in wanted.inputs.values()]
     return [head, *inputs, *split.words(), *notes]
@@ -181,10 +244,10 @@ def plan_words(wanted: Wanted, split: Split) -> list[str]:
 def _files(one: Input) -> str:
     if one.format == "table":
         return "a table"
-    count = "1 file" if len(one.parts) == 1 else f"{len(one.parts)} files"
+    count = counted(len(one.parts), "file")
     if not one.known:
         return count
-    return f"{count}, {sum(rows for part in one.parts for _, _, rows in part.spans or ())} rows"
+    return f"{count}, {counted(sum(rows for part in one.parts for _, _, rows in part.spans or ()), 'row')}"
 
 
 # -- watching Spark ----------------------------------------------------------------------------------------------------
@@ -249,13 +312,17 @@ def _told(error: Exception) -> Refuse:
     for line in reversed(text.splitlines()):
         match = re.match(r"\s*(?:\w+\.)*(?:Refuse|RowError|FunctionsError|AssertionError): (.+)", line)
         if match is not None:
-            return Refuse(match[1].strip(), code="task_failed")
+            return Refuse(match[1].strip(), code=_code(line))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # Of a chain of causes the last is the reason; Spark's own have a name in brackets.
     causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
     causes += [line for line in lines if re.match(r"\[[A-Z_.0-9]+\]", line)]
     reason = causes[-1] if causes else lines[0] if lines else type(error).__name__
-    return Refuse(f"Spark could not run it: {reason[:400]}", code="task_failed")
+    return Refuse(f"Spark could not run it: {reason[:400]}", code=_code(reason))
+
+
+def _code(text: str) -> str:
+    return BAD_ROW if _BAD_ROW.search(text) else TASK_FAILED
 
 
 def status(out: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from millrace.operators import expression as e
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.operators.intervals import format_interval
 from millrace.protocol import Refuse, format_timestamp
+from millrace.server.names import counted
 
 Mode = Literal["auto", "key", "time"]
 How = Literal["key", "time", "one"]
@@ -45,10 +46,19 @@ class Slice:
     from_us: int = BEGINNING
     to_us: int = END_OF_TIME
 
+    @property
+    def begins(self) -> bool:
+        """Whether it has a bound below."""
+        return self.from_us != BEGINNING
+
+    @property
+    def ends(self) -> bool:
+        return self.to_us != END_OF_TIME
+
     def reads(self, reach: Reach) -> tuple[int, int]:
         """The times of a stream's rows that it needs; BEGINNING and END_OF_TIME are no bounds."""
-        low = BEGINNING if reach.back is None or self.from_us == BEGINNING else self.from_us - reach.back
-        high = END_OF_TIME if reach.ahead is None or self.to_us == END_OF_TIME else self.to_us + reach.ahead
+        low = BEGINNING if reach.back is None or not self.begins else self.from_us - reach.back
+        high = END_OF_TIME if reach.ahead is None or not self.ends else self.to_us + reach.ahead
         return low, high
 
 
@@ -79,8 +89,11 @@ class Split:
 
     def words(self) -> list[str]:
         """The split as people read it."""
-        told = {"key": "by key", "time": "by time", "one": "not at all"}[self.how]
-        return [f"split: {told}, {_tasks(self.tasks)}", f"why: {self.reason}", f"margin: {margin_words(self.margins)}"]
+        return [
+            f"split: {how_words(self.how)}, {counted(self.tasks, 'task')}",
+            f"why: {self.reason}",
+            f"margin: {margin_words(self.margins)}",
+        ]
 
     def to_data(self) -> dict[str, Any]:
         return {
@@ -91,8 +104,8 @@ class Split:
         }
 
 
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"{count} tasks"
+def how_words(how: str) -> str:
+    return {"key": "by key", "time": "by time", "one": "not at all"}[how]
 
 
 def margin_words(margins: Margins) -> str:
@@ -185,7 +198,7 @@ def _choose(
     key = f"all operators that keep state share a key ({keys.words()})"
     margin = (margins.widest.back or 0) + (margins.widest.ahead or 0)
     share = margin * tasks / extent.span_us
-    short = f"its margin is {share:.1%} of a slice" if margin else "no row depends on rows of other times"
+    short = f"its margin is {_part(share)} of a slice" if margin else "no row depends on rows of other times"
     if mode != "auto":
         return mode == "time", f"--mode {mode} was asked for; {short if mode == 'time' else key}"
     if by_time:
@@ -194,7 +207,15 @@ def _choose(
         return True, f"{short}; {by_key}"
     if share <= MOST_MARGIN:
         return True, f"{short}, so slices of time repeat little and keep each task's state small; a key is there too"
-    return False, f"{key}; slices of time would repeat {share:.0%} of the input as their margin"
+    again = f"{share:,.0f} times" if share >= 2 else f"{share:.0%} of"
+    return False, f"{key}; every slice of time would read {again} its own length again, as its margin"
+
+
+def _part(share: float) -> str:
+    """A margin against a slice, as people say it."""
+    if share >= 2:
+        return f"{share:,.0f} times the length"
+    return f"{share:.1%}" if share >= 0.001 else "less than 0.1%"
 
 
 def _slices(
@@ -209,6 +230,6 @@ def _slices(
 
 
 def span_words(wanted: Slice) -> str:
-    low = "the beginning" if wanted.from_us == BEGINNING else format_timestamp(wanted.from_us)
-    high = "the end" if wanted.to_us == END_OF_TIME else format_timestamp(wanted.to_us)
+    low = format_timestamp(wanted.from_us) if wanted.begins else "the beginning"
+    high = format_timestamp(wanted.to_us) if wanted.ends else "the end"
     return f"from {low} to {high}"

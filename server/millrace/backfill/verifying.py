@@ -1,8 +1,10 @@
 """Recompute a span and compare it with what was written: by a live query's sink, or by an earlier backfill.
 
-Rule: only rows that both could have are compared. Which of the written rows lie in the span is told by their own time:
-a backfill writes it beside them, and of a sink's rows a column often tells it (a window's end, say). Where nothing
-does, all written rows are compared, and the span must hold all of them.
+Rule: only rows that both could have are compared. Without a span that is what a live query has given whole: from
+where it knew everything that its rows were made of, up to what it has promised; of files, what lies between the first
+row and the last. Which of the written rows lie in the span is told by their own time: a backfill writes it beside them,
+and of a sink's rows a column often tells it (a window's end, say). Where nothing does, all written rows are compared,
+and what is left over may lie outside.
 """
 
 from __future__ import annotations
@@ -11,32 +13,61 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
 from millrace.backfill.compare import Differences, Row, compare_final, compare_rows
 from millrace.backfill.flow import Flow
+from millrace.backfill.inputs import Input, newest_before
 from millrace.backfill.layout import OWN_TIME
+from millrace.backfill.margins import margins_of
 from millrace.backfill.outputs import MANIFEST, PLAN, Destination
-from millrace.backfill.running import Advanced, Said, Wanted, start
-from millrace.backfill.splitting import ALWAYS, Slice
+from millrace.backfill.running import Advanced, Said, Wanted, compute
+from millrace.backfill.splitting import ALWAYS, Slice, span_words
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_batches
-from millrace.protocol import GONE, Field, Refuse, Schema, Type
+from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.protocol import GONE, Field, Refuse, Schema, Type, format_timestamp
+from millrace.server.names import counted
+
+# Below this there is nothing: the end of a span of which nothing is known to be complete.
+NOTHING_US: Final = BEGINNING + 1
+
+
+@dataclass(frozen=True)
+class Lived:
+    """What a server says of a running query.
+
+    paths          the files of its sinks
+    marks          by stream, below which time no tuple on time will come any more; None where nothing is known
+    since_us       when it began to take in tuples, by the clock; None if it knows all before from its history
+    seam_us, out   if it began with its history: from where on rows are its own, and where those below are
+    skipped        tuples that passed it by while it was paused
+    """
+
+    paths: tuple[str, ...]
+    marks: Mapping[str, int | None]
+    since_us: int | None = None
+    seam_us: int | None = None
+    out: str | None = None
+    skipped: int = 0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a comparison."""
+    """What came of a comparison; `span` is what was compared."""
 
     equality: str
+    span: Slice
     differences: Differences
     written: int
     notes: tuple[str, ...] = ()
 
 
-def verify(wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced) -> Verdict:
+def verify(
+    wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced, lived: Lived | None = None
+) -> Verdict:
     """Recompute what is wanted, and compare it with what lies in these files or directories."""
     flow = wanted.flow
     if flow.equality == "load":
@@ -48,10 +79,19 @@ def verify(wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced
     for path in against:
         if not Path(path).exists():
             raise Refuse(f"{path}: there is no such file or directory to compare with", code="bad_path")
+    asked = wanted.span
+    if lived is not None and lived.out is not None and (Path(lived.out) / MANIFEST).exists():
+        # What lies below the seam is there: with the sinks' rows that is one sequence.
+        against, lived = [lived.out, *against], replace(lived, seam_us=None)
+    if not (asked.begins and asked.ends):
+        both = span_of_files(flow, against) if lived is None else span_of_query(flow, wanted.inputs, lived)
+        span = _within(asked, both)
+        wanted = replace(wanted, span=span, whole=lived is not None)
+        say(f"compared {span_words(span)}, of which both have all rows; --from and --to name another span")
     written = _written(flow, wanted.span, against)
     with tempfile.TemporaryDirectory(prefix="millrace-verify-") as folder:
         out = str(Path(folder) / "rows")
-        start(replace(wanted, out=out), say, advanced)
+        compute(replace(wanted, out=out), say, advanced)
         recomputed = list(_without_time(read_backfill(out)))
     rows = [*written.inside, *written.perhaps]
     if flow.equality == "final":
@@ -61,7 +101,85 @@ def verify(wanted: Wanted, against: Sequence[str], say: Said, advanced: Advanced
         # What may as well lie outside is not too much.
         spared = set(map(id, written.perhaps))
         differences.extra = [row for row in differences.extra if id(row) not in spared]
-    return Verdict(flow.equality, differences, len(rows), tuple(written.notes))
+    if lived is not None and lived.skipped:
+        passed = counted(lived.skipped, "tuple")
+        written.notes.append(f"{passed} passed {flow.name} by while it was paused: its rows lack them")
+    return Verdict(flow.equality, wanted.span, differences, len(rows), tuple(written.notes))
+
+
+# -- which span --------------------------------------------------------------------------------------------------------
+
+
+def _within(asked: Slice, both: Slice) -> Slice:
+    """What is asked for, its open ends closed by what both have."""
+    low = asked.from_us if asked.begins else both.from_us
+    high = asked.to_us if asked.ends else both.to_us
+    if low >= high:
+        begins = format_timestamp(low) if low != BEGINNING else "the beginning"
+        ends = "nothing is complete yet" if high <= NOTHING_US else f"all is there below {format_timestamp(high)} only"
+        raise Refuse(
+            f"there is no span yet of which both have all rows: it would begin at {begins}, and {ends}. Wait for more "
+            "rows, or name a span with --from and --to",
+            code="no_span",
+        )
+    return Slice(low, high)
+
+
+def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived) -> Slice:
+    """Of which rows a query has given all: none of them was made of what it has not seen, and it gives no more."""
+    low = BEGINNING if lived.seam_us is None else lived.seam_us
+    if lived.since_us is not None:
+        low = max([low, *(_seen_from(flow, inputs, name, lived.since_us) for name in flow.streams)])
+    if flow.equality == "final" and _telling(flow) is None:
+        # The last row of each key counts, and nothing tells which one was the last at some time.
+        return Slice(low)
+    return Slice(low, max(min(_given_below(flow, lived, name) for name in flow.streams), NOTHING_US))
+
+
+def _given_below(flow: Flow, lived: Lived, name: str) -> int:
+    """Rows below this wait for nothing from a stream: it has passed all that they may be made of."""
+    mark, ahead = lived.marks.get(name), margins_of(flow).streams[name].ahead
+    if mark is None or ahead is None:
+        return BEGINNING
+    return mark if mark == END_OF_TIME else mark - ahead
+
+
+def _seen_from(flow: Flow, inputs: Mapping[str, Input], name: str, since_us: int) -> int:
+    """From where on rows are made only of what a stream took in since a time of the clock."""
+    base = name.removesuffix(".late")
+    newest = newest_before(inputs[base], flow.catalog.stream(base), since_us)
+    if newest is None:
+        return BEGINNING
+    back = margins_of(flow).streams[name].back
+    if back is None:
+        raise Refuse(
+            f"{flow.name} began at {format_timestamp(since_us)}, when {base} had rows already, and what it gives may "
+            "depend on those for ever: no span is the same. One that begins with its history can be compared (millrace "
+            "backfill start --then-live)",
+            code="no_span",
+        )
+    return newest + 1 + back
+
+
+def span_of_files(flow: Flow, against: Sequence[str]) -> Slice:
+    """From the first of the rows that were written to the last; of a backfill what it was asked for."""
+    spans = [_span_of(flow, path) for path in against]
+    return Slice(min(span.from_us for span in spans), max(span.to_us for span in spans))
+
+
+def _span_of(flow: Flow, path: str) -> Slice:
+    if _is_backfill(path):
+        manifest = Destination(path).manifest() or {}
+        return Slice(manifest.get("from_us", BEGINNING), manifest.get("to_us", END_OF_TIME))
+    told = _telling(flow)
+    times = [] if told is None else [row[told.name] for row in _sink_rows(flow, path)]
+    times = [time for time in times if time is not None]
+    if told is None or not times:
+        return ALWAYS
+    return Slice(min(times) + told.low, max(times) + told.high + 1)
+
+
+# -- what was written --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -97,30 +215,50 @@ def _written(flow: Flow, span: Slice, against: Sequence[str]) -> _Written:
     """The rows that were written, of the span as far as that can be told."""
     found = _Written()
     for path in against:
-        if (Path(path) / PLAN).exists() or (Path(path) / MANIFEST).exists():
+        if _is_backfill(path):
             found.inside += _without_time(row for row in read_backfill(path) if _inside(row[OWN_TIME], span))
         else:
             _sort_out(flow, span, path, found)
     return found
 
 
+def _is_backfill(path: str) -> bool:
+    return (Path(path) / PLAN).exists() or (Path(path) / MANIFEST).exists()
+
+
+class _Telling(NamedTuple):
+    """The column of a sink's rows that tells their own time best: so far below it, at least and at most."""
+
+    name: str
+    low: int
+    high: int
+
+
+def _telling(flow: Flow) -> _Telling | None:
+    told = flow.time_column
+    if told is None or (flow.equality == "final" and told[1] != told[2]):
+        return None
+    at, low, high = told
+    return _Telling(flow.schema.names[at], low, high)
+
+
 def _sort_out(flow: Flow, span: Slice, path: str, found: _Written) -> None:
     """The rows of a sink's file, by the column that tells their time best."""
     rows = list(_sink_rows(flow, path))
-    told = flow.time_column
-    if told is None or (flow.equality == "final" and told[1] != told[2]):
-        if span != ALWAYS:
-            found.notes.append(f"{path}: no column tells a row's time, so all {len(rows)} of its rows are compared")
-        found.inside += rows
+    told = _telling(flow)
+    if told is None:
+        if span == ALWAYS or flow.equality == "final":
+            found.inside += rows
+        else:
+            found.perhaps += rows
+            found.notes.append(f"{path}: no column tells a row's time, so rows that are only there are not counted")
         return
-    at, low, high = told
-    name = flow.schema.names[at]
     for row in rows:
-        time = row[name]
-        ends = [time is None or _inside(time + lag, span) for lag in (low, high)]
+        time = row[told.name]
+        ends = [time is None or _inside(time + lag, span) for lag in (told.low, told.high)]
         if all(ends):
             found.inside.append(row)
-        elif time + high >= span.from_us and time + low < span.to_us:
+        elif time + told.high >= span.from_us and time + told.low < span.to_us:
             found.perhaps.append(row)
 
 

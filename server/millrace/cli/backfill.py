@@ -7,26 +7,29 @@ when one of these commands runs.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
 from millrace.cli import show
-from millrace.cli.link import Link, segment
+from millrace.cli.link import Link, ServerError, segment
 from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
+from millrace.server.names import counted
 
 if TYPE_CHECKING:
     from millrace.backfill.flow import Flow
     from millrace.backfill.inputs import Input
     from millrace.backfill.running import Advanced, Wanted
-    from millrace.backfill.verifying import Verdict
+    from millrace.backfill.verifying import Lived, Verdict
     from millrace.sql import Catalog
 
 app = typer.Typer(help="Queries over history, as a Spark job with the same operators.", no_args_is_help=True)
@@ -41,68 +44,71 @@ class How(StrEnum):
     TIME = "time"
 
 
-Query = Annotated[
-    str | None, typer.Argument(metavar="QUERY", help="A running server's query; with --sql one of the file's.")
-]
-Sql = Annotated[str | None, typer.Option("--sql", metavar="FILE", help="Statements: streams and the query.")]
-History = Annotated[
-    str | None, typer.Option("--history", metavar="DIR", help="A server's history; of a running one it is known.")
-]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", metavar="STREAM=PATH", help="Parquet, CSV or JSON lines, a directory of such, or table:NAME."
-    ),
-]
-From = Annotated[str | None, typer.Option("--from", metavar="T", help="Rows whose own time is at least this.")]
-To = Annotated[str | None, typer.Option("--to", metavar="T", help="Rows whose own time is below this.")]
-Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark's master; embedded, on all cores, if not given.")
-]
-Mode = Annotated[How, typer.Option("--mode", help="How to split: by key, by slices of time, or as is best.")]
-Tasks = Annotated[int | None, typer.Option("--tasks", min=1, help="How many tasks; two per core if not given.")]
-Functions = Annotated[
-    str | None,
-    typer.Option("--functions", metavar="MODULE", envvar="MILLRACE_SERVER__FUNCTIONS", help="Functions for SQL."),
-]
-Settings = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's, any number of times.")
-]
-
-
 @dataclass(frozen=True)
 class Asked:
-    """The options that start and verify share."""
+    """The flags that start and verify share, as they are declared and as they were given."""
 
-    query: str | None
-    sql: str | None
-    history: str | None
-    inputs: Sequence[str]
-    from_: str | None
-    to: str | None
-    out: str
-    master: str | None
-    mode: str
-    tasks: int | None
-    functions: str | None
-    settings: Sequence[str]
-    then_live: bool = False
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="A running server's query; with --sql one of the file's.")
+    ] = None
+    sql: Annotated[str | None, typer.Option("--sql", metavar="FILE", help="Statements: streams and the query.")] = None
+    history: Annotated[
+        str | None, typer.Option("--history", metavar="DIR", help="A server's history; of a running one it is known.")
+    ] = None
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="STREAM=PATH", help="Parquet, CSV or JSON lines, a directory of such, or table:NAME."
+        ),
+    ] = None
+    from_: Annotated[str | None, typer.Option("--from", metavar="T", help="Rows whose own time is at least this.")] = (
+        None
+    )
+    to: Annotated[str | None, typer.Option("--to", metavar="T", help="Rows whose own time is below this.")] = None
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="Spark's master; embedded, on all cores, if not given."),
+    ] = None
+    mode: Annotated[How, typer.Option("--mode", help="How to split: by key, by slices of time, or as is best.")] = (
+        How.AUTO
+    )
+    tasks: Annotated[int | None, typer.Option("--tasks", min=1, help="How many tasks; two per core if not given.")] = (
+        None
+    )
+    functions: Annotated[
+        str | None,
+        typer.Option("--functions", metavar="MODULE", envvar="MILLRACE_SERVER__FUNCTIONS", help="Functions for SQL."),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's, any number of times."),
+    ] = None
 
 
+def asking(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the flags of Asked in place of its second parameter."""
+    hints = get_type_hints(Asked, include_extras=True)
+
+    @functools.wraps(command)
+    def with_asked(link: Link, **given: Any) -> None:
+        command(link, Asked(**{flag.name: given.pop(flag.name) for flag in fields(Asked)}), **given)
+
+    first, _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    flags = [
+        inspect.Parameter(flag.name, keyword, default=flag.default, annotation=hints[flag.name])
+        for flag in fields(Asked)
+    ]
+    own = [parameter.replace(kind=keyword) for parameter in own]
+    with_asked.__signature__ = inspect.Signature([first, *own, *flags])  # type: ignore[attr-defined]
+    return with_asked
+
+
+@asking
 def start(
     link: Link,
+    asked: Asked,
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where the rows go, as Parquet.")],
-    query: Query = None,
-    sql: Sql = None,
-    history: History = None,
-    inputs: Inputs = None,
-    from_: From = None,
-    to: To = None,
-    master: Master = None,
-    mode: Mode = How.AUTO,
-    tasks: Tasks = None,
-    functions: Functions = None,
-    conf: Settings = None,
     then_live: Annotated[
         bool,
         typer.Option(
@@ -112,17 +118,13 @@ def start(
     ] = False,
 ) -> None:
     """Compute a query's rows over history. Started again after an interruption, it goes on where it was."""
-    settings = conf or ()
-    asked = Asked(
-        query, sql, history, inputs or (), from_, to, out, master, mode, tasks, functions, settings, then_live
-    )
     from millrace.backfill.running import start as run
 
     if then_live:
         _check_then_live(asked)
-    wanted, catalog = _wanted(link, asked)
+    wanted, _ = _wanted(link, asked, out=out, then_live=then_live)
     if then_live:
-        wanted = _up_to_the_seam(link, asked, wanted, catalog)
+        wanted = _up_to_the_seam(link, asked, wanted)
     with _interruptible(), _bar() as advanced:
         manifest = run(wanted, show.tell, advanced)
     _tell_failed(manifest["failed_rows"])
@@ -131,17 +133,17 @@ def start(
     if link.as_json:
         show.as_json(manifest)
     else:
-        show.out(f"{out}: {_count(manifest['rows'], 'row')} in {_count(len(manifest['files']), 'file')}")
+        show.out(f"{out}: {counted(manifest['rows'], 'row')} in {counted(len(manifest['files']), 'file')}")
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def _interruptible(advice: str = "start it again with the same flags to go on") -> Iterator[None]:
     """Ctrl-C is one line: what Spark's bridge to Java logs of it is left out."""
     logging.disable(logging.CRITICAL)
     try:
         yield
     except KeyboardInterrupt:
-        show.tell("interrupted: start it again with the same flags to go on")
+        show.tell(f"interrupted: {advice}")
         raise typer.Exit(130) from None
     finally:
         logging.disable(logging.NOTSET)
@@ -162,40 +164,36 @@ def status(
         show.tell("it is not finished: start it again with the same flags to go on")
 
 
+@asking
 def verify(
     link: Link,
-    query: Query = None,
-    sql: Sql = None,
+    asked: Asked,
     against: Annotated[
         list[str] | None,
         typer.Option(
             "--against", metavar="PATH", help="A sink's file or a backfill's directory; else the query's sinks."
         ),
     ] = None,
-    history: History = None,
-    inputs: Inputs = None,
-    from_: From = None,
-    to: To = None,
-    master: Master = None,
-    mode: Mode = How.AUTO,
-    tasks: Tasks = None,
-    functions: Functions = None,
-    conf: Settings = None,
 ) -> None:
-    """Recompute a span on Spark and compare it, row by row, with what was written."""
-    asked = Asked(query, sql, history, inputs or (), from_, to, "", master, mode, tasks, functions, conf or ())
+    """Recompute a span on Spark and compare it, row by row, with what was written: all that both have, if not given."""
     from millrace.backfill.verifying import verify as compare
 
+    # Asked before the history is brought up to date: all that these rows were made of is in it then.
+    lived = _lived(link, asked) if asked.sql is None and not against else None
     wanted, catalog = _wanted(link, asked)
-    paths = list(against or ()) or _sink_files(catalog, wanted.flow.name)
-    with _bar() as advanced:
-        verdict = compare(wanted, paths, show.tell, advanced)
+    paths = list(against or ())
+    if not paths:
+        paths = _sink_files(catalog, wanted.flow.name) if lived is None else list(lived.paths)
+    with _interruptible("start it again"), _bar() as advanced:
+        verdict = compare(wanted, paths, show.tell, advanced, lived)
     _show_verdict(link, wanted.flow.name, verdict)
     if verdict.differences.count:
         raise typer.Exit(1)
 
 
 def _show_verdict(link: Link, name: str, verdict: Verdict) -> None:
+    from millrace.backfill.splitting import span_words
+
     found = verdict.differences
     for note in verdict.notes:
         show.tell(f"note: {note}")
@@ -204,6 +202,8 @@ def _show_verdict(link: Link, name: str, verdict: Verdict) -> None:
             {
                 "query": name,
                 "equality": verdict.equality,
+                "from_us": verdict.span.from_us if verdict.span.begins else None,
+                "to_us": verdict.span.to_us if verdict.span.ends else None,
                 "recomputed": found.compared,
                 "written": verdict.written,
                 "equal": not found.count,
@@ -214,8 +214,8 @@ def _show_verdict(link: Link, name: str, verdict: Verdict) -> None:
         )
         return
     show.out(
-        f"{name}: {_count(found.compared, 'row')} recomputed, {verdict.written} written, equality {verdict.equality}: "
-        + ("equal" if not found.count else f"{_count(found.count, 'difference')}")
+        f"{name} {span_words(verdict.span)}: {counted(found.compared, 'row')} recomputed, {verdict.written} written, "
+        f"equality {verdict.equality}: {counted(found.count, 'difference') if found.count else 'equal'}"
     )
     lines = [f"- {_plain(row)}   only recomputed" for row in found.missing]
     lines += [f"+ {_plain(row)}   only written" for row in found.extra]
@@ -237,11 +237,11 @@ for _name, _command in (("start", start), ("status", status), ("verify", verify)
 # -- what is meant -----------------------------------------------------------------------------------------------------
 
 
-def _wanted(link: Link, asked: Asked) -> tuple[Wanted, Catalog]:
+def _wanted(link: Link, asked: Asked, *, out: str = "", then_live: bool = False) -> tuple[Wanted, Catalog]:
     """What is asked for, checked as far as that goes without Spark, and the catalog that the query is of."""
     if asked.query is None and asked.sql is None:
         raise typer.BadParameter("name a running server's query, or give a file with --sql", param_hint="QUERY")
-    if asked.sql is not None and not asked.history and not asked.inputs and not asked.then_live:
+    if asked.sql is not None and not asked.history and not asked.inputs and not then_live:
         raise typer.BadParameter("say where the rows are: --history DIR or --input STREAM=PATH", param_hint="--input")
     from millrace.backfill.flow import flow_of
     from millrace.backfill.job import slice_of
@@ -251,21 +251,22 @@ def _wanted(link: Link, asked: Asked) -> tuple[Wanted, Catalog]:
     span = slice_of(_time("--from", asked.from_), _time("--to", asked.to))
     if asked.functions is not None:
         install_module(asked.functions)
-    catalog = _catalog(link, asked)
+    catalog = _catalog_with(link.get("catalog")["sql"], asked) if then_live else _catalog(link, asked)
     if not catalog.queries:
         raise MillraceError("there is no query: add a SELECT or CREATE QUERY")
     flow = flow_of(catalog, asked.query or list(catalog.queries)[-1])
     functions = () if asked.functions is None else (asked.functions,)
     wanted = Wanted(
         flow,
-        _inputs(link, asked, flow),
-        asked.out,
+        _inputs(link, asked, flow, live=then_live or asked.sql is None),
+        out,
         span,
         asked.mode,  # type: ignore[arg-type]
         asked.tasks,
         asked.master,
         functions,
-        tuple(_pair("--conf", text, "NAME=VALUE") for text in asked.settings),
+        tuple(_pair("--conf", text, "NAME=VALUE") for text in asked.settings or ()),
+        whole=then_live,
     )
     return wanted, catalog
 
@@ -285,18 +286,16 @@ def _catalog(link: Link, asked: Asked) -> Catalog:
     from millrace.offline.script import load, plan_script
     from millrace.sql import Catalog
 
-    if asked.then_live:
-        return _catalog_with(link.get("catalog")["sql"], asked)
     script = load(asked.sql) if asked.sql is not None else plan_script(link.get("catalog")["sql"])
     return Catalog(script.streams, script.queries, script.sinks)
 
 
-def _inputs(link: Link, asked: Asked, flow: Flow) -> dict[str, Input]:
-    """The input of each stream: what is named, and of the others the history."""
+def _inputs(link: Link, asked: Asked, flow: Flow, *, live: bool) -> dict[str, Input]:
+    """The input of each stream: what is named, and of the others the history; a running server's if it is `live`."""
     from millrace.backfill.inputs import base_streams, find_history, find_input
 
     found: dict[str, Input] = {}
-    for text in asked.inputs:
+    for text in asked.inputs or ():
         stream, path = _pair("--input", text, "STREAM=PATH")
         if stream in found:
             raise typer.BadParameter(
@@ -307,7 +306,7 @@ def _inputs(link: Link, asked: Asked, flow: Flow) -> dict[str, Input]:
     if not missing:
         return found
     directory = asked.history
-    if directory is None and (asked.sql is None or asked.then_live):
+    if directory is None and live:
         directory = _server_history(link, missing)
     if directory is None:
         raise typer.BadParameter(
@@ -330,8 +329,12 @@ def _server_history(link: Link, streams: Sequence[str]) -> str | None:
 def _sink_files(catalog: Catalog, query: str) -> list[str]:
     paths = [sink.path for sink in catalog.sinks.values() if sink.query == query and sink.path is not None]
     if not paths:
-        raise MillraceError(f"query {query} has no sink that writes a file: name what it wrote with --against PATH")
+        raise MillraceError(_no_sink(query))
     return paths
+
+
+def _no_sink(query: str) -> str:
+    return f"query {query} has no sink that writes a file: name what it wrote with --against PATH"
 
 
 def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
@@ -341,10 +344,38 @@ def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
+def _lived(link: Link, asked: Asked) -> Lived | None:
+    """What a running server says of the rows that its query has given."""
+    from millrace.backfill.verifying import Lived
+
+    if asked.query is None:
+        return None  # refused in a moment
+    shown = link.get(f"queries/{segment(asked.query)}")
+    paths = [sink["path"] for sink in link.get("sinks") if sink["query"] == asked.query and sink["path"] is not None]
+    if not paths:
+        raise MillraceError(_no_sink(asked.query))
+    begun = shown["backfill"] or {"seam_us": None, "out": None}
+    marks = {stream["name"]: _mark(stream) for stream in link.get("streams")}
+    return Lived(tuple(paths), marks, shown["since_us"], begun["seam_us"], begun["out"], shown["skipped"])
+
+
+def _mark(stream: Mapping[str, Any]) -> int | None:
+    """Below which time a stream's tuples have all come."""
+    from millrace.operators.batch import END_OF_TIME
+
+    if stream["ended"]:
+        return END_OF_TIME
+    mark: int | None = stream["mark_us"]
+    # What the server stamps it passes on at once: the newest has been given.
+    return mark if mark is None or stream["timestamps"] == "external" else mark + 1
+
+
 # -- then live ---------------------------------------------------------------------------------------------------------
 
 # How often the server is asked how far the query's past is: often enough for a bar that moves.
 LOOK_SECONDS: Final = 0.25
+# The server's code for a query that it does not know to have begun with its history.
+UNKNOWN: Final = "unknown_backfill"
 
 
 @functools.cache
@@ -361,10 +392,12 @@ def _check_then_live(asked: Asked) -> None:
             "--then-live makes a new query: give its CREATE QUERY, and sinks over it, with --sql FILE",
             param_hint="--sql",
         )
-    if asked.inputs or asked.to is not None or asked.from_ is not None:
+    given = {"--from": asked.from_, "--to": asked.to, "--input": asked.inputs, "--history": asked.history}
+    wrong = [flag for flag, value in given.items() if value]
+    if wrong:
         raise typer.BadParameter(
-            "the server says up to which time history's rows go, and its history is the input: leave --from, --to and "
-            "--input out",
+            "the server says up to which time history's rows go, and its own history is the input: leave "
+            f"{' and '.join(wrong)} out",
             param_hint="--then-live",
         )
 
@@ -382,44 +415,69 @@ def _catalog_with(known: str, asked: Asked) -> Catalog:
     planned, catalog = plan_all(parse(text), Catalog(catalog.streams, queries, sinks))
     made = [step.plan.name for step in planned if isinstance(step, CreateQuery)]
     if len(made) != 1:
-        raise MillraceError(f"{asked.sql}: expected one CREATE QUERY and sinks over it, got {len(made)} queries")
+        raise MillraceError(f"{asked.sql}: expected one CREATE QUERY and sinks over it, got {len(made)} of them")
+    if asked.query not in (None, *made):
+        raise MillraceError(f"{asked.sql}: expected CREATE QUERY {asked.query}, got {made[0]}")
     # The one that is made is the last.
     return Catalog(catalog.streams, {name: catalog.queries[name] for name in [*queries, *made]}, catalog.sinks)
 
 
-def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted, catalog: Catalog) -> Wanted:
+def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted) -> Wanted:
     """Have the server make the query with its past; history's part are the rows below the seam."""
     from dataclasses import replace
 
-    from millrace.backfill.margins import margins_of
+    from millrace.backfill.java import find_java
     from millrace.backfill.outputs import Destination
+    from millrace.backfill.running import check_beforehand
     from millrace.backfill.splitting import Slice
 
     begun = Destination(wanted.out).plan()
     if begun is not None:
         return replace(wanted, span=Slice(to_us=begun["identity"]["to_us"]))
-    name = wanted.flow.name
-    route = f"backfills/{segment(name)}"
+    check_beforehand(wanted)
+    find_java()
+    _begin_on_the_server(link, asked, wanted)
+    found = _wait_for_the_seam(link, wanted.flow.name)
+    seam = found["seam_us"]
+    if seam is None:
+        raise MillraceError(
+            f"query {found['query']} is live, and all rows are its own: there is nothing to compute from history"
+        )
+    show.tell(
+        f"{found['query']} is live: its rows from {_iso(seam)} on are the server's, those before it go to {wanted.out}"
+    )
+    # What the archive has got meanwhile belongs to the input.
+    return replace(wanted, span=Slice(to_us=seam), inputs=_inputs(link, asked, wanted.flow, live=True))
+
+
+def _begin_on_the_server(link: Link, asked: Asked, wanted: Wanted) -> None:
+    """Have the query made, or go on with one that was: with the same directory for history's part."""
+    from millrace.backfill.margins import margins_of
+
+    name, out = wanted.flow.name, str(Path(wanted.out).absolute())
     if name not in {query["name"] for query in link.get("queries")}:
         reach = margins_of(wanted.flow).widest
         margin = None if reach.back is None or reach.ahead is None else reach.back + reach.ahead
         assert asked.sql is not None
-        link.post("backfills", {"sql": _text(asked.sql), "margin_us": margin})
-    found = _wait_for_the_seam(link, route)
-    seam = found["seam_us"]
-    if seam is None:
-        raise MillraceError(f"query {name} is live, and all rows are its own: there is nothing to compute from history")
-    show.tell(f"{name} is live: its rows from {_iso(seam)} on are the server's, those before it go to {wanted.out}")
-    # What the archive has got meanwhile belongs to the input.
-    return replace(wanted, span=Slice(to_us=seam), inputs=_inputs(link, asked, wanted.flow))
+        link.post("backfills", {"sql": _text(asked.sql), "margin_us": margin, "out": out})
+        return
+    try:
+        link.put(f"backfills/{segment(name)}", {"out": out})
+    except ServerError as error:
+        if error.code != UNKNOWN:
+            raise
+        raise MillraceError(
+            f"query {name} is there already, and was not begun with its history, so nobody knows which of its rows are "
+            f"history's: give the new one another name, or drop that one first (millrace query drop {name})"
+        ) from None
 
 
-def _wait_for_the_seam(link: Link, route: str) -> dict[str, Any]:
+def _wait_for_the_seam(link: Link, name: str) -> dict[str, Any]:
     import time
 
     with _bar("archived rows") as advanced:
         while True:
-            found: dict[str, Any] = link.get(route)
+            found: dict[str, Any] = link.get(f"backfills/{segment(name)}")
             if found["phase"] == "failed":
                 raise MillraceError(f"query {found['query']} cannot be given its past: {found['reason']}")
             if found["phase"] == "live":
@@ -435,8 +493,15 @@ def _iso(us: int) -> str:
 
 
 def _tell_caught_up(link: Link, wanted: Wanted) -> None:
-    found = link.put(f"backfills/{segment(wanted.flow.name)}", {"history_us": wanted.span.to_us, "done": True})
-    show.tell(f"{wanted.flow.name} is {found['state']}")
+    name, out = wanted.flow.name, str(Path(wanted.out).absolute())
+    try:
+        found = link.put(f"backfills/{segment(name)}", {"history_us": wanted.span.to_us, "done": True, "out": out})
+    except ServerError as error:
+        if error.code != UNKNOWN:
+            raise
+        show.tell(f"note: the server has no query {name} any more that began with this history; its rows are whole")
+    else:
+        show.tell(f"{name} is {found['state']}")
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
@@ -459,8 +524,4 @@ def _bar(what: str = "Spark's tasks") -> Iterator[Advanced]:
 
 def _tell_failed(failed: Mapping[str, Sequence[Any]]) -> None:
     for operator, (count, reason) in failed.items():
-        show.tell(f"millrace: {operator}: {_count(count, 'row')} could not be computed and left out: {reason}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+        show.tell(f"millrace: {operator}: {counted(count, 'row')} could not be computed and left out: {reason}")

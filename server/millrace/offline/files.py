@@ -15,7 +15,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -77,17 +77,27 @@ def read_batches(
     """
     if format is not None and format not in ENDINGS:
         raise Refuse(f"a format is one of {', '.join(ENDINGS)}, not {format!r}", code="bad_path")
-    reader = _READERS[format or ending(path, "an input")]
-    source = Source(stream)
+    format = format or ending(path, "an input")  # noqa: A001 - the option's name
     try:
         if path == STANDARD:
             # Unbuffered, so that what a pipe brings is passed on when it comes.
-            yield from reader(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer), path, source, advanced)
+            yield from read_opened(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer), path, stream, advanced, format)
         else:
             with Path(path).open("rb") as file:
-                yield from reader(file, path, source, advanced)
+                yield from read_opened(file, path, stream, advanced, format)
     except OSError as error:
         raise refuse_file(path, error) from None
+
+
+def read_opened(
+    file: BinaryIO,
+    path: str,
+    stream: StreamDefinition,
+    advanced: Advanced,
+    format: str,  # noqa: A002 - the option's name
+) -> Generator[Batch, None, None]:
+    """The same of a file that is open; `path` is what it is called where something is wrong with it."""
+    yield from _READERS[format](file, path, Source(stream), advanced)
 
 
 def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[int, bytes]]:

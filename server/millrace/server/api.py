@@ -154,6 +154,7 @@ class BackfillRequest(BaseModel):
         description="How far its operators look back and ahead together: history is read from so far below the marks "
         "of its streams on. Null: from its beginning.",
     )
+    out: str | None = Field(default=None, max_length=10_000, description="Where the rows below its seam will be.")
 
 
 class BackfillTold(BaseModel):
@@ -162,6 +163,7 @@ class BackfillTold(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     history_us: int | None = Field(default=None, ge=-(2**63), lt=2**63, description="All rows below are written.")
     done: bool = Field(default=False, description="All rows below the seam are written.")
+    out: str | None = Field(default=None, max_length=10_000, description="Where; another place than before is refused.")
 
 
 class RowsRequest(BaseModel):
@@ -531,7 +533,7 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
         summary="Make a query that begins with the history of its streams",
     )
     async def begin(request: BackfillRequest) -> dict[str, Any]:
-        return await daemon.seams.begin(request.sql, request.margin_us)
+        return await daemon.seams.begin(request.sql, request.margin_us, request.out)
 
     @app.get("/api/v1/backfills/{name}", responses=refusals(404), summary="How far such a query is")
     async def look(name: Name) -> dict[str, Any]:
@@ -543,7 +545,7 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
         summary="Say how far the rows below its seam have been computed",
     )
     async def tell(name: Name, request: BackfillTold) -> dict[str, Any]:
-        return daemon.seams.tell(name, request.history_us, request.done)
+        return daemon.seams.tell(name, request.history_us, request.done, request.out)
 
     @app.delete(
         "/api/v1/backfills/{name}",

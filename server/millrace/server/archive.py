@@ -127,7 +127,7 @@ class _Stream:
         self.bytes += piece.bytes
         self.mark = max(self.mark, mark_us)
         self.waiting.append(piece)
-        if self.reach.mark is not None and piece.least < self.reach.mark:
+        if self.reach.reach_us is not None and piece.least < self.reach.reach_us:
             # A stream that began anew took in what is below its mark of an earlier life: the reach goes back till then.
             self.tell = True
         self.small = self.small + 1 if len(rows) < SMALL_ROWS else 0
@@ -284,7 +284,8 @@ class Archive:
                 f"stream {stream.name}: cannot write {folder}: {history.words(error)}", code="history"
             ) from None
         self._begin()
-        return _Stream(stream, folder, reach, reach.last_seq + 1, BEGINNING if reach.mark is None else reach.mark)
+        floor = BEGINNING if reach.reach_us is None else reach.reach_us
+        return _Stream(stream, folder, reach, reach.last_seq + 1, floor)
 
     def follow(self, stream: StreamDefinition, newest_us: int) -> None:
         """The stream has the history that was made ready, or no more; `newest_us` is the newest time taken in."""
@@ -358,7 +359,7 @@ class Archive:
                 for at in self._streams.values():
                     self._look(at)
                     old = time.monotonic() - at.told_at >= REACH_SECONDS
-                    if old and not at.rows and _known(at.reach_us()) != at.reach.mark:
+                    if old and not at.rows and _known(at.reach_us()) != at.reach.reach_us:
                         at.tell = True
                         self._work.notify()
             if self._failure is not None:
@@ -443,7 +444,7 @@ class Archive:
                 rows=at.reach.rows + sum(one.rows for one in written),
                 late_rows=at.reach.late_rows + sum(one.late_rows for one in written),
                 files=at.reach.files + len(written),
-                file_bytes=at.reach.file_bytes + sum(one.bytes for one in written),
+                bytes=at.reach.bytes + sum(one.bytes for one in written),
             )
 
     def _tell(self, at: _Stream) -> tuple[int, int]:
@@ -451,7 +452,7 @@ class Archive:
         with self._lock:
             ends = (at.ending or self._closing) and not at.rows
             at.tell, told = False, (at.tickets, at.whole_below)
-            reach = at.reach = replace(at.reach, mark=_known(at.reach_us()), open=not ends)
+            reach = at.reach = replace(at.reach, reach_us=_known(at.reach_us()), open=not ends)
             at.told_at = time.monotonic()
         history.write_reach(at.folder, reach)
         with self._lock:
@@ -541,7 +542,7 @@ class Archive:
                 "rows": reach.rows,
                 "late_rows": reach.late_rows,
                 "files": reach.files,
-                "bytes": reach.file_bytes,
+                "bytes": reach.bytes,
                 "waiting_rows": at.rows,
                 "waiting_bytes": at.bytes,
                 "waiting_us": 0 if since is None else round((time.monotonic() - since) * 1e6),
@@ -572,7 +573,7 @@ def _open(folder: Path, stream: StreamDefinition, now_us: int) -> Reach:
     before = history.read_reach(folder)
     reach = history.caught_up(folder, Reach.begun(stream) if before is None else before.of(stream))
     if reach.open:
-        gap = Gap(reach.last_seq, reach.mark, "killed", now_us)
+        gap = Gap(reach.last_seq, reach.reach_us, "killed", now_us)
         reach = replace(reach, gaps=(*reach.gaps, gap))
         log.warning(
             "the server was killed while it wrote history: what had arrived and was in no file yet is missing there",

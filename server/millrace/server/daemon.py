@@ -269,6 +269,7 @@ class Daemon:
             "next_sequence": outlet.next_sequence,
             "oldest_sequence": outlet.oldest_retained,
             "subscribers": len(outlet.consumers),
+            "since_us": outlet.since_us,
             "backfill": self.seams.view(name),
         }
 
@@ -333,6 +334,7 @@ class Daemon:
         self.listen, self.admin = _bound(tcp), _bound(http)
         self._watch(asyncio.create_task(self.runner.run(), name="engine"))
         await self.catalog.load()
+        self.seams.load()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: Connection(self.hall), sock=tcp, ssl=_tls(listen_security(server)), backlog=BACKLOG

@@ -31,6 +31,8 @@ OWN_COLUMNS: Final = (SEQUENCE, ARRIVED, LATE, MARK, FEED)
 # The column that carries the time of a stream whose tuples bring none.
 IMPLICIT_TIME: Final = "ts"
 REACH_FILE: Final = "_reach.json"
+# What keys of that file were called before they had the names that `stream show` uses.
+_FORMERLY: Final = {"mark": "reach_us", "file_bytes": "bytes"}
 # What is being written has this prefix: Spark, DuckDB's globs and our own readers pass over it.
 ASIDE: Final = "."
 # The file's key of what is said about it as a whole.
@@ -73,7 +75,7 @@ class Gap:
 class Reach:
     """How far an archive reaches.
 
-    mark         every on-time tuple below it that was taken in since `since_us`, but for the gaps, is in whole files
+    reach_us     every on-time tuple below it that was taken in since `since_us`, but for the gaps, is in whole files
     last_seq     the greatest sequence number in whole files; -1 if there is none
     since_us     from when on the archive has the stream; None: from its beginning
     rows, ...    what was ever written: files that were deleted since count as well
@@ -84,22 +86,22 @@ class Reach:
     stream: str
     fingerprint: str
     fields: tuple[tuple[str, str, bool], ...]
-    mark: int | None = None
+    reach_us: int | None = None
     last_seq: int = -1
     since_us: int | None = None
     rows: int = 0
     late_rows: int = 0
     files: int = 0
-    file_bytes: int = 0
+    bytes: int = 0
     open: bool = False
     gaps: tuple[Gap, ...] = field(default=())
 
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
 
     @staticmethod
-    def from_json(data: bytes) -> Reach:
-        found = json.loads(data)
+    def from_json(text: str) -> Reach:
+        found = {_FORMERLY.get(name, name): value for name, value in json.loads(text).items()}
         gaps, fields = (Gap(**gap) for gap in found["gaps"]), (tuple(one) for one in found["fields"])
         return Reach(**{**found, "gaps": tuple(gaps), "fields": tuple(fields)})
 
@@ -130,15 +132,15 @@ def read_reach(folder: Path) -> Reach | None:
     """What an archive says of itself; None if there is none."""
     path = folder / REACH_FILE
     try:
-        return Reach.from_json(path.read_bytes())
+        return Reach.from_json(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise HistoryError(f"{path}: expected what a server has written there, got {words(error)}") from None
 
 
 def write_reach(folder: Path, reach: Reach) -> None:
-    _write_whole(folder / REACH_FILE, reach.to_json())
+    write_whole(folder / REACH_FILE, reach.to_json().encode())
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def caught_up(folder: Path, reach: Reach) -> Reach:
         rows=reach.rows + sum(one["rows"] for one in told),
         late_rows=reach.late_rows + sum(one["late_rows"] for one in told),
         files=reach.files + len(new),
-        file_bytes=reach.file_bytes + sum(path.stat().st_size for path in new),
+        bytes=reach.bytes + sum(path.stat().st_size for path in new),
     )
 
 
@@ -389,7 +391,7 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
     return Written(path, len(ts), late_rows, size)
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Replace a small file as a whole."""
     aside = path.with_name(f"{ASIDE}{path.name}")
     with aside.open("wb") as file:

@@ -1,9 +1,14 @@
-"""Helping with names that do not exist."""
+"""Names and numbers as people read them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something: `1 row`, `2 rows`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.seam import Past
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
+from millrace.operators.batch import BEGINNING, Batch
 from millrace.protocol import MillraceError, Refuse
 from millrace.server import history
 from millrace.server.source import Source
@@ -50,7 +50,6 @@ class _Piece:
     first: int
     arrived_us: int
     rows: int
-    least: int
     later: int
 
 
@@ -97,25 +96,19 @@ class Replay:
         for group in reversed(groups):
             told = [about for _, about in group]
             times = [about["least_on_time_us"] for about in told if about["least_on_time_us"] is not None]
-            least = min(times, default=END_OF_TIME)
-            pieces.append(
-                _Piece(
-                    stream,
-                    tuple(path for path, _ in group),
-                    min(about["first_seq"] for about in told),
-                    min(about["first_arrived_us"] for about in told),
-                    sum(about["rows"] for about in told),
-                    least,
-                    later,
+            if max(about["newest_us"] for about in told) >= self._from_us:
+                pieces.append(
+                    _Piece(
+                        stream,
+                        tuple(path for path, _ in group),
+                        min(about["first_seq"] for about in told),
+                        min(about["first_arrived_us"] for about in told),
+                        sum(about["rows"] for about in told),
+                        later,
+                    )
                 )
-            )
-            later = min(later, least)
-        return [piece for piece in pieces[::-1] if self._of_use(piece)]
-
-    def _of_use(self, piece: _Piece) -> bool:
-        return self._from_us == BEGINNING or any(
-            history.about_file(path)["newest_us"] >= self._from_us for path in piece.paths
-        )
+            later = min([later, *times])
+        return pieces[::-1]
 
     def _take(self, piece: _Piece, until: Until) -> None:
         self.rows += piece.rows
@@ -132,13 +125,12 @@ class Replay:
     def _read(self, piece: _Piece, until: Until) -> Batch:
         """The rows of a piece that were on time, in the order of their arrival."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         stream = self._streams[piece.stream]
         time = stream.time or history.IMPLICIT_TIME
         names = [*history.stored_schema(stream).names, history.SEQUENCE, history.ARRIVED, history.LATE]
         try:
-            table = pa.concat_tables([pq.read_table(path, columns=names, partitioning=None) for path in piece.paths])
+            table = pa.concat_tables([_table(path, names) for path in piece.paths], promote_options="default")
         except (pa.ArrowException, OSError, KeyError) as error:
             raise history.HistoryError(f"{piece.paths[0]}: {history.words(error)}") from None
         numbers = table[history.SEQUENCE].to_numpy()
@@ -156,6 +148,15 @@ class Replay:
         there = [name for name in stream.schema.names if name in taken.schema.names]
         made = self._sources[piece.stream].from_table(taken.select(there))
         return Batch(made.schema, ts, made.columns, made.valid, np.ascontiguousarray(arrival))
+
+
+def _table(path: Path, names: Sequence[str]) -> Any:
+    """These columns of a file; those that its stream got later are not in it."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        there = set(file.schema_arrow.names)
+        return file.read([name for name in names if name in there])
 
 
 # -- the child ---------------------------------------------------------------------------------------------------------

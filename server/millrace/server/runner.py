@@ -223,6 +223,7 @@ class Runner:
             self._wait(outlet, waits, reason)
 
         outlet = Outlet(plan.name, plan.schema, self._retain, wait, key_of(plan))
+        outlet.since_us = self.now_us()
         self.outlets[plan.name] = outlet
         return outlet
 
@@ -254,6 +255,7 @@ class Runner:
         before = self.outlets[plan.name]
         if before.schema == plan.schema:
             before.rekey(key_of(plan))
+            before.since_us = self.now_us()
             return
         waits = self.forget_hold(plan.name)
         watched = self.remove_outlet(plan.name, "has other columns now: subscribe again")

@@ -7,7 +7,8 @@ that it has come to (`engine/seam.py` says why nothing is missing or double then
 whoever computes them says so with `tell`, and the query is caught up.
 
 Rule: a query that is not live yet is not in the catalog's file. If the server ends before, it is as if nobody had
-asked; a query that began again without its past would be a gap that nobody sees.
+asked; a query that began again without its past would be a gap that nobody sees. Where the seam of a live one is, and
+how far history's part, is written down beside the catalog: whoever computes that part may outlive the server.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ import structlog
 
 from millrace.engine.events import AdoptPast, Change, HoldQuery
 from millrace.engine.plan import QueryPlan
-from millrace.engine.seam import Past
+from millrace.engine.seam import Past, check
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.history import HistoryError
+from millrace.server.history import HistoryError, words, write_whole
 from millrace.sql import CreateQuery, CreateSink, parse, plan_all
 
 if TYPE_CHECKING:
@@ -46,14 +47,18 @@ HOLD_SECONDS: Final = 120.0
 LINE_BYTES: Final = 2**16
 # Below this a time stands for none: operators begin with promises near the beginning of time.
 NO_TIME_US: Final = -(2**62)
+# What is written down of queries that are live, and of each of them.
+FILE: Final = "seams.json"
+KEPT: Final = ("rows", "of", "seam_us", "given", "kept", "done", "told_us", "out")
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One query on its way. `made` are its sinks, which go with it if it fails."""
+    """One query on its way. `made` are its sinks, which go with it if it fails; `out` is where history's part goes."""
 
     plan: QueryPlan
     made: tuple[str, ...]
+    out: str | None = None
     phase: str = "replaying"
     reason: str | None = None
     rows: int = 0
@@ -77,10 +82,11 @@ class Seams:
 
     # -- asked -------------------------------------------------------------------------------------
 
-    async def begin(self, sql: str, margin_us: int | None) -> dict[str, Any]:
+    async def begin(self, sql: str, margin_us: int | None, out: str | None = None) -> dict[str, Any]:
         """Make the query, and have its past worked through: all of it, or what lies less than a margin below now."""
         daemon = self._daemon
         plan, sinks = self._wanted(sql)
+        check(plan)
         archives = daemon.archive.views()
         missing = [name for name in plan.reads_streams if name not in archives]
         if missing:
@@ -88,14 +94,14 @@ class Seams:
                 f"stream {missing[0]} has no history: ALTER STREAM {missing[0]} SET (history = 'true')",
                 code="no_history",
             )
-        Past([daemon.catalog.known.streams[name] for name in plan.reads_streams], plan)  # refuses what has none
+        Past([daemon.catalog.known.streams[name] for name in plan.reads_streams], plan)  # refuses what has no time
         daemon.catalog.catching.add(plan.name)
         try:
             await daemon.catalog.execute(sql)
         except BaseException:
             daemon.catalog.catching.discard(plan.name)
             raise
-        job = self._jobs[plan.name] = _Job(plan, sinks)
+        job = self._jobs[plan.name] = _Job(plan, sinks, out)
         job.task = asyncio.create_task(self._run(job, margin_us), name=f"history of {plan.name}")
         return self._view(job)
 
@@ -138,6 +144,7 @@ class Seams:
             "kept": job.kept,
             "history_us": job.told_us,
             "history_done": job.done,
+            "out": job.out,
         }
 
     @staticmethod
@@ -157,13 +164,21 @@ class Seams:
             return "It is live; what lies before its seam is still being computed from history."
         return f"{job.rows:,} of {job.of:,} archived rows are worked through."
 
-    def tell(self, query: str, until_us: int | None, done: bool) -> dict[str, Any]:
-        """Whoever computes the rows below the seam says how far that is."""
+    def tell(self, query: str, until_us: int | None, done: bool, out: str | None = None) -> dict[str, Any]:
+        """Whoever computes the rows below the seam says how far that is, and where they go."""
         job = self._find(query)
         if done and job.phase != "live":
             raise Refuse(f"query {query} is not live yet: there is no seam to be done up to", code="not_live")
+        if out is not None and job.out not in (None, out):
+            raise Refuse(
+                f"the rows of query {query} below its seam go to {job.out}, and now {out} is asked for: go on with the "
+                "first. If that is gone, drop the query, and begin again",
+                code="history_elsewhere",
+            )
+        job.out = out if out is not None else job.out
         job.told_us = until_us if until_us is not None else job.told_us
         job.done = job.done or done
+        self._keep()
         return self._view(job)
 
     async def cancel(self, query: str) -> dict[str, Any]:
@@ -175,6 +190,7 @@ class Seams:
                 await job.task
             await self._give_up(job, "it was given up")
         del self._jobs[query]
+        self._keep()
         return {"query": query, "cancelled": job.phase != "live"}
 
     def dropped(self, query: str) -> None:
@@ -183,6 +199,7 @@ class Seams:
         job = self._jobs.get(query)
         if job is not None and job.phase == "live":
             del self._jobs[query]
+            self._keep()
 
     def renamed(self, query: str, to: str) -> None:
         """A live query has another name."""
@@ -190,6 +207,7 @@ class Seams:
         if job is not None:
             job.plan = replace(job.plan, name=to)
             self._jobs[to] = job
+            self._keep()
 
     async def close(self) -> None:
         for job in self._jobs.values():
@@ -197,6 +215,41 @@ class Seams:
                 job.task.cancel()
         tasks = [job.task for job in self._jobs.values() if job.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- kept --------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """What an earlier server wrote down of the queries that are there."""
+        path = self._path
+        if path is None or not path.exists():
+            return
+        try:
+            for name, kept in json.loads(path.read_text("utf-8")).items():
+                plan = self._daemon.catalog.known.queries.get(name)
+                if plan is not None:
+                    self._jobs[name] = _Job(plan, (), phase="live", **{key: kept[key] for key in KEPT})
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise HistoryError(f"{path}: expected what a server has written there, got {words(error)}") from None
+        self._keep()  # not those whose queries are gone: another of such a name may come
+
+    def _keep(self) -> None:
+        """Write down where the seams of the live queries are."""
+        path = self._path
+        if path is None:
+            return
+        live = {
+            name: {key: getattr(job, key) for key in KEPT} for name, job in self._jobs.items() if job.phase == "live"
+        }
+        try:
+            if live or path.exists():
+                write_whole(path, json.dumps(live, indent=1).encode() + b"\n")
+        except OSError as error:
+            log.error("the seams of queries cannot be written", path=str(path), reason=words(error))
+
+    @property
+    def _path(self) -> Path | None:
+        folder = self._daemon.settings.server.data_dir
+        return None if folder is None else folder / FILE
 
     # -- working -----------------------------------------------------------------------------------
 
@@ -206,7 +259,7 @@ class Seams:
                 async with _Child(self._first_line(job, margin_us, Path(folder) / "state")) as child:
                     await self._replay(job, child)
                     async with asyncio.timeout(HOLD_SECONDS):
-                        await self._hand_over(job, child, Path(folder) / "state")
+                        await self._hand_over(job, child, Path(folder) / "state", margin_us)
         except TimeoutError:
             await self._give_up(job, f"the last of its past took more than {HOLD_SECONDS:g} seconds")
         except (MillraceError, OSError) as error:
@@ -246,7 +299,7 @@ class Seams:
         for name in job.plan.reads_streams:
             await self._daemon.archive.flush(name)
 
-    async def _hand_over(self, job: _Job, child: _Child, state: Path) -> None:
+    async def _hand_over(self, job: _Job, child: _Child, state: Path, margin_us: int | None) -> None:
         daemon, name = self._daemon, job.plan.name
         job.phase = "handing over"
         streams = job.plan.reads_streams
@@ -265,7 +318,10 @@ class Seams:
         job.held = False
         job.phase, job.given, job.kept = "live", answer["given"], answer["kept"]
         job.seam_us = answer["seam_us"] if answer["seam_us"] > NO_TIME_US else None
-        job.done = job.given == 0
+        # With a margin only the rows behind it were counted: what lies before them nobody has looked at.
+        job.done = job.seam_us is None or (margin_us is None and job.given == 0)
+        self._keep()
+        daemon.runner.outlets[name].since_us = None
         daemon.catalog.catching.discard(name)
         await daemon.catalog.keep()
         log.info("a query goes on from its history", query=name, seam_us=job.seam_us, rows_before=job.given)

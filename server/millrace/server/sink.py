@@ -205,6 +205,8 @@ class Outlet:
         self.schema = schema
         self.key = key
         self.next_sequence = 0
+        # The clock when the query began to take in tuples; None: it knows what came before by its history.
+        self.since_us: int | None = None
         self.consumers: list[Consumer] = []
         self.waiting = False
         self._gone = Counts()
