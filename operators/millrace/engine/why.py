@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.engine.plan import origin_of
 from millrace.engine.seam import catching_up
 from millrace.operators.batch import BEGINNING, NO_TIME
 from millrace.operators.feeds import Feed
@@ -125,27 +126,31 @@ def _holds(waiter: Prone, held: int) -> str:
 
 
 def _gathering(engine: Engine, query: Query) -> Why | None:
-    """Nobody keeps it waiting: a window, or a row that may still match, is merely not over yet."""
-    for waiter in _waiters(engine, query):
-        need = waiter.need()
-        if need is None or not waiter.state_tuples or not waiter.holding():
-            continue
-        reader = waiter.inputs[waiter.holding()[0]]
-        producer = engine.graph.producer(reader).name
-        upto = "nothing is promised yet" if reader.promise == BEGINNING else f"it has come to {_time(reader.promise)}"
-        text = (
-            f"Nothing waits: {waiter.name} has {_tuples(waiter.state_tuples)} in its state, and gives rows when its "
-            f"input from {producer} has come to {_time(need)}; {upto}"
-        )
-        advice = f"millrace explain {query.plan.name} --analyze"
-        for source in engine.time.holders(waiter, need):
-            if isinstance(source, Source) and not len(source.feeds):
-                text += f", and no client feeds {source.stream}"
-                advice = f"millrace feed {source.stream} FILE"
-                break
-        text += f". {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
-        return Why(text, "gathering", waiter.name, producer, try_=advice)
-    return None
+    """Nobody keeps it waiting: a window, or a row that may still match, is merely not over yet. Of several operators
+    that gather the one whose input has come least far is told, for the others are ahead of it."""
+    gathering = [
+        (waiter.inputs[waiter.holding()[0]].promise, waiter, need)
+        for waiter in _waiters(engine, query)
+        if (need := waiter.need()) is not None and waiter.state_tuples and waiter.holding()
+    ]
+    if not gathering:
+        return None
+    promise, waiter, need = min(gathering, key=lambda found: found[0])
+    producer = engine.graph.producer(waiter.inputs[waiter.holding()[0]]).name
+    upto = "nothing is promised yet" if promise == BEGINNING else f"it has come to {_time(promise)}"
+    text = (
+        f"Nothing waits: {waiter.name} has {_tuples(waiter.state_tuples)} in its state, and gives rows when its "
+        f"input from {producer} has come to {_time(need)}; {upto}"
+    )
+    advice = f"millrace explain {query.plan.name} --analyze"
+    holders = [source for source in engine.time.holders(waiter, need) if isinstance(source, Source)]
+    unfed = next((source.stream for source in holders if not len(source.feeds)), None)
+    if unfed is not None:
+        text += f", and no client feeds {unfed}"
+        advice = _feeding(unfed)
+    text += f". {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+    stream = unfed or next((source.stream for source in holders), None)
+    return Why(text, "gathering", waiter.name, producer, stream, try_=advice)
 
 
 def _nothing_came(engine: Engine, query: Query) -> Why | None:
@@ -160,9 +165,13 @@ def _nothing_came(engine: Engine, query: Query) -> Why | None:
         )
         return Why(text, "late", stream=source.stream, try_=f"millrace tail {source.stream}.late")
     feeds = len(source.feeds)
-    clients = f"{feeds} {'feed is' if feeds == 1 else 'feeds are'} open" if feeds else "no client feeds it"
+    origin = origin_of(source.stream)
+    if origin is not None:
+        clients = f"it gets those of {origin} that come late, and no client feeds it"
+    else:
+        clients = f"{feeds} {'feed is' if feeds == 1 else 'feeds are'} open" if feeds else "no client feeds it"
     text = f"Nothing waits: {source.stream} has had no tuple yet, {clients}."
-    return Why(text, "no_tuples", stream=source.stream, try_=f"millrace feed {source.stream} FILE")
+    return Why(text, "no_tuples", stream=source.stream, try_=_feeding(source.stream))
 
 
 def _last_tuple(engine: Engine, query: Query) -> Why | None:
@@ -203,15 +212,21 @@ class _Held:
         if definition.lull_us is not None and not any(feed.held_since is not None for feed in self.source.feeds):
             seconds = definition.lull_us / 1e6
             return self._say("lull", f"{definition.name} is silent and is waited for until {seconds:g} s later (lull)")
-        if definition.ets != "on-demand":
+        if definition.ets == "none" or self._between_two_tellings(definition):
             return self._by_policy(definition)
         if definition.timestamps == "internal":
             return self._say("clock", f"the clock has not reached {_time(self.need)}")
         feeds = self.source.feeds.below(self.need)
         if not feeds:
-            advice = f"millrace feed {self.source.stream} FILE"
+            advice = _feeding(self.source.stream)
             return self._say("no_feed", f"no client feeds {self.source.stream}", advice)
         return self._by_feed(definition, min(feeds, key=lambda feed: (feed.mark, feed.number)))
+
+    def _between_two_tellings(self, definition: StreamDefinition) -> bool:
+        """Whether the interval of a stream that tells its time periodically explains the wait."""
+        return definition.ets == "periodic" and (
+            self.since is None or self.now_us - self.since <= definition.ets_interval_us
+        )
 
     def _by_policy(self, definition: StreamDefinition) -> Why:
         name = definition.name
@@ -308,6 +323,12 @@ def _below(engine: Engine, query: Query, source: Source) -> Iterator[Operator]:
         if operator is not source and any(engine.graph.producer(reader) in reached for reader in operator.inputs):
             reached[operator] = None
             yield operator
+
+
+def _feeding(stream: str) -> str:
+    """The command that helps a stream which nobody feeds; a side stream gets its tuples from the stream beside it."""
+    origin = origin_of(stream)
+    return f"millrace feed {stream} FILE" if origin is None else f"millrace stream show {origin}"
 
 
 def _tuples(count: int) -> str:

@@ -32,7 +32,9 @@ STATE_SHARE: Final = 0.8
 SPARE_DESCRIPTORS: Final = 64
 DESCRIPTOR_SHARE: Final = 0.8
 # The reasons of `why` that mean: a feed says nothing, and rows wait for it.
-SILENT: Final = ("no_answer", "no_feed", "ets_none", "no_first_tuple", "answered_below")
+SILENT: Final = ("asked", "no_answer", "no_feed", "ets_none", "no_first_tuple", "answered_below")
+# The other reasons for which an operator waits: each ends by itself, and is told where that takes long.
+LASTING: Final = ("skew", "sending", "clock_behind", "periodic", "lull", "unread", "grace", "clock")
 
 Item = Mapping[str, Any]
 
@@ -114,11 +116,12 @@ def no_max_skew(seen: Snapshot) -> Iterator[Advice]:
 
 
 def silent_feeds(seen: Snapshot) -> Iterator[Advice]:
-    waiting: dict[tuple[str, str, str | None], list[Item]] = {}
+    waiting: dict[tuple[str, str | None], list[Item]] = {}
     for why in seen.whys.values():
         if why["reason"] in SILENT and _waits_long(why, seen):
-            waiting.setdefault((why["reason"], why["stream"], why["feed"]), []).append(why)
-    for (reason, stream, feed), whys in waiting.items():
+            waiting.setdefault((why["stream"], why["feed"]), []).append(why)
+    for (stream, feed), whys in waiting.items():
+        reason = whys[0]["reason"]
         who = {
             "no_feed": f"No client feeds stream {stream}",
             "ets_none": f"Stream {stream} is silent and is never asked for its time (ets = 'none')",
@@ -129,6 +132,47 @@ def silent_feeds(seen: Snapshot) -> Iterator[Advice]:
             "ets_none": f"millrace sql \"ALTER STREAM {stream} SET (ets = 'on-demand')\"",
         }.get(reason, f"millrace stream show {stream}")
         yield Advice("feed_silent", stream, text, try_)
+
+
+def long_waits(seen: Snapshot) -> Iterator[Advice]:
+    """Rows that will come, but not soon; `why` has the reason in words."""
+    streams = {stream["name"]: stream for stream in seen.streams}
+    waiting: dict[tuple[str, str | None], list[tuple[str, Item]]] = {}
+    for query, why in seen.whys.items():
+        if why["reason"] in LASTING and (_waits_long(why, seen) or _each_waits_long(why, streams)):
+            waiting.setdefault((why["reason"], why["stream"]), []).append((query, why))
+    for (reason, stream), found in waiting.items():
+        query, why = found[0]
+        text = why["text"]
+        if others := ", ".join(name for name, _ in found[1:]):
+            text += f" The same holds for {others}."
+        try_ = why["try"] or (f"millrace query show {query}" if stream is None else f"millrace stream show {stream}")
+        skew_us = streams.get(stream or "", {}).get("max_skew_us") or 0
+        if reason == "skew" and skew_us > WAIT_US:
+            text += f" If {stream} is never {_interval(skew_us)} late, a smaller max_skew lets rows go sooner."
+            try_ = f"millrace sql \"ALTER STREAM {stream} SET (max_skew = '2 seconds')\""
+        elif reason == "skew":
+            # Its clock is near enough: it is the time in the other streams that runs ahead of it.
+            text += f" Time in the other streams is ahead of {stream}: what it has for that time lets rows go."
+            try_ = f"millrace feed {stream} FILE"
+        yield Advice("waits_long", stream or query, text, try_)
+
+
+def left_behind(seen: Snapshot) -> Iterator[Advice]:
+    """A stream whose windows stay open because it is silent, while the others that a query reads go on."""
+    newest = {stream["name"]: stream["newest_us"] for stream in seen.streams if stream["timestamps"] == "external"}
+    reads = {query["name"]: query["reads_streams"] for query in seen.queries}
+    for query, why in seen.whys.items():
+        behind = why["stream"]
+        ahead = max((newest.get(name) or 0 for name in reads.get(query, ())), default=0)
+        if why["reason"] != "gathering" or newest.get(behind) is None or ahead - newest[behind] <= WAIT_US:
+            continue
+        text = (
+            f"Stream {behind} is {_seconds(ahead - newest[behind])} behind the others that query {query} reads, and "
+            f"its rows are wanted before any is given. {why['text']}"
+        )
+        fed = why["try"] is not None and why["try"].startswith("millrace feed")
+        yield Advice("left_behind", behind, text, why["try"] if fed else f"millrace stream show {behind}")
 
 
 def append_edges(seen: Snapshot) -> Iterator[Advice]:
@@ -347,6 +391,8 @@ RULES: Final[tuple[Rule, ...]] = (
     failed_sinks,
     no_max_skew,
     silent_feeds,
+    long_waits,
+    left_behind,
     append_edges,
     flapping_joins,
     slow_sinks,
@@ -370,6 +416,15 @@ RULES: Final[tuple[Rule, ...]] = (
 def _waits_long(why: Item, seen: Snapshot) -> bool:
     since = why["since"]
     return since is not None and seen.server["now_us"] - since > WAIT_US
+
+
+def _each_waits_long(why: Item, streams: Mapping[str, Item]) -> bool:
+    """Whether the clock has spoken for the stream before: then each row waits as long as the stream may be late,
+    although the wait for this one may have just begun."""
+    stream = streams.get(why["stream"] or "")
+    if why["reason"] != "skew" or stream is None or None in (stream["mark_us"], stream["newest_us"]):
+        return False
+    return (stream["max_skew_us"] or 0) > WAIT_US and bool(stream["mark_us"] > stream["newest_us"])
 
 
 def _rows(whys: Sequence[Item], seen: Snapshot) -> str:

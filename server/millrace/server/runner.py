@@ -56,9 +56,10 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
-from millrace.protocol import MAX_INT64
+from millrace.protocol import MAX_INT64, Refuse
 from millrace.server.clock import Clock
 from millrace.server.logs import sparing
+from millrace.server.names import nearest
 from millrace.server.sink import Outlet
 
 log = structlog.get_logger()
@@ -232,15 +233,22 @@ class Runner:
             return
         self.add_side_outlet(late)
         self.outlets[late.name].next_sequence = before.next_sequence
-        before.end("dropped", f"{late.name} has other columns now: subscribe again")
+        before.end("dropped", _other_columns(late.name))
 
-    def remove_outlet(self, query: str) -> None:
-        """The query was dropped."""
+    def outlet(self, query: str) -> Outlet:
+        """Where a query's rows, or a stream's late tuples, are read."""
+        found = self.outlets.get(query)
+        if found is None:
+            raise Refuse(f"there is no query {query}{nearest(query, list(self.outlets))}", code="unknown_query")
+        return found
+
+    def remove_outlet(self, query: str, reason: str | None = None) -> None:
+        """The query was dropped, or what the reason says: its readers are told."""
         outlet = self.outlets.pop(query, None)
         self._held.pop(query, None)
         self._watchers.pop(query, None)
         if outlet is not None:
-            outlet.end("dropped", f"query {query} was dropped")
+            outlet.end("dropped", reason or f"query {query} was dropped")
 
     def replace_outlet(self, plan: QueryPlan) -> None:
         """Who reads a replaced query reads on; subscribers who were promised other columns are told that it ended."""
@@ -249,7 +257,7 @@ class Runner:
             before.key = key_of(plan)
             return
         waits = self.forget_hold(plan.name)
-        self.remove_outlet(plan.name)
+        self.remove_outlet(plan.name, _other_columns(f"query {plan.name} was replaced and"))
         self.add_outlet(plan).next_sequence = before.next_sequence
         if waits:  # for consumers that are gone now
             self.command(ResumeQuery(plan.name)).add_done_callback(_look_at)
@@ -579,6 +587,10 @@ def _renamed(event: Event, before: str, after: str) -> Event:
 def key_of(plan: QueryPlan) -> list[int] | None:
     """Where the update key of a query's rows stands, if they have one."""
     return None if plan.update_key is None else [plan.schema.names.index(name) for name in plan.update_key]
+
+
+def _other_columns(what: str) -> str:
+    return f"{what} has other columns now: subscribe again"
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:
