@@ -362,7 +362,10 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
     "changed",
     [
         {"why": {**WAITING, "reason": "silent", "since": NOW - SECOND}},  # it may well answer yet
-        {"why": {**WAITING, "reason": "skew", "since": NOW - SECOND}, "stream": {"max_skew_us": 2 * SECOND}},  # as agreed
+        {
+            "why": {**WAITING, "reason": "skew", "since": NOW - SECOND},
+            "stream": {"max_skew_us": 2 * SECOND},
+        },  # as agreed
         {"why": {**WAITING, "reason": "skew", "since": NOW}, "stream": {"max_skew_us": 60 * SECOND}},  # not yet long
         {"why": {"reason": "gathering"}},  # a window that is not over
         {"stream": {"late": 10}},  # one of a thousand
