@@ -122,6 +122,11 @@ class Reader:
         self.unseen = True  # its operator has to pass on what was promised meanwhile
         self.home.admit(self)
 
+    @property
+    def missed(self) -> int:
+        """What it has skipped so far, with what goes by while it is away."""
+        return self.skipped if self.buffer is self.home else self.skipped + self.home.end - self.taken
+
     def absorb(self, batch: Batch) -> None:
         """Take what was put, at once (those that absorb do)."""
         raise AssertionError("a head pointer reads what the buffer holds")
