@@ -258,7 +258,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "history_behind",
             "s",
-            "has 1 gaps",
+            "has 1 gap:",
             "millrace stream show s",
             {"stream": {"archive": {"held": False, "error": None, "gaps": [{"reason": "killed"}]}}},
         ),
@@ -293,11 +293,11 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "clock_ahead",
             "s",
-            "3 tuples of stream s lay further above the server's clock than max_ahead (24 hours)",
+            "3 tuples of stream s, further above the server's clock than max_ahead (24 hours), had to be refused",
             "millrace sql \"ALTER STREAM s SET (max_ahead = '1 second')\"",
             {"stream": {"far": 3, "rejected": 3}},
         ),
-        ("rejected", "s", "5 tuples of stream s were refused", "millrace stream show s", {"stream": {"rejected": 5}}),
+        ("rejected", "s", "5 tuples of stream s did not fit", "millrace stream show s", {"stream": {"rejected": 5}}),
         (
             "rows_failed",
             "q.map1",

@@ -18,6 +18,7 @@ from millrace.operators.select import Select
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.words import article
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
@@ -133,7 +134,9 @@ def _find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Que
 def _query_of(engine: Engine, operator: Operator) -> Query:
     owners = engine.owners(operator)
     if not owners or isinstance(operator, Sink):
-        raise Refuse(f"{operator.name} is a {operator.kind}: only the operators of queries have queues to exchange")
+        raise Refuse(
+            f"{operator.name} is {article(operator.kind)}: only the operators of queries have queues to exchange"
+        )
     return owners[0]
 
 
@@ -251,6 +254,8 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
         "kind": reader.edge.kind,
         "waiting": reader.queue.waiting,
         "superseded": reader.superseded,
+        "paused": reader.away,
+        "skipped": reader.missed,
         "keys": found.keys,
         "queue_mean_us": found.queue_mean_us,
         "application_mean_us": found.application_mean_us,

@@ -20,6 +20,7 @@ from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.source import Source
 from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.words import counted
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
@@ -69,7 +70,11 @@ def _catching_up(engine: Engine, query: Query) -> Why | None:
     if not catching_up(query):
         return None
     kept = sum(reader.waiting for reader in query.entries)
-    doing = "works through its history" if query.paused is not None else f"takes over its past; {_tuples(kept)} wait"
+    doing = (
+        "works through its history"
+        if query.paused is not None
+        else f"takes over its past; {counted(kept, 'tuple')} wait"
+    )
     return Why(f"{query.plan.name} {doing}.", "catching_up", held=kept, try_=f"millrace query show {query.plan.name}")
 
 
@@ -96,7 +101,7 @@ def _working(engine: Engine, query: Query) -> Why | None:
     queued = sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
     if not component.busy() or not queued:
         return None
-    text = f"Nothing waits: {query.plan.name} has {_tuples(queued)} still to work through."
+    text = f"Nothing waits: {query.plan.name} has {counted(queued, 'tuple')} still to work through."
     return Why(text, "working", held=queued, try_=f"millrace component show {component.name}")
 
 
@@ -121,8 +126,8 @@ def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
 def _holds(waiter: Prone, held: int) -> str:
     """What waits: tuples in line, or what was gathered from those that have been taken."""
     if held:
-        return f"holds back {_tuples(held)}"
-    return f"waits with {_tuples(waiter.state_tuples)} in its state"
+        return f"holds back {counted(held, 'tuple')}"
+    return f"waits with {counted(waiter.state_tuples, 'tuple')} in its state"
 
 
 def _gathering(engine: Engine, query: Query) -> Why | None:
@@ -139,8 +144,8 @@ def _gathering(engine: Engine, query: Query) -> Why | None:
     producer = engine.graph.producer(waiter.inputs[waiter.holding()[0]]).name
     upto = "nothing is promised yet" if promise == BEGINNING else f"it has come to {_time(promise)}"
     text = (
-        f"Nothing waits: {waiter.name} has {_tuples(waiter.state_tuples)} in its state, and gives rows when its "
-        f"input from {producer} has come to {_time(need)}; {upto}"
+        f"Nothing waits: {waiter.name} has {counted(waiter.state_tuples, 'tuple')} in its state, and gives rows "
+        f"when its input from {producer} has come to {_time(need)}; {upto}"
     )
     advice = f"millrace explain {query.plan.name} --analyze"
     holders = [source for source in engine.time.holders(waiter, need) if isinstance(source, Source)]
@@ -148,7 +153,7 @@ def _gathering(engine: Engine, query: Query) -> Why | None:
     if unfed is not None:
         text += f", and no client feeds {unfed}"
         advice = _feeding(unfed)
-    text += f". {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+    text += f". {query.plan.name} has given {counted(query.sink.sequence, 'row')}."
     stream = unfed or next((source.stream for source in holders), None)
     return Why(text, "gathering", waiter.name, producer, stream, try_=advice)
 
@@ -160,8 +165,8 @@ def _nothing_came(engine: Engine, query: Query) -> Why | None:
     source = sources[0]
     if source.counts.input_tuples:
         text = (
-            f"Nothing waits: all {_tuples(source.counts.input_tuples)} of {source.stream} were late or too far in the "
-            f"future (late {source.late}, too far {source.far})."
+            f"Nothing waits: all {counted(source.counts.input_tuples, 'tuple')} of {source.stream} were late or too "
+            f"far in the future (late {source.late}, too far {source.far})."
         )
         return Why(text, "late", stream=source.stream, try_=f"millrace tail {source.stream}.late")
     feeds = len(source.feeds)
@@ -180,13 +185,13 @@ def _last_tuple(engine: Engine, query: Query) -> Why | None:
     for operator in _below(engine, query, source):
         if operator.counts.last_taken and not operator.counts.last_given:
             kept, taken = operator.counts.output_tuples, operator.counts.input_tuples
-            text = f"{came} and was filtered by {operator.name}, which has kept {kept} of {_tuples(taken)}."
+            text = f"{came} and was filtered by {operator.name}, which has kept {kept} of {counted(taken, 'tuple')}."
             if operator.counts.errors:
                 text += f" {operator.counts.errors} of them could not be computed: {operator.counts.last_error}."
             return Why(
                 text, "filtered", operator.name, stream=source.stream, try_=f"millrace explain {query.plan.name}"
             )
-    text = f"{came}; {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+    text = f"{came}; {query.plan.name} has given {counted(query.sink.sequence, 'row')}."
     return Why(text, "flowing", stream=source.stream, try_=f"millrace tail {query.plan.name}")
 
 
@@ -329,14 +334,6 @@ def _feeding(stream: str) -> str:
     """The command that helps a stream which nobody feeds; a side stream gets its tuples from the stream beside it."""
     origin = origin_of(stream)
     return f"millrace feed {stream} FILE" if origin is None else f"millrace stream show {origin}"
-
-
-def _tuples(count: int) -> str:
-    return _count(count, "tuple")
-
-
-def _count(count: int, word: str) -> str:
-    return f"1 {word}" if count == 1 else f"{count} {word}s"
 
 
 def _time(value_us: int) -> str:

@@ -34,7 +34,7 @@ CODES: Mapping[str, str] = {
     "not_retained": "the rows from this sequence on are no longer, or not yet, held by the server",
     # Why a channel (CLOSED) or a connection (BYE) ended.
     "closed": "the channel was closed at the peer's wish",
-    "dropped": "the stream or the query was dropped",
+    "dropped": "the stream or the query was dropped; or the query was replaced and has other columns now: subscribe again",
     "failed": "the query failed; the text says why",
     "taken_over": "another connection opened the same feed (stream and producer)",
     "shutting_down": "the server is ending; reconnect later",

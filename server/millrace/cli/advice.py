@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from millrace.protocol.words import counted
+
 SECOND_US: Final = 1_000_000
 # Rows that wait this long behind a silent feed are noticed by whoever reads them.
 WAIT_US: Final = 2 * SECOND_US
@@ -84,7 +86,7 @@ def stopped_queries(seen: Snapshot) -> Iterator[Advice]:
         if query["state"] == "failed":
             yield Advice("query_failed", name, f"Query {name} has stopped: {_sentence(reason)}", f"millrace why {name}")
         else:
-            skipped = f" It has skipped {query['skipped']} tuples so far." if query["skipped"] else ""
+            skipped = f" It has skipped {counted(query['skipped'], 'tuple')} so far." if query["skipped"] else ""
             text = f"Query {name} is paused: {_sentence(reason)}{skipped}"
             yield Advice("query_paused", name, text, f"millrace query resume {name}")
 
@@ -213,10 +215,12 @@ def flapping_joins(seen: Snapshot) -> Iterator[Advice]:
 def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
     for sink in seen.sinks:
         name, limit = sink["name"], sink["slow_limit"]
-        behind = [f"{sink['held']} rows wait for it, the oldest for {_seconds(sink['lag_us'])}"] * (
+        behind = [f"{_waiting(sink['held'], 'row')} for it, the oldest for {_seconds(sink['lag_us'])}"] * (
             sink["lag_us"] > LAG_US or sink["held"] * 2 > limit
         )
-        lost = [f"it has lost {sink['dropped']} rows (on_slow = '{sink['on_slow']}')"] * bool(sink["dropped"])
+        lost = [f"it has lost {counted(sink['dropped'], 'row')} (on_slow = '{sink['on_slow']}')"] * bool(
+            sink["dropped"]
+        )
         if behind or lost:
             text = (
                 f"Sink {name} is slow: {' and '.join([*behind, *lost])}. It acts at {limit} rows that wait; a faster "
@@ -233,11 +237,12 @@ def history_behind(seen: Snapshot) -> Iterator[Advice]:
             text = f"The history of stream {name} cannot be written: {_sentence(archive['error'])}"
         elif archive.get("held"):
             text = (
-                f"The history of stream {name} is behind: {archive['waiting_rows']} rows wait for the disk, and the "
-                "stream's feeds wait for them."
+                f"The history of stream {name} is behind: {_waiting(archive['waiting_rows'], 'row')} for the disk, "
+                "and the stream's feeds wait for them."
             )
         elif archive.get("gaps"):
-            text = f"The history of stream {name} has {len(archive['gaps'])} gaps: results over it are not whole."
+            gaps = counted(len(archive["gaps"]), "gap")
+            text = f"The history of stream {name} has {gaps}: results over it are not whole."
         else:
             continue
         yield Advice("history_behind", name, text, f"millrace stream show {name}")
@@ -251,8 +256,10 @@ def late_tuples(seen: Snapshot) -> Iterator[Advice]:
         if stream["timestamps"] != "external" or stream["late"] <= stream["tuples"] * LATE_SHARE:
             continue
         name, share = stream["name"], stream["late"] / max(stream["tuples"], 1)
-        text = f"{stream['late']} of {stream['tuples']} tuples of stream {name} ({share:.1%}) came late and are in no"
-        text += " result."
+        text = (
+            f"{stream['late']} of {counted(stream['tuples'], 'tuple')} of stream {name} ({share:.1%}) came late and "
+            "are in no result."
+        )
         if stream["broken"] * 2 > stream["late"]:
             text += (
                 f" {stream['broken']} of them broke a promise of their own feed (a punctuation or an answer), which no"
@@ -277,8 +284,8 @@ def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
         name, newest_us = stream["name"], stream["newest_us"]
         if stream["far"]:
             text = (
-                f"{stream['far']} tuples of stream {name} lay further above the server's clock than max_ahead "
-                f"({_interval(stream['ahead_us'])}) and were refused: a sender's clock is wrong."
+                f"{counted(stream['far'], 'tuple')} of stream {name}, further above the server's clock than max_ahead "
+                f"({_interval(stream['ahead_us'])}), had to be refused: a sender's clock is wrong."
             )
         elif newest_us is not None and newest_us - now_us > CLOCK_US:
             text = (
@@ -295,7 +302,7 @@ def refused_tuples(seen: Snapshot) -> Iterator[Advice]:
         refused = stream["rejected"] - stream["far"]
         if refused > 0:
             name = stream["name"]
-            text = f"{refused} tuples of stream {name} were refused because they do not fit its columns."
+            text = f"{counted(refused, 'tuple')} of stream {name} did not fit its columns and had to be refused."
             yield Advice("rejected", name, text, f"millrace stream show {name}")
 
 
@@ -304,7 +311,8 @@ def rows_that_failed(seen: Snapshot) -> Iterator[Advice]:
         if operator["errors"]:
             name = operator["name"]
             query = operator["queries"][0] if operator["queries"] else name.partition(".")[0]
-            text = f"{name} has left out {operator['errors']} rows that it could not compute: {operator['last_error']}."
+            rows = counted(operator["errors"], "row")
+            text = f"{name} has left out {rows} that it could not compute: {operator['last_error']}."
             yield Advice("rows_failed", name, text, f"millrace explain {query}")
 
 
@@ -434,7 +442,11 @@ def _rows(whys: Sequence[Item], seen: Snapshot) -> str:
     waited = _seconds(seen.server["now_us"] - min(why["since"] for why in whys))
     if not most:
         return f"what {operators} has gathered has been waiting for {waited}"
-    return f"{most} tuple{'s wait' if most != 1 else ' waits'} at {operators}, the first for {waited}"
+    return f"{_waiting(most, 'tuple')} at {operators}, the first for {waited}"
+
+
+def _waiting(number: int, word: str) -> str:
+    return f"{counted(number, word)} {'waits' if number == 1 else 'wait'}"
 
 
 def _sentence(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from millrace.cli import show
+from millrace.protocol.words import counted
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
@@ -55,7 +56,7 @@ def _name(operator: Mapping[str, Any]) -> str:
 def _state(operator: Mapping[str, Any]) -> str:
     if operator["state"] in (None, "begins empty"):
         return operator["state"] or ""
-    return f"{operator['state']}, {operator['state_tuples']} tuples"
+    return f"{operator['state']}, {counted(operator['state_tuples'], 'tuple')}"
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
