@@ -412,6 +412,18 @@ def test_a_reader_of_a_query_that_gets_other_columns_is_told_so(server):
     server.millrace("query", "drop", "turns")
 
 
+def test_the_ports_are_told_apart(server):
+    done = millrace("query", "list", "--admin", server.listen)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        f"this port is for feeds and subscribers (frames or JSON lines); the HTTP API is at http://{server.admin}"
+        in (done.stderr)
+    )
+    done = server.millrace("tail", "q", "--server", server.admin)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"this port is for the HTTP API; streams are fed and read at {server.listen}" in done.stderr
+
+
 def test_a_bad_row_is_named_by_its_line(server, tmp_path):
     path = tmp_path / "half.jsonl"
     path.write_text('{"k": 1}\n{"k": "x"}\n')

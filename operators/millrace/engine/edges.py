@@ -226,15 +226,21 @@ def kinds(plan: QueryPlan) -> dict[tuple[str, int], QueueKind]:
 
 
 def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
-    """The staleness of every update queue that a stream's tuples go through, directly or through other operators."""
-    reached: set[Operator] = set()
-    ahead: list[Operator] = [engine.graph.operator(f"{stream}.source")]
-    while ahead:
-        reached.add(ahead[0])
-        ahead = ahead[1:] + [one for one in engine.graph.readers(ahead[0]) if one not in reached]
+    """The staleness of every update queue that a stream's tuples go through, directly or through other operators.
+
+    Upward from each operator, because a paused query's readers are away from what they read.
+    """
+    operators = list(engine.graph.operators.values())
+    reached: set[Operator] = {engine.graph.operator(f"{stream}.source")}
+
+    def reads(operator: Operator) -> bool:
+        return any(engine.graph.producer(reader) in reached for reader in operator.inputs)
+
+    while more := [operator for operator in operators if operator not in reached and reads(operator)]:
+        reached.update(more)
     return [
         staleness(engine, operator.name, at, worst)
-        for operator in engine.graph.operators.values()
+        for operator in operators
         for at, reader in enumerate(operator.inputs)
         if isinstance(reader, QueueReader) and reader.edge.updates and engine.graph.producer(reader) in reached
     ]

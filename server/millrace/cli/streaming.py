@@ -145,7 +145,7 @@ def _print_progress(link: Link, query: str, below_us: int) -> None:
 @contextmanager
 def connected(link: Link) -> Iterator[Client]:
     """A client on the server's TCP port; one attempt, because a person is there to try again."""
-    from millrace.client import Client
+    from millrace.client import Client, ServerError
 
     server = link.get("server")
     address = link.server or server["listen"]
@@ -154,8 +154,11 @@ def connected(link: Link) -> Iterator[Client]:
         client = Client(address, token=link.token, tls=tls, name="millrace cli", reconnect=None)
     except ValueError as error:
         raise MillraceError(f"--server: {error}") from None
-    with client:
-        yield client
+    try:
+        with client:
+            yield client
+    except ServerError as refused:
+        raise link.turned_away(address) if refused.code == "unauthorised" else refused from None
 
 
 def _definition(stream: dict[str, Any]) -> StreamDefinition:
