@@ -44,7 +44,8 @@ HELP: Final = {
 
 
 EXAMPLES: Final = {
-    "insert": "For example: millrace operator insert q.join1 --input 0 --where 'mod(src, 10) = 0', or --sample 0.1",
+    "insert": "For example: millrace operator insert q.join1 --input 0 --where 'mod(src, 10) = 0', or --sample 0.1; "
+    "with --name tenth it is called q.tenth.",
     "remove": "For example: millrace operator remove q.select2",
     "replace": "For example: millrace operator replace q.select2 --where 'mod(src, 100) = 0'",
 }
@@ -94,11 +95,15 @@ def _lister(kind: str) -> Callable[..., None]:
             show.as_json(items)
         else:
             columns = COLUMNS[kind]
-            show.table(
-                [name.replace("_", " ") for name in columns], [[item.get(at) for at in columns] for item in items]
-            )
+            rows = [[_told_of(item).get(at) for at in columns] for item in items]
+            show.table([name.replace("_", " ") for name in columns], rows)
 
     return list_all
+
+
+def _told_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A fork has turns and takes nothing: its readers take from what it shares, so its own counts would be noughts."""
+    return {**item, "input_tuples": None, "output_tuples": None} if item.get("kind") == "fork" else item
 
 
 def _shower(kind: str) -> Callable[..., None]:
@@ -121,7 +126,7 @@ def _print(link: Link, item: Mapping[str, Any]) -> None:
     if link.as_json:
         show.as_json(item)
     else:
-        show.details(item)
+        show.details(_told_of(item))
 
 
 def _done(link: Link, answer: object, text: str) -> None:
@@ -347,7 +352,10 @@ def operator_insert(
     where: Where = None,
     sample: Share = None,
     seed: Seed = None,
-    called: Annotated[str | None, typer.Option("--name", help="Its name; without one, the query's next.")] = None,
+    called: Annotated[
+        str | None,
+        typer.Option("--name", help="What it is called behind the query's name; select and a number if not given."),
+    ] = None,
     plan: PlanOnly = False,
 ) -> None:
     """Put an operator in front of an input while it runs, for what SQL does not say.
