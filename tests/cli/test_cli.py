@@ -412,6 +412,26 @@ def test_a_reader_of_a_query_that_gets_other_columns_is_told_so(server):
     server.millrace("query", "drop", "turns")
 
 
+def test_a_plan_tells_a_shared_operator_once_and_a_rename_whole(server, tmp_path):
+    server.millrace("sql", "CREATE QUERY one AS SELECT k FROM a WHERE k > 70; CREATE QUERY two AS SELECT k FROM one")
+    path = tmp_path / "change.sql"
+    path.write_text(
+        "CREATE QUERY three AS SELECT k + 1 AS k FROM a WHERE k > 70; ALTER QUERY two RENAME TO second;\n"
+        "CREATE OR REPLACE QUERY second AS SELECT k, k AS again FROM one"
+    )
+    done = server.millrace("apply", str(path), "--plan")
+    assert done.returncode == 0, done
+    assert done.stderr.splitlines() == [
+        "would create query three",
+        "would rename query two to second",
+        "would replace query second",
+    ]
+    operators = [line for line in done.stdout.splitlines() if line.startswith("operator ")]
+    assert sum("one.select1" in line for line in operators) == 1
+    assert len(operators) == len(set(operators))
+    server.millrace("sql", "DROP QUERY two; DROP QUERY one")
+
+
 def test_the_ports_are_told_apart(server):
     done = millrace("query", "list", "--admin", server.listen)
     assert (done.returncode, done.stdout) == (1, "")

@@ -77,7 +77,7 @@ def _refuse_spec(spec: Spec) -> None:
 
 
 def _free_name(engine: Engine, query: Query, wanted: str | None) -> str:
-    """The name that is wanted, with the query's before it, or `<query>.select<n>`, above all numbers that it has used."""
+    """The wanted name behind the query's, or `<query>.select<n>`, above all numbers that it has used."""
     name = query.plan.name
     if wanted is not None:
         own = wanted.removeprefix(f"{name}.")

@@ -174,11 +174,19 @@ def _run_sql(link: Link, text: str, dry_run: bool) -> bool:
         if "text" in statement:
             show.out(statement["text"])
         else:
-            words = statement["kind"].replace("_", " ")
-            show.tell(f"{'would ' if dry_run else ''}{words} {statement['name']}")
+            show.tell(f"{'would ' if dry_run else ''}{_statement_words(statement)}")
     if "plan" in answer and answer["statements"]:
         planned.show_plan(answer["plan"])
     return bool(answer["statements"])
+
+
+def _statement_words(statement: Mapping[str, Any]) -> str:
+    name = statement["name"]
+    if statement["kind"] == "rename_query":
+        return f"rename query {statement['was']} to {name}"
+    if statement.get("replaces"):
+        return f"replace query {name}"
+    return f"{statement['kind'].replace('_', ' ')} {name}"
 
 
 def export(link: Link) -> None:
