@@ -1,7 +1,7 @@
 # Every target sets up .venv by itself: a fresh clone needs Python 3.11 or newer and, for fast kernels, a C compiler.
 #
 #   make demo [SECONDS=10]   start a server, feed it, watch results; until Ctrl-C, or for so many seconds
-#   make test                the test suite                make test-pure   the same without compiled kernels
+#   make test                the test suite                make test-pure   the same without compiled files
 #   make check               lint, types and tests: what CI runs
 #   make fuzz [TIMES=20]     the tests that draw random examples, each time with new ones
 #   make check-api [QUESTIONS=500]   ask the admin API many strange questions, made from its OpenAPI

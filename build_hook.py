@@ -1,9 +1,10 @@
 """Compile the kernels when the package is built; run them as plain Python where that cannot be done. Keep the tables of
 the SQL parser too (operators/millrace/sql/tables.py), because building them takes longer than most runs.
 
-Every module in `operators/millrace/operators/kernels/` is Python that Cython also accepts. Hatchling calls
+Every module in `operators/millrace/operators/kernels/` is Python that Cython also accepts. Beside them the modules of
+SCHEDULER are compiled, which every tuple passes: plain Python, in which nothing is declared. Hatchling calls
 `KernelsHook` for wheels and editable installs; `python build_hook.py` does the same work in place, which is
-how the Makefile refreshes kernels that changed. A compiled module lies beside its source, and Python prefers it.
+how the Makefile refreshes what has changed. A compiled module lies beside its source, and Python prefers it.
 
 Rule: what runs is never older than what is read. A compiled file that is out of date is replaced, or removed when it
 cannot be compiled. Without a compiler, or with MILLRACE_NO_KERNELS=1, the installation works all the same: slower,
@@ -23,8 +24,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+ROOT = Path("operators")
 KERNELS = Path("operators/millrace/operators/kernels")
-INSTALLED_UNDER = "millrace/operators/kernels"
+SCHEDULER = [
+    Path("operators/millrace/engine/component.py"),
+    Path("operators/millrace/engine/engine.py"),
+    Path("operators/millrace/engine/rules.py"),
+    Path("operators/millrace/operators/buffer.py"),
+    Path("operators/millrace/operators/operator.py"),
+]
 SQL = Path("operators/millrace/sql")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
@@ -37,6 +45,8 @@ DIRECTIVES = {
     "cdivision": True,
     "initializedcheck": False,
 }
+# What is plain Python means the same when compiled: annotations stay words, numbers stay Python's, indexes are checked.
+PLAIN = {"language_level": 3, "annotation_typing": False, "infer_types": False}
 
 
 class Outcome(NamedTuple):
@@ -47,10 +57,11 @@ class Outcome(NamedTuple):
 
 
 def compile_kernels(root: Path) -> Outcome:
-    """Compile every kernel below `root` beside its source; on any failure leave none compiled."""
-    sources = sorted(path for path in (root / KERNELS).glob("*.py") if path.name != "__init__.py")
+    """Compile the kernels below `root`, and the scheduler, beside their sources; on any failure leave none compiled."""
+    kernels = sorted(path for path in (root / KERNELS).glob("*.py") if path.name != "__init__.py")
+    sources = [*kernels, *(root / path for path in SCHEDULER if (root / path).exists())]
     targets = [source.with_name(source.stem + SUFFIX) for source in sources]
-    for orphan in set((root / KERNELS).glob(f"*{SUFFIX}")) - set(targets):
+    for orphan in set((root / ROOT).rglob(f"*{SUFFIX}")) - set(targets):
         orphan.unlink()
     if os.environ.get("MILLRACE_NO_KERNELS", "") not in ("", "0"):
         return _uncompiled(targets, "MILLRACE_NO_KERNELS is set")
@@ -70,7 +81,7 @@ def _uncompiled(targets: list[Path], reason: str) -> Outcome:
 
 
 def _outdated(target: Path, source: Path) -> bool:
-    """A kernel is rebuilt when its source or this file, which holds the compiler's flags, is newer."""
+    """A module is rebuilt when its source or this file, which holds the compiler's flags, is newer."""
     newest = max(source.stat().st_mtime_ns, Path(__file__).stat().st_mtime_ns)
     return not target.exists() or target.stat().st_mtime_ns < newest
 
@@ -89,23 +100,30 @@ def _build(root: Path, sources: list[Path]) -> None:
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    with tempfile.TemporaryDirectory() as folder, _inside(root), _quiet():
-        extensions = [
-            Extension(
-                f"millrace.operators.kernels.{source.stem}",
-                [str(source.relative_to(root))],
-                extra_compile_args=FLAGS,
-            )
-            for source in sources
+    def extensions(chosen: list[Path]) -> list[Any]:
+        return [
+            Extension(_module(source.relative_to(root)), [str(source.relative_to(root))], extra_compile_args=FLAGS)
+            for source in chosen
         ]
-        modules = cythonize(extensions, build_dir=folder, compiler_directives=DIRECTIVES, quiet=True)
+
+    with tempfile.TemporaryDirectory() as folder, _inside(root), _quiet():
+        kernels = extensions([source for source in sources if source.parent == root / KERNELS])
+        scheduler = extensions([source for source in sources if source.parent != root / KERNELS])
+        modules = [
+            *cythonize(kernels, build_dir=folder, compiler_directives=DIRECTIVES, quiet=True),
+            *cythonize(scheduler, build_dir=folder, compiler_directives=PLAIN, quiet=True),
+        ]
         command = build_ext(Distribution({"name": "millrace", "ext_modules": modules}))
         command.build_lib = f"{folder}/lib"
         command.build_temp = f"{folder}/temp"
         command.ensure_finalized()
         command.run()
         for source in sources:
-            _replace(Path(command.get_ext_fullpath(f"millrace.operators.kernels.{source.stem}")), source)
+            _replace(Path(command.get_ext_fullpath(_module(source.relative_to(root)))), source)
+
+
+def _module(source: Path) -> str:
+    return ".".join(source.relative_to(ROOT).with_suffix("").parts)
 
 
 def _replace(built: Path, source: Path) -> None:
@@ -171,7 +189,7 @@ def _hook_class() -> type[Any]:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
     class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]
-        """Adds the compiled kernels to wheels and puts them beside their sources for editable installs."""
+        """Adds the compiled modules to wheels and puts them beside their sources for editable installs."""
 
         PLUGIN_NAME = "custom"
 
@@ -191,7 +209,7 @@ def _hook_class() -> type[Any]:
             build_data["infer_tag"] = True
             if version == "standard":
                 for path in outcome.compiled:
-                    build_data["force_include"][str(path)] = f"{INSTALLED_UNDER}/{path.name}"
+                    build_data["force_include"][str(path)] = str(path.relative_to(Path(self.root) / ROOT))
 
     return KernelsHook
 

@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
 
-from millrace.operators import kernels
+from millrace.engine import component, engine, rules
+from millrace.operators import buffer, kernels, operator
 from tests.kernels import NAMES, installed
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -50,6 +52,27 @@ def test_kernels_are_importable_all_compiled_or_none(name):
     assert str(installed(name).__file__).endswith(".py") is not kernels.compiled()
     if os.environ.get("MILLRACE_NO_KERNELS", "") not in ("", "0"):
         assert not kernels.compiled()
+
+
+def test_what_is_compiled_is_so_as_a_whole():
+    compiled = [not str(module.__file__).endswith(".py") for module in (component, engine, rules, buffer, operator)]
+    assert set(compiled) == {kernels.compiled()}
+
+
+def test_a_compiled_file_that_is_older_than_its_source_is_noticed(monkeypatch, tmp_path):
+    assert kernels.outdated() == []
+    source, compiled = tmp_path / "edited.py", tmp_path / f"edited{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    for number, path in enumerate((source, compiled)):
+        path.touch()
+        os.utime(path, ns=(number, number))
+    edited = types.ModuleType("millrace.edited")
+    edited.__file__ = str(compiled)
+    monkeypatch.setitem(sys.modules, "millrace.edited", edited)
+    assert kernels.outdated() == []
+    os.utime(source, ns=(2, 2))
+    assert kernels.outdated() == ["millrace.edited"]
+    monkeypatch.setattr(kernels, "CHECKOUT", tmp_path / "build_hook.py")
+    assert kernels.outdated() == []  # installed for good, where nobody edits
 
 
 def test_the_client_depends_on_msgpack_alone():
@@ -94,8 +117,11 @@ def tree(tmp_path):
     folder.mkdir(parents=True)
     for package in (folder, folder.parent):
         (package / "__init__.py").touch()
-    (folder / "tiny.py").write_text("import cython\n\n\ndef compiled() -> bool:\n    return cython.compiled\n")
+    (folder / "tiny.py").write_text(TINY)
     return tmp_path
+
+
+TINY = "import cython\n\n\ndef compiled() -> bool:\n    return cython.compiled\n"
 
 
 def build(tree, **environment):
@@ -163,3 +189,21 @@ def test_with_a_compiler_only_what_changed_is_compiled_again(tree):
     os.utime(source, ns=(newer := source.stat().st_mtime_ns + 60_000_000_000, newer))
     assert build(tree) == "kernels: 1 compiled\n"
     assert sorted(path.name for path in tree.iterdir()) == ["build_hook.py", "operators"]
+
+
+def test_the_scheduler_is_compiled_beside_its_source(tree):
+    folder = tree / "operators/millrace/engine"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "rules.py").write_text("def last(row: list[int], at: int) -> int:\n    return row[at] + 2**70\n")
+    (folder / "views.py").write_text("")
+    assert build(tree) == "kernels: 2 compiled\n"
+    found = [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")]
+    assert [path.name.partition(".")[0] for path in found] == ["rules"]
+    code = "from millrace.engine import rules; print(rules.__file__, rules.last([1, 2], -1) == 2 + 2**70)"
+    environment = os.environ | {"PYTHONPATH": str(tree / "operators")}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout == f"{found[0]} True\n"
+    (folder / "rules.py").unlink()
+    assert build(tree) == "kernels: 1 compiled, up to date\n"
+    assert [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")] == []

@@ -12,11 +12,10 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bench.aggregate import COUNT, KEY, Load, engine_with
 from bench.papers.claims import Claim, Experiment, Found, Paper, falling, percent
@@ -414,17 +413,29 @@ def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60)
             all(found["OOP"][delay].rows == found["IOP"][delay].rows for delay in delays),
         ),
     ]
-    return Found(claims, lambda figure: _draw_late(figure, found))
+    return Found(claims, lambda figure: _draw_late(figure.subplots(), found))
 
 
-def _draw_late(figure: Figure, found: Mapping[str, Mapping[float, Memory]]) -> None:
-    axes = figure.subplots()
-    for name, by_delay in found.items():
-        values = [one.bytes / MEGA for one in by_delay.values()]
-        axes.plot(list(by_delay), values, marker="o", color=COLOURS[name], label=name)
-    axes.set(xlabel="delay of the sparse stream (s)", ylabel="most memory (MB)", yscale="log")
+class Holding(Protocol):
+    """The most that was held."""
+
+    @property
+    def bytes(self) -> float: ...
+
+
+def draw_memory(axes: Axes, found: Mapping[str, Mapping[float, Holding]], xlabel: str) -> None:
+    for name, peaks in found.items():
+        values = [one.bytes / MEGA for one in peaks.values()]
+        axes.plot(list(peaks), values, marker="o", color=COLOURS[name], label=name)
+    axes.set(xlabel=xlabel, ylabel="most memory (MB)", ylim=(0, None))
     axes.grid(True, alpha=0.3)
     axes.legend()
+
+
+def _draw_late(axes: Axes, found: Mapping[str, Mapping[float, Memory]]) -> None:
+    draw_memory(axes, found, "delay of the sparse stream (s)")
+    axes.set(ylim=(None, None), yscale="log")
+    axes.autoscale(axis="y")
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

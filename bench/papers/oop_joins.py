@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.papers.claims import Claim, Experiment, Found, falling, milliseconds, percent
 from bench.papers.driver import FEED, SECOND_US
-from bench.papers.oop import COLOURS, MEGA, OOP, Source, between
+from bench.papers.oop import COLOURS, MEGA, OOP, Source, between, draw_memory
 from millrace.engine.events import Arrived, Command, Deliver, Effect, Execution, FeedClosed, FeedOpened
 from millrace.offline.driver import Driver, Instant
 from millrace.offline.script import plan_script
@@ -389,15 +388,6 @@ def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Found:
         rows_agree(found, "s"),
     ]
     return Found(claims, lambda figure: draw_memory(figure.subplots(), found, "delay of the late answers (s)"))
-
-
-def draw_memory(axes: Axes, found: Peaks, xlabel: str) -> None:
-    for way, peaks in found.items():
-        values = [one.bytes / MEGA for one in peaks.values()]
-        axes.plot(list(peaks), values, marker="o", color=COLOURS[way], label=way)
-    axes.set(xlabel=xlabel, ylabel="most memory (MB)", ylim=(0, None))
-    axes.grid(True, alpha=0.3)
-    axes.legend()
 
 
 # -- what is run -------------------------------------------------------------------------------------------------------

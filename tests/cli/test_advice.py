@@ -349,6 +349,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"server": {"data_dir": None}},
         ),
         ("slow_kernels", "server", "are not compiled", "make setup", {"server": {"kernels": "python"}}),
+        ("outdated_build", "server", "edited since", "make setup", {"server": {"kernels": "outdated"}}),
     ],
 )
 def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, changed: dict[str, Any]) -> None:

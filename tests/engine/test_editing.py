@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -228,10 +229,10 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing() -> None:
         (InsertOperator("u.U", sort()), "a sort cannot be put in"),
         (InsertOperator("u.U", SampleSpec(1.5, 0)), "between 0 and 1, got 1.5"),
         (InsertOperator("z.Q1", ALL), "is paused"),
-        (InsertOperator("u.U", ALL, name="p.Q1"), "is called u.NAME"),
-        (InsertOperator("u.U", ALL, name="p.select1"), "is called u.NAME, with a name of letters"),
-        (InsertOperator("u.U", ALL, name="lunch break"), "not lunch break"),
-        (InsertOperator("u.U", ALL, name="U"), "there is an operator u.U already"),
+        (InsertOperator("u.U", ALL, name="p.Q1"), "there is an operator p.Q1"),
+        (InsertOperator("u.U", ALL, name="p.select1"), "is called u.select"),
+        (InsertOperator("u.U", ALL, name="u.fork1"), "is called u.select"),
+        (InsertOperator("u.U", ALL, name="u."), "is called u.select"),
         (RemoveOperator("u.A"), None),
         (RemoveOperator("u.U"), "is a union that makes rows of its own"),
         (RemoveOperator("p.Q1"), "is a map"),
@@ -283,3 +284,35 @@ def test_the_state_of_what_is_exchanged_is_forgotten_and_said() -> None:
     assert bench.do(ReplaceOperator("q.H", SelectSpec(compare(">", 1))))["forgotten"] == 0
     assert seen(bench, "q.A")["state_tuples"] == 1
     assert seen(bench, "q.H")["inserted"] is False
+
+
+@pytest.mark.parametrize("update_key", [(), ("k",)])
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_waited_when_an_operator_went_does_not_say_what_is_newer(
+    update_key: tuple[str, ...], waiting: bool, at_once: bool
+) -> None:
+    """Only an update key does, whether anything waited or not: one is looked up, or the queue is refused."""
+    bench = Bench(replace(ticks(), update_key=update_key))
+    bench.query(plan("q", ("Q", identity(TICKS), ["s.source"]), schema=TICKS))
+    bench.do(InsertOperator("q.Q", SelectSpec(Constant(Type.BOOLEAN, False, True))))
+    if waiting:
+        bench.step(tick(("a", 1, 1), ("b", 2, 2), ("a", 3, 3)), executions=0)
+    commands: list[CommandBody] = [RemoveOperator("q.select1"), SetQueue("q.Q", "append"), SetQueue("q.Q", "inplace")]
+    bodies = [Change(tuple(commands))] if at_once else commands
+    if not update_key:
+        for body in bodies[:-1]:
+            bench.do(body)
+        before = bench.engine.save()
+        assert "gives no update stream" in refusal(bench, bodies[-1])
+        assert bench.engine.save() == before
+        return
+    planned = shadow.shadow_of(bench.engine)
+    for command in commands:
+        planned.carry_out(command)
+    for body in bodies:
+        bench.do(body)
+    assert bench.engine.query("q").plan == planned.query("q").plan
+    assert bench.engine.query("q").plan.nodes[0].edge(0).key == (TICKS.index("k"),)
+    same(bench)
+    assert sorted(rows(bench.run(), "q")) == ([(2, "b", 2), (3, "a", 3)] if waiting else [])

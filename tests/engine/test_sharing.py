@@ -19,7 +19,9 @@ from millrace.engine.events import (
     AddStream,
     Change,
     DropQuery,
+    InsertOperator,
     PauseQuery,
+    RemoveOperator,
     RenameQuery,
     ReplaceQuery,
     ResumeQuery,
@@ -420,3 +422,50 @@ def test_some_operators_are_taken_apart_and_what_is_apart_is_known():
     assert made.do(UnshareQuery("q"))["operators"] == []
     effects = made.run(give_tv("s", 4, 40))
     assert rows(effects, "p") == rows(effects, "q") == [(3, 0)]
+
+
+def test_what_has_a_queue_of_its_own_is_not_shared():
+    """Who comes later reads the arc; an operator behind one that was taken out has a queue, while something waits."""
+    made = bench(True)
+    made.query(query("p", "plain"))
+    made.do(InsertOperator("p.M", ABOVE))
+    made.step(give_tv("s", 2, 3), executions=0)
+    made.do(RemoveOperator("p.select1"))
+    made.run()
+    made.query(query("q", "plain"))
+    assert operators(made, "map") == ["p.M", "q.M"]
+    made.do(PauseQuery("p"))
+    effects = made.run(give_tv("s", 4))
+    assert (rows(effects, "p"), rows(effects, "q")) == ([], [(4, 4)])
+
+
+@pytest.mark.parametrize("body", [DropQuery("p"), DropQuery("q")])
+def test_who_goes_takes_nothing_along(body, monkeypatch):
+    """What shared operators remember is not copied for a query that is dropped."""
+    made = bench(True)
+    for name in ("p", "q"):
+        made.query(query(name, "counted"))
+    made.run(give_tv("s", 2, 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(made.engine.named("p.A")), "restore", lambda *_: pytest.fail("it was copied"))
+        made.do(body)
+    stays = "q" if body.name == "p" else "p"
+    assert rows(made.run(give_tv("s", 40)), stays) == [(2, 0)]
+
+
+def test_why_it_is_apart_is_told_after_a_rename_and_a_restart_and_not_of_another_plan():
+    made = bench(True)
+    made.query(query("p", "counted"))
+    made.step(give_tv("s", 2, 3), executions=0)
+    made.query(query("q", "counted"))
+
+    def told(name):
+        (shared,) = (one["shared"] for one in made.engine.queries() if one["name"] == name)
+        return [one["node"] for one in shared if one["apart"]]
+
+    assert told("q") == ["q.A"]
+    made.do(RenameQuery("q", "r", ()))
+    restored(made)
+    assert told("r") == ["r.A"]
+    made.do(ReplaceQuery(query("r", "having")))
+    assert told("r") == []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AskEnded,
     AskTimestamp,
+    CommandBody,
     Deliver,
     Effects,
     Event,
@@ -33,6 +34,7 @@ from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.operators.waiting import Waiting
+from millrace.protocol import Refuse
 
 
 class Broken(AssertionError):  # noqa: N818 - what a law is then
@@ -332,6 +334,24 @@ def faithful(engine: Engine) -> None:
     shadow = shadow_of(engine)
     if (mine := _refusable(engine)) != (theirs := _refusable(shadow)):
         raise Broken(f"the shadow is not the engine:\n{mine}\n{theirs}")
+
+
+def foreseen(engine: Engine, body: CommandBody) -> object:
+    """What a command makes of the shadow, if it is not refused."""
+    shadow = shadow_of(engine)
+    with suppress(Refuse):
+        shadow.carry_out(body)
+    return made(shadow)
+
+
+def made(engine: Engine) -> object:
+    """What queries there are, with their plans, and whose the operators are."""
+    plans = {name: query.plan for name, query in engine.queries_by_name.items()}
+    owners = {
+        name: [query.plan.name for query in engine.owners(operator)]
+        for name, operator in engine.graph.operators.items()
+    }
+    return plans, owners
 
 
 def _refusable(engine: Engine) -> list[Any]:

@@ -65,7 +65,8 @@ from millrace.protocol import Type
 from tests.oracles import graph
 from tests.oracles.stream import END, StreamOracle, Taken
 from tests.simulation import joined
-from tests.simulation.auditors import Books, Broken, faithful, grammar, quiet
+from tests.simulation.auditors import Books, Broken, faithful, foreseen, grammar, made, quiet
+from tests.simulation.twins import Twin, described
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
 
 STRATEGIES = (
@@ -110,7 +111,7 @@ class Play:
         self.books = Books()
         self.outcome = Outcome()
         self.ordered: dict[str, bool] = {}
-        self._twin: tuple[Engine, int] | None = None
+        self._twin = Twin()
         self._hash = hashlib.sha256()
         self._wake: int | None = None
         self._more = False
@@ -213,7 +214,11 @@ class Play:
 
     def _command(self, body: CommandBody, work: int | None = None) -> None:
         self._commands += 1
+        looked_at = work == 0 and not self._commands % 4
+        promised = foreseen(self.engine, body) if looked_at else None
         self._step([Command(self._commands, body)], work=work)
+        if looked_at and promised != made(self.engine):
+            raise Broken(f"{body} makes something else of the engine than of its shadow")
 
     def command(self, body: CommandBody) -> None:
         self._command(body)
@@ -246,7 +251,7 @@ class Play:
             budget = self.rng.choice([1, 2, 5, 40, MANY])
             executions = self.rng.choice([1, 1, 2, 6, MANY])
         effects = self.engine.step(self._now, events, budget=budget, executions=executions)
-        self._check_twin(events, budget, executions, effects)
+        self._twin.check(self._now, events, effects, budget=budget, executions=executions)
         self._took(effects)
         self.outcome.steps += 1
         self._hash.update(described(effects))
@@ -394,7 +399,8 @@ class Play:
         effects = self.engine.step(self._now, [Command(self._commands, Change(tuple(commands)))], executions=0)
         if not any(isinstance(order, Answer) and order.refused is not None for order in effects.orders):
             raise Broken("a change with a wrong command was obeyed")
-        self._check_twin([Command(self._commands, Change(tuple(commands)))], MANY, 0, effects)
+        again = [Command(self._commands, Change(tuple(commands)))]
+        self._twin.check(self._now, again, effects, budget=MANY, executions=0)
         other = Engine.restore(before)
         other.step(self._now, (), executions=0)
         if self.engine.save() != other.save():
@@ -405,22 +411,7 @@ class Play:
         return [o.name for o in self.engine.graph.operators.values() if not isinstance(o, Sink | Fork)]
 
     def _save_and_restore(self) -> None:
-        """Go on with a restored engine; the old one goes on beside it for a while and must do the same."""
-        saved = self.engine.save()
-        restored = Engine.restore(saved, trace=True)
-        if restored.save() != saved:
-            raise Broken("a restored engine, saved again, gives other bytes")
-        self._twin = self.engine, self.rng.randint(1, 12)
-        self.engine = restored
-
-    def _check_twin(self, events: Sequence[Event], budget: int, executions: int, effects: Effects) -> None:
-        if self._twin is None:
-            return
-        twin, left = self._twin
-        theirs = twin.step(self._now, events, budget=budget, executions=executions)
-        if described(theirs) != described(effects):
-            raise Broken(f"a restored engine did otherwise than the saved one:\n{effects}\n{theirs}")
-        self._twin = (twin, left - 1) if left > 1 else None
+        self.engine = self._twin.part(self.engine, self.rng.randint(1, 12))
 
 
 class _seen_beginning:  # noqa: N801 - reads as a statement
@@ -447,22 +438,6 @@ def _recut(log: Sequence[Said], rng: random.Random) -> Iterator[Said]:
             yield replace(said, tuples=rest[:cut])
             rest = rest[cut:]
         yield said if rest is said.tuples else replace(said, tuples=rest)
-
-
-def described(effects: Effects) -> bytes:
-    """Effects as bytes, the same for the same effects."""
-    return repr([effects.more, effects.executions, [_described(order) for order in effects.orders]]).encode()
-
-
-def _described(order: Any) -> Any:
-    fields = [getattr(order, name) for name in order.__dataclass_fields__]
-    return [type(order).__name__, *(_plain(value) for value in fields)]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Batch):
-        return [value.ts.tolist(), value.arrival.tolist(), value.rows()]
-    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 # -- the oracle's answer -----------------------------------------------------------------------------------------------

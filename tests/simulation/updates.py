@@ -61,7 +61,8 @@ from millrace.operators.sink import Sink
 from tests.operators.queues.auditing import audit_tuples, audit_windows
 from tests.oracles import updates as oracle
 from tests.simulation.auditors import Broken, grammar, quiet
-from tests.simulation.simulator import ENDLESS, MANY, STRATEGIES, described
+from tests.simulation.simulator import ENDLESS, MANY, STRATEGIES
+from tests.simulation.twins import Twin, described
 
 Kind = Literal["latest", "shed", "filter", "groups", "top", "union", "over", "windows"]
 QUEUES: tuple[QueueKind, ...] = ("fifo", "inplace", "linecutting")
@@ -286,7 +287,7 @@ class UpdatePlay:
         self._starts: dict[str, int] = {}
         self.superseded = self.shed = 0
         self._effects: list[bytes] = []
-        self._twin: tuple[Engine, int] | None = None
+        self._twin = Twin()
         self._readings: list[Event] = []
         self._paused: str | None = None
         self.ending = False  # the last update of every key is on its way: who begins now would never get it
@@ -376,7 +377,7 @@ class UpdatePlay:
             budget, executions = self.rng.choice([1, 2, 5, 40, MANY]), self.rng.choice([1, 1, 2, 6, MANY])
         told = [*self._readings, *events]
         effects = self.engine.step(self._now, told, budget=budget, executions=executions)
-        self._check_twin(told, budget, executions, effects)
+        self._twin.check(self._now, told, effects, budget=budget, executions=executions)
         self._effects.append(described(effects))
         self._readings = [
             Measured(one.operator, one.took, self.rng.choice([0.5, 3.0, 40.0]))
@@ -494,21 +495,7 @@ class UpdatePlay:
         self._audit()
 
     def _save_and_restore(self) -> None:
-        saved = self.engine.save()
-        restored = Engine.restore(saved, stopwatch=self.watch, trace=True)
-        if restored.save() != saved:
-            raise Broken("a restored engine, saved again, gives other bytes")
-        self._twin = self.engine, self.rng.randint(1, 12)
-        self.engine = restored
-
-    def _check_twin(self, events: Sequence[Event], budget: int, executions: int, effects: Effects) -> None:
-        if self._twin is None:
-            return
-        twin, left = self._twin
-        theirs = twin.step(self._now, events, budget=budget, executions=executions)
-        if described(theirs) != described(effects):
-            raise Broken(f"a restored engine did otherwise than the saved one:\n{effects}\n{theirs}")
-        self._twin = (twin, left - 1) if left > 1 else None
+        self.engine = self._twin.part(self.engine, self.rng.randint(1, 12), stopwatch=self.watch)
 
     # -- laws --------------------------------------------------------------------------------------------------------
 

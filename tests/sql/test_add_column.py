@@ -288,3 +288,11 @@ def test_an_operator_is_put_in_front_of_one_that_reads_less_and_taken_out_again(
     server.give("s", [(9, 1, 9, 0.5)])
     server.drain()
     assert server.rows["q0"] == server.rows["q1"] == [(at, (at + 1, 1)) for at in range(waits)] + [(9, (9, 1))]
+
+
+def test_a_query_that_is_not_there_leaves_the_stream_as_it_is():
+    server = Server(named(["SELECT * FROM s"]))
+    before = server.engine.save()
+    with pytest.raises(Refuse, match="no query nope"):
+        server.engine.obey(AlterStream("s", (), fields=(Field("x", Type.DOUBLE),), texts=(("nope", "SELECT"),)))
+    assert server.engine.save() == before

@@ -15,7 +15,6 @@ from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sample import Sample
 from millrace.operators.select import Select
-from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.words import article
@@ -89,9 +88,10 @@ def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[
     if query.paused is not None:
         raise Refuse(f"query {query.plan.name} is paused: resume it, then exchange its queue", code="paused")
     before = node.edge(position)
-    edge = replace(before, kind=kind, shed=None, queued=True)
+    keyed = before.updates or before.keyed
+    edge = replace(before, kind=kind, shed=None, queued=True, keyed=keyed)
     reader = operator.inputs[position]
-    if edge.updates and not before.updates and not before.queued:
+    if edge.updates and not keyed:
         edge = replace(edge, key=_update_key(engine, operator, position))
     edge.check(reader.schema, f"operator {name}, input {position}")
     disordered = _disordered(engine, operator) if edge.updates else []
@@ -123,21 +123,20 @@ def _losses(reader: Reader) -> tuple[int, int]:
 
 
 def _find(engine: Engine, name: str, position: int) -> tuple[Operator, Node, Query]:
-    operator = engine.graph.operator(name)
-    query = _query_of(engine, operator)
-    node = next(node for node in query.plan.nodes if node.name == name)
+    operator = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
+    query, node = _place_of(engine, operator, name)
     if not 0 <= position < len(node.inputs):
         raise Refuse(f"operator {name}: expected an input from 0 to {len(node.inputs) - 1}, got {position}")
     return operator, node, query
 
 
-def _query_of(engine: Engine, operator: Operator) -> Query:
-    owners = engine.owners(operator)
-    if not owners or isinstance(operator, Sink):
-        raise Refuse(
-            f"{operator.name} is {article(operator.kind)}: only the operators of queries have queues to exchange"
-        )
-    return owners[0]
+def _place_of(engine: Engine, operator: Operator, name: str) -> tuple[Query, Node]:
+    """The query that calls an operator so, and where in its plan it stands."""
+    for query in engine.owners(operator):
+        for node in query.plan.nodes:
+            if node.name == name:
+                return query, node
+    raise Refuse(f"{operator.name} is {article(operator.kind)}: only the operators of queries have queues to exchange")
 
 
 def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import InsertOperator, RemoveOperator, ReplaceOperator
 from millrace.engine.plan import Edit, Node, QueryPlan
@@ -30,8 +30,6 @@ from millrace.protocol.words import article
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
-
-_OWN_NAME: Final = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 # -- looking -----------------------------------------------------------------------------------------------------------
 
@@ -77,16 +75,14 @@ def _refuse_spec(spec: Spec) -> None:
 
 
 def _free_name(engine: Engine, query: Query, wanted: str | None) -> str:
-    """The wanted name behind the query's, or `<query>.select<n>`, above all numbers that it has used."""
+    """`<query>.select<n>`: with the number that is wanted, or above all that the query has used."""
     name = query.plan.name
     if wanted is not None:
-        own = wanted.removeprefix(f"{name}.")
-        if not _OWN_NAME.fullmatch(own):
-            rule = "of letters, digits, '_' and '-' (at most 128)"
-            raise Refuse(f"an operator of query {name} is called {name}.NAME, with a name {rule}, not {wanted}")
-        if f"{name}.{own}" in engine.graph.operators:
-            raise Refuse(f"there is an operator {name}.{own} already", code="exists")
-        return f"{name}.{own}"
+        if wanted in engine.graph.operators:
+            raise Refuse(f"there is an operator {wanted} already", code="exists")
+        if re.fullmatch(rf"{re.escape(name)}\.select[0-9]+", wanted) is None:
+            raise Refuse(f"an operator of query {name} is called {name}.select1 or another number, not {wanted}")
+        return wanted
     used = [node.name for node in query.plan.nodes] + [edit.operator for edit in query.plan.edits]
     prefix = f"{name}.select"
     numbers = [int(one.removeprefix(prefix)) for one in used if one.removeprefix(prefix).isdecimal()]

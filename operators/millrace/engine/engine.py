@@ -490,11 +490,9 @@ class Engine:
         """A command about one query alone gives it operators of its own first; if it is to be refused, nothing."""
         query = sharing.concerned(self, body)
         if query is not None:
-            if isinstance(body, PauseQuery):
-                seam.refuse_catching_up(query)
             if not self.tried and not isinstance(body, PauseQuery | DropQuery):
                 shadow.check(self, (body,))
-            sharing.unshare(self, query)
+            sharing.unshare(self, query, remembering=not isinstance(body, DropQuery))
 
     def _change(self, commands: Sequence[CommandBody]) -> list[Any]:
         """Several commands as one: all of them are obeyed, or none is.
@@ -612,7 +610,7 @@ class Engine:
             entries.append(sink.inputs[0])
         query = Query(plan, list(made.values()), sink, entries, apart=found.apart)
         self.queries_by_name[plan.name] = query
-        self.queries_changed()
+        self._queries_grew(query)
         own = [operator for name, operator in made.items() if name not in found.operators]
         self.fresh |= dict.fromkeys(own)
         self.graph.add([*own, sink], chosen)
@@ -670,6 +668,7 @@ class Engine:
         """A query has another plan and other operators, which stand in the graph already; queries stand in the order of
         their operators, as they will in a restored engine."""
         query.become(plan, operators, entries)
+        query.apart = {}
         age = {operator: position for position, operator in enumerate(self.graph.operators.values())}
         self.queries_by_name = dict(sorted(self.queries_by_name.items(), key=lambda item: age[item[1].sink]))
         self.queries_changed()
@@ -679,6 +678,13 @@ class Engine:
         self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
         self._owners = None
 
+    def _queries_grew(self, query: Query) -> None:
+        """A query has come behind all others: what is looked up of them still holds."""
+        if query.remembers:
+            self.remembering[query.plan.name] = query
+        if self._owners is not None:
+            self._note_owner(self._owners, query)
+
     def owners(self, operator: Operator) -> list[Query]:
         """The queries that an operator belongs to, in the order of their making; a source belongs to nobody."""
         return self._owned().get(operator, [])
@@ -687,10 +693,13 @@ class Engine:
         if self._owners is None:
             self._owners, self._nodes = {}, {}
             for query in self.queries_by_name.values():
-                self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
-                for member in (*query.operators, query.sink):
-                    self._owners.setdefault(member, []).append(query)
+                self._note_owner(self._owners, query)
         return self._owners
+
+    def _note_owner(self, owners: dict[Operator, list[Query]], query: Query) -> None:
+        self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
+        for member in (*query.operators, query.sink):
+            owners.setdefault(member, []).append(query)
 
     def named(self, name: str) -> Operator:
         """The operator that a plan calls so; a shared one has a name in the plan of each of its queries."""
@@ -703,10 +712,10 @@ class Engine:
         self._owned()
         return name in self._nodes or name in self.graph.operators
 
-    def sources(self, operator: Operator) -> list[Source]:
-        """The sources above an operator, each once."""
+    def sources(self, *operators: Operator) -> list[Source]:
+        """The sources above operators, each once."""
         found: dict[Source, None] = {}
-        todo, seen = [operator], set[Operator]()
+        todo, seen = [*operators], set[Operator]()
         while todo:
             one = todo.pop()
             if one in seen:
@@ -745,18 +754,7 @@ class Engine:
 
     def beginning(self, operator: Operator) -> int | None:
         """From when on a new reader of the operator reads: above all that its streams had taken in before, if any."""
-        found: list[int] = []
-        seen: dict[Operator, None] = {}
-        todo = [operator]
-        while todo:
-            one = todo.pop()
-            if one in seen:
-                continue
-            seen[one] = None
-            if isinstance(one, Source) and one.newest > BEGINNING:
-                found.append(one.newest + 1)
-            todo.extend(self.graph.producer(reader) for reader in one.inputs)
-        return max(found, default=None)
+        return max((one.newest + 1 for one in self.sources(operator) if one.newest > BEGINNING), default=None)
 
     def _drop_query(self, name: str) -> dict[str, Any]:
         query = self.query(name)

@@ -8,7 +8,7 @@ the then current end of its inputs.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millrace.engine import sharing
@@ -16,7 +16,6 @@ from millrace.engine.component import Component
 from millrace.engine.events import Effects, QueryFailed
 from millrace.operators.batch import BEGINNING
 from millrace.operators.build import build
-from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.source import Source
 
@@ -59,7 +58,7 @@ def withheld(engine: Engine) -> dict[Source, None]:
         options = query.plan.options
         if options.on_max_state != "backpressure" or state_tuples(query) <= options.max_state:
             continue
-        sources = list(_sources(engine, query))
+        sources = engine.sources(*query.operators)
         least = min((source.mark for source in sources), default=BEGINNING)
         found |= {source: None for source in sources if source.mark > least}
     return found
@@ -75,7 +74,7 @@ def state_tuples(query: Query) -> int:
 
 def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:
     """Stop a query and forget what it held."""
-    sharing.unshare(engine, query)
+    sharing.unshare(engine, query, remembering=False)
     # What still lies on the arcs that it shares with others is skipped, like in a pause, and counted there.
     outside = sum(reader.waiting for reader in query.entries)
     lost = state_tuples(query) - outside
@@ -123,17 +122,3 @@ def _renew(engine: Engine, query: Query) -> None:
     query.operators = [new for _, new in renewed]
     engine.graph.replace(renewed)
     engine.queries_changed()
-
-
-def _sources(engine: Engine, query: Query) -> Iterator[Source]:
-    """The sources above a query, each once."""
-    todo: list[Operator] = list(query.operators)
-    seen: set[Operator] = set()
-    while todo:
-        operator = todo.pop()
-        if operator in seen:
-            continue
-        seen.add(operator)
-        if isinstance(operator, Source):
-            yield operator
-        todo.extend(engine.graph.producer(reader) for reader in operator.inputs)

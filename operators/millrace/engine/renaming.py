@@ -26,6 +26,7 @@ def rename_query(engine: Engine, name: str, to: str, texts: Mapping[str, str]) -
     }
     engine.called(names)
     query.sink.query = to
+    query.apart = {moved_name(node, name, to): why for node, why in query.apart.items()}
     for other in engine.queries_by_name.values():
         if other is query or name in other.plan.reads_queries:
             plan = other.plan.renamed(name, to)

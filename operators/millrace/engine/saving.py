@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millrace.engine.component import Stopwatch
     from millrace.engine.engine import Engine
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
 
@@ -135,6 +135,7 @@ def save(engine: Engine) -> bytes:
                 for name, query in engine.queries_by_name.items()
                 if query.paused is not None
             ],
+            "apart": {name: query.apart for name, query in engine.queries_by_name.items() if query.apart},
             "lost": [[name, query.lost] for name, query in engine.queries_by_name.items() if query.lost],
             "strategies": [[name, str(strategy)] for name, strategy in graph.strategies.items()],
             "breaks": list(graph.breaks),
@@ -195,6 +196,8 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
     for name, reason, failed in saved["paused"]:
         engine._pause(name, reason)
         engine.query(name).failed = failed
+    for name, apart in saved["apart"].items():
+        engine.query(name).apart = apart
     for name, lost in saved["lost"]:
         engine.query(name).lost = lost
     graph.strategies = {name: Strategy.parse(text) for name, text in saved["strategies"]}

@@ -97,6 +97,7 @@ def _same(engine: Engine, plan: QueryPlan, node: Node, there: Mapping[str, Opera
             if (
                 other.spec == node.spec
                 and [own.get(name, name) for name in other.inputs] == inputs
+                and _plain(other)
                 and _edges(other) == _edges(node)
             ):
                 return query, own[other.name]
@@ -211,12 +212,12 @@ def apart(engine: Engine) -> dict[str, list[str]]:
     return found
 
 
-def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None) -> None:
+def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None, *, remembering: bool = True) -> None:
     """Give a query operators of its own, in the state of the shared ones, with what waits before and behind them: all
     that it shares, or those of these names and all that reads them.
 
     Nothing is lost or repeated: who reads the query finds what it has not taken. The other queries keep the operators,
-    called after the next of them.
+    called after the next of them. A query that is about to go needs nothing of what they remember.
     """
     places = {
         operator: node
@@ -232,7 +233,7 @@ def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None) ->
     if not places:
         return
     others = {operator: [one for one in engine.owners(operator) if one is not query] for operator in places}
-    twins = {operator: _twin(engine, node, operator) for operator, node in places.items()}
+    twins = {operator: _twin(engine, node, operator, remembering) for operator, node in places.items()}
     for operator, node in reversed(places.items()):
         readers = _readers(engine, query, node.name, twins)
         _begin(twins[operator], readers)
@@ -247,14 +248,15 @@ def unshare(engine: Engine, query: Query, nodes: Sequence[str] | None = None) ->
     arrange(engine)
 
 
-def _twin(engine: Engine, node: Node, operator: Operator) -> Operator:
+def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> Operator:
     """The same operator once more, with a reader at each place where the first one reads."""
     inputs: list[Reader] = []
     for reader in operator.inputs:
         inputs.append(reader.home.attach(reader.since_us, reader.columns))
         inputs[-1].restore(unpack(pack(reader.save())))
     made = build(node.name, node.spec, inputs, engine.gauge, engine.moment)
-    made.restore(unpack(pack(operator.save())))
+    if remembering:
+        made.restore(unpack(pack(operator.save())))
     made.output.stand_as(operator.output)
     made.output.floor = operator.output.floor
     return made

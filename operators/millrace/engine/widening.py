@@ -36,13 +36,13 @@ def check(stream: StreamDefinition, fields: Sequence[Field]) -> None:
 
 def widen(engine: Engine, stream: Stream, fields: Sequence[Field], texts: Mapping[str, str]) -> None:
     """Give a stream more fields, and its side stream if it runs."""
+    told = [(engine.query(name), sql) for name, sql in texts.items()]
     after = stream.definition.with_fields(fields)
     aside = engine.streams_by_name.get(after.late.name)
     _widen(engine, stream, after)
     if aside is not None:
         _widen(engine, aside, after.late)
-    for name, sql in texts.items():
-        query = engine.query(name)
+    for query, sql in told:
         query.plan = replace(query.plan, sql=sql)
 
 

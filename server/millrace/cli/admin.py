@@ -45,7 +45,7 @@ HELP: Final = {
 
 EXAMPLES: Final = {
     "insert": "For example: millrace operator insert q.join1 --input 0 --where 'mod(src, 10) = 0', or --sample 0.1; "
-    "with --name tenth it is called q.tenth.",
+    "with --name q.select9 that is its name",
     "remove": "For example: millrace operator remove q.select2",
     "replace": "For example: millrace operator replace q.select2 --where 'mod(src, 100) = 0'",
 }
@@ -362,7 +362,7 @@ def operator_insert(
     seed: Seed = None,
     called: Annotated[
         str | None,
-        typer.Option("--name", help="What it is called behind the query's name; select and a number if not given."),
+        typer.Option("--name", help="QUERY.selectN, with a number that is free; the next if not given."),
     ] = None,
     plan: PlanOnly = False,
 ) -> None:

@@ -393,6 +393,12 @@ def slow_kernels(seen: Snapshot) -> Iterator[Advice]:
         yield Advice("slow_kernels", "server", text, "make setup")
 
 
+def outdated_build(seen: Snapshot) -> Iterator[Advice]:
+    if seen.server.get("kernels") == "outdated":
+        text = "Compiled files run whose sources have been edited since: what the server does is not what they say."
+        yield Advice("outdated_build", "server", text, "make setup")
+
+
 Rule = Callable[[Snapshot], Iterator[Advice]]
 RULES: Final[tuple[Rule, ...]] = (
     stopped_queries,
@@ -415,6 +421,7 @@ RULES: Final[tuple[Rule, ...]] = (
     open_to_network,
     nothing_kept,
     slow_kernels,
+    outdated_build,
 )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
 
-from millrace.operators.kernels import compiled
+from millrace.operators.kernels import compiled, outdated
 from millrace.server.config import Security, admin_security, listen_security
 from millrace.server.recent import recent
 from millrace.server.redaction import redacted
@@ -52,6 +52,9 @@ def process() -> dict[str, Any]:
 
 
 def kernels() -> str:
+    """How kernels and scheduler run: compiled, as Python, or compiled from what has been edited since."""
+    if outdated():
+        return "outdated"
     return "compiled" if compiled() else "python"
 
 

@@ -26,6 +26,7 @@ class EdgeSpec:
     shed     of an appending edge: at most so many tuples, chosen at random
     queued   an appending edge that has a queue of its own, because it was an update queue before, or an operator in
              front of it was taken out; it keeps the same as any other
+    keyed    it was an update queue before, and goes back to its key
     columns  positions of the fields that the input reads, if what it reads has got more since; else it reads all
     """
 
@@ -35,6 +36,7 @@ class EdgeSpec:
     commit: Commit | None = None
     shed: int | None = None
     queued: bool = field(default=False, compare=False)
+    keyed: bool = field(default=False, compare=False)
     columns: tuple[int, ...] | None = None
 
     @property
