@@ -245,6 +245,15 @@ def test_a_query_that_is_still_working() -> None:
     assert (found["reason"], found["held"]) == ("working", 47)
 
 
+def test_a_wait_that_lasts_is_told_while_other_rows_are_worked_through() -> None:
+    bench = waiting_for(external("b"), give_tv("b", NOON, feed="client-7"))
+    late = NOON + 2 * SECOND
+    bench.step(give_tv("a", *range(late, late + 50)), at=late, executions=0)
+    assert bench.engine.graph.component_of(bench.engine.query("u").operators[0]).busy()
+    assert why(bench)["reason"] == "working"
+    assert bench.engine.why("u", late + 1)["reason"] == "silent"
+
+
 def test_of_two_operators_that_gather_the_one_that_is_behind_is_told() -> None:
     bench = Bench(external("a"), external("b"))
     spec = counting(TimeWindow(SECOND, SECOND))

@@ -55,8 +55,9 @@ class Why:
 def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
     """What keeps a query from giving rows, if anything does; `now_us` is the clock, if that has gone on meanwhile."""
     query = engine.query(name)
-    waiting = partial(_waiting, now_us=max(now_us or 0, engine.moment.now_us))
-    for look in (_catching_up, _paused, _working, waiting, _nothing_came, _gathering, _last_tuple):
+    now_us = max(now_us or 0, engine.moment.now_us)
+    kept, waiting = partial(_kept_waiting, now_us=now_us), partial(_waiting, now_us=now_us)
+    for look in (_catching_up, _paused, kept, _working, waiting, _nothing_came, _gathering, _last_tuple):
         found = look(engine, query)
         if found is not None:
             return found.to_data()
@@ -94,6 +95,14 @@ def _paused(engine: Engine, query: Query) -> Why | None:
                 return Why(text, state, try_=f"millrace explain {name}")
             return Why(text, state, try_=f"millrace query resume {name}")
     return None
+
+
+def _kept_waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
+    """A wait for a silent stream that has lasted: work on what else flows, however much there is, does not end it."""
+    found = _waiting(engine, query, now_us)
+    if found is None or found.stream is None or found.reason in ("clock", "unread") or found.since is None:
+        return None
+    return found if now_us - found.since > SILENT_US else None
 
 
 def _working(engine: Engine, query: Query) -> Why | None:
