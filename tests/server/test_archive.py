@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import tempfile
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -571,3 +572,29 @@ def test_nothing_is_begun_for_streams_without_history(tmp_path):
             assert daemon.engine.source("s").judged is None
 
     play(live())
+
+
+def test_a_stream_that_comes_back_while_its_end_is_written_loses_nothing(tmp_path, monkeypatch):
+    ends, go_on = threading.Event(), threading.Event()
+    write_reach = history.write_reach
+
+    def slow(folder, reach):
+        write_reach(folder, reach)
+        if not reach.open and not ends.is_set():
+            ends.set()
+            go_on.wait(20)
+
+    async def live():
+        async with running(STREAM, server={"data_dir": tmp_path}) as daemon:
+            await feed(daemon, [("f", NOW)])
+            await daemon.catalog.execute("DROP STREAM s")
+            await until(ends.is_set)
+            await daemon.catalog.execute(STREAM)
+            await feed(daemon, [("f", NOW + 1)])
+            await daemon.catalog.execute("DROP STREAM s")
+            go_on.set()
+            await until(lambda: not daemon.archive._ending)
+
+    monkeypatch.setattr(history, "write_reach", slow)
+    play(live())
+    assert [(row["at"], row["__seq"]) for row in archived(tmp_path / "history")] == [(NOW, 0), (NOW + 1, 1)]

@@ -454,17 +454,18 @@ class Archive:
             reach = at.reach = replace(at.reach, mark=_known(at.reach_us()), open=not ends)
             at.told_at = time.monotonic()
         history.write_reach(at.folder, reach)
-        if ends:
-            self._forget(at)
+        with self._lock:
+            # While its end was written the stream may have come back, and even ended again with other rows.
+            if ends and not at.rows and not at.tell:
+                self._forget(at)
         return told
 
     def _forget(self, at: _Stream) -> None:
-        """It is written, or never will be."""
-        with self._lock:
-            if at in self._ending:
-                self._ending.remove(at)
-            elif self._closing:
-                del self._streams[at.stream.name]
+        """It is written, or never will be. Holds the lock."""
+        if at in self._ending:
+            self._ending.remove(at)
+        elif self._closing:
+            del self._streams[at.stream.name]
 
     def _failed(self, at: _Stream, text: str) -> None:
         if at.error != text:
@@ -477,7 +478,8 @@ class Archive:
             log.error(
                 "rows of a stream's history could not be written and are lost", stream=at.stream.name, rows=at.rows
             )
-            self._forget(at)
+            with self._lock:
+                self._forget(at)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         assert self._loop is not None
