@@ -50,6 +50,14 @@ def flow(query: str, streams: str = STREAMS):
             "SELECT v FROM a LEFT JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1 s' AND a.ts + INTERVAL '2s'",
             {"a": (2 * SECOND, 0), "b": (SECOND, 2 * SECOND)},
         ),
+        (
+            "SELECT v FROM a RIGHT JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1 s' AND a.ts + INTERVAL '2s'",
+            {"a": (2 * SECOND, SECOND), "b": (SECOND, 0)},
+        ),
+        (
+            "SELECT v FROM a FULL JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - INTERVAL '1 s' AND a.ts + INTERVAL '2s'",
+            {"a": (2 * SECOND, SECOND), "b": (SECOND, 2 * SECOND)},
+        ),
         ("SELECT a.v FROM a FOLLOWED BY b WITHIN '5 s' ON a.k = b.k", {"a": (5 * SECOND, 0), "b": (0, 0)}),
         ("SELECT a.v FROM a FOLLOWED BY NO b WITHIN '5 s' ON a.k = b.k", {"a": (5 * SECOND, 0), "b": (5 * SECOND, 0)}),
     ],
@@ -127,6 +135,8 @@ def test_common_keys(query, words):
         ("SELECT a.v FROM a JOIN b ON a.k = b.k JOIN c ON b.w = c.j", ""),
         ("SELECT g, count(*) AS n FROM (SELECT a.g, a.k FROM a JOIN b ON a.k = b.k) GROUP BY g", ""),
         ("SELECT b.k, count(*) AS n FROM a LEFT JOIN b ON a.k = b.k GROUP BY b.k", ""),
+        ("SELECT a.k, count(*) AS n FROM a RIGHT JOIN b ON a.k = b.k GROUP BY a.k", ""),
+        ("SELECT a.k, count(*) AS n FROM a FULL JOIN b ON a.k = b.k GROUP BY a.k", ""),
         ("SELECT count(*) AS n FROM a [ROWS 10 SLIDE 10]", "it counts all rows"),
         ("SELECT v, sum(n) AS m FROM (SELECT k, last(v) AS v, count(*) AS n FROM a GROUP BY k) GROUP BY v", ""),
     ],

@@ -98,7 +98,7 @@ def answered(bench: Bench, effects: Any, at: int, query: str = "q") -> tuple[lis
 @pytest.mark.parametrize("order", ["arrival", "sync", "filter"])
 def test_a_row_without_a_match_asks_the_other_side_for_the_end_of_its_window(order: Any) -> None:
     bench = two()
-    bench.query(joined(pairs(Band(0, 1, -10, 20), order=order, outer=True)))
+    bench.query(joined(pairs(Band(0, 1, -10, 20), order=order, outer=(0,))))
     effects = bench.run(give_tv("b", 50), give_tv("a", 100), at=100)
     assert rows(effects, "q") == []
     # In order of time the row has to be taken first; the clock of b cannot have reached 121 yet.
@@ -108,9 +108,24 @@ def test_a_row_without_a_match_asks_the_other_side_for_the_end_of_its_window(ord
     assert found == [(100, None)]
 
 
+@pytest.mark.parametrize("order", ["arrival", "sync", "filter"])
+def test_a_full_join_asks_each_side_for_the_end_of_the_other_s_windows(order: Any) -> None:
+    """A row of a at 100 may match until b is past 120, one of b at 300 until a is past 310; nobody is asked more."""
+    bench = two()
+    columns = (("a", 0, TIME), ("b", 1, TIME))
+    bench.query(joined(pairs(Band(0, 1, -10, 20), order=order, columns=columns, outer=(0, 1))))
+    bench.run(give_tv("a", 100), at=100)
+    needs, found = answered(bench, bench.run(give_tv("b", 300), at=300), 301)
+    assert found == [(100, None)]
+    assert set(needs) <= {("a", 300)}
+    needs, found = answered(bench, bench.run(at=400), 401)
+    assert needs[-1] == ("a", 311)
+    assert found == [(None, 300)]
+
+
 def test_an_outer_join_of_internal_streams_is_woken_by_a_timer() -> None:
     bench = Bench("a", "b")
-    bench.query(joined(pairs(Band(0, 1, 0, 500), columns=(("v", 0, 0), ("b", 1, TIME)), outer=True), schema=V))
+    bench.query(joined(pairs(Band(0, 1, 0, 500), columns=(("v", 0, 0), ("b", 1, TIME)), outer=(0,)), schema=V))
     effects = bench.run(arrive("a", 7), at=1_000)
     assert effects.orders[-1] == WakeAt(1_501)
     effects = bench.run(at=1_501)
@@ -130,7 +145,7 @@ def counted(size: int) -> AggregateSpec:
 def test_an_aggregate_below_an_outer_join_gets_what_it_needs(order: Any) -> None:
     """A window that ends at 1,000 needs the right side at 1,020: a row at 999 may match until then."""
     bench = two()
-    spec = pairs(Band(0, 1, -10, 20), order=order, outer=True)
+    spec = pairs(Band(0, 1, -10, 20), order=order, outer=(0,))
     bench.query(joined(spec, ("A", counted(1_000), ["J"])))
     effects = bench.run(give_tv("a", 990, 1_500), give_tv("b", 500), at=1_500)
     needs, found = answered(bench, effects, 1_501)
@@ -159,7 +174,7 @@ def test_a_window_by_one_side_s_time_asks_for_the_lag_besides() -> None:
 
 def test_a_row_that_has_no_time_of_the_other_side_fails() -> None:
     bench = two()
-    bench.query(joined(pairs(Band(0, 1, 0, 50), outer=True), ("R", RetimeSpec(1, 50), ["J"])))
+    bench.query(joined(pairs(Band(0, 1, 0, 50), outer=(0,)), ("R", RetimeSpec(1, 50), ["J"])))
     effects = bench.run(give_tv("a", 100, 200), give_tv("b", 210), punctuate("a", 300), punctuate("b", 300), at=300)
     assert rows(effects, "q") == [(200, 210)]
     assert times(effects, "q") == [210]

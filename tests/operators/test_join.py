@@ -48,6 +48,7 @@ VALUES = {
 }
 ORDERS = ["arrival", "sync", "filter", "adaptive"]
 EVENT_ORDERS = ORDERS[1:]
+OUTER = [(), (), (0,), (1,), (0, 1)]
 
 
 def column(name: str) -> Column:
@@ -323,7 +324,7 @@ def test_agrees_with_nested_loops(kernels: str, data: st.DataObject) -> None:
         equal = data.draw(equal_strategy(count, names))
         inputs = data.draw(inputs_strategy(count, names, {2: 14, 3: 8, 4: 5}[count]))
         order = data.draw(st.sampled_from(ORDERS))
-        outer = count == 2 and data.draw(st.booleans())
+        outer = data.draw(st.sampled_from(OUTER)) if count == 2 else ()
         harness = Harness(spec_of(count, bands, equal, order=order, outer=outer), count)
 
         def change(harness: Harness) -> None:
@@ -411,7 +412,7 @@ def test_windows_of_rows_agree_with_nested_loops(kernels: str, data: st.DataObje
         if newest == (None,) * count:
             newest = (1, *newest[1:])
         order = data.draw(st.sampled_from(ORDERS))
-        outer = count == 2 and data.draw(st.booleans())
+        outer = data.draw(st.sampled_from(OUTER)) if count == 2 else ()
         harness = Harness(spec_of(count, bands, equal, order=order, outer=outer, rows=newest), count)
         assert harness.operator.output.ordered
         Script(data, inputs).play(harness, data.draw(LIMITS))
@@ -431,7 +432,7 @@ def test_where_decides_and_its_errors_cost_their_own_pairs(data: st.DataObject) 
     count = data.draw(st.sampled_from([2, 3]))
     row = st.tuples(st.integers(0, 40), st.integers(0, 3).map(lambda value: (value, *[None] * 6)))
     inputs = data.draw(st.tuples(*(st.lists(row, max_size=8) for _ in range(count))))
-    outer = count == 2 and data.draw(st.booleans())
+    outer = data.draw(st.sampled_from(OUTER)) if count == 2 else ()
     # 6 / i of the last input > i of the first; the columns of a result are the time and seven more per input.
     first = Column(Type.BIGINT, True, 1, "i0")
     last = Column(Type.BIGINT, True, 1 + 8 * (count - 1), "i")
@@ -660,6 +661,20 @@ def test_adaptive_does_not_go_back_and_forth_at_the_border() -> None:
     assert (harness.operator.mode, harness.operator.tempo.switches) == ("sync", 2)
     feed(harness, range(90, 100), 50, 5_400.0)
     assert (harness.operator.mode, harness.operator.tempo.switches) == ("sync", 2)
+
+
+@pytest.mark.parametrize("valid", [None, np.array([False])])
+def test_a_measuring_period_ends_though_nobody_wants_punctuation(valid: Any) -> None:
+    """Ten rows a second for ten seconds, then one: the rate is that of the last periods, not of all time."""
+    harness = Harness(keyed(Band(0, 1, -1_000_000, 1_000_000), order="arrival"), 2, ordered=True)
+    operator = harness.operator
+    operator.output.wanted = False
+    for time in [*range(0, 10_000_000, 100_000), *range(10_000_000, 100_000_000, 1_000_000)]:
+        row = Batch.from_rows(SCHEMA, [blank(i=1)], [time], arrival=7)
+        masks = [valid, *(None for _ in SCHEMA.fields[1:])]
+        harness.inputs[0].put(Batch(SCHEMA, row.ts, row.columns, masks, row.arrival))
+        operator.execute(1)
+    assert operator.tempo.rates() == [pytest.approx(1.0), 0.0]
 
 
 def test_predicted_response_times_are_those_of_the_equations() -> None:

@@ -50,20 +50,22 @@ def join(
     bands: Sequence[Band] = (),
     equal: Sequence[Equal] = (),
     where: Callable[[Sequence[Timed]], bool] = lambda rows: True,
-    outer: bool = False,
+    outer: Sequence[int] = (),
     newest: Sequence[int | None] | None = None,
 ) -> list[Result]:
     """All results, in no order."""
     found: list[Result] = []
-    matched: set[int] = set()
+    matched: set[tuple[int, int]] = set()
     allowed = in_windows(inputs, newest) if newest is not None else lambda chosen: True
     for chosen in combinations(inputs, bands, equal):
         rows = [inputs[at][number] for at, number in enumerate(chosen)]
         if allowed(chosen) and where(rows):
             found.append((max(time for time, _ in rows), tuple(rows)))
-            matched.add(chosen[0])
-    if outer:
-        found += [(row[0], (row, None)) for number, row in enumerate(inputs[0]) if number not in matched]
+            matched |= set(enumerate(chosen))
+    for at in outer:
+        for number, row in enumerate(inputs[at]):
+            if (at, number) not in matched:
+                found.append((row[0], (None, row) if at else (row, None)))
     return found
 
 

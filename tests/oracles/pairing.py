@@ -34,7 +34,7 @@ class Pairing:
     bands: tuple[joins.Band, ...] = ()
     key: Literal["v", "remainder"] | None = None
     rising: bool = False
-    outer: bool = False
+    outer: tuple[int, ...] = ()
     order: Literal["arrival", "sync", "filter", "adaptive"] = "arrival"
     within: int | None = None
 
@@ -46,7 +46,7 @@ class Pairing:
     def vague(self) -> bool:
         """Whether what is withheld depends on which rows have been looked at: a row without a partner yet holds back
         what is later than it, and its partner may stand in line behind."""
-        return self.outer and self.ordered
+        return bool(self.outer) and self.ordered
 
 
 def compute(pairing: Pairing, inputs: Sequence[tuple[list[Row], int]]) -> tuple[list[Row], int]:
@@ -84,9 +84,11 @@ def _join(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tupl
     low = min(bounds)
     made: list[Row] = []
     for time, chosen in found:
-        if chosen[1] is None:
-            high = pairing.bands[0][3] if pairing.bands else None
-            if bounds[1] != END and (high is None or time >= bounds[1] - high):
+        if None in chosen:
+            beside = chosen.index(None)
+            _, _, least, most = pairing.bands[0] if pairing.bands else (0, 1, None, None)
+            after = most if beside else None if least is None else -least
+            if bounds[beside] != END and (after is None or time >= bounds[beside] - after):
                 low = min(low, time)
                 continue
         made.append(_put_together(time, chosen))
@@ -98,6 +100,8 @@ def _join(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tupl
 def _put_together(time: int, chosen: Sequence[Values | None]) -> Row:
     ids = [None if row is None else row[1][0] for row in chosen]
     first, *others = ids
+    if first is None:
+        first = others[0]
     assert first is not None
     for number in others[:-1]:
         assert number is not None
@@ -125,7 +129,7 @@ def _followed(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> 
         pairing.kind,
         pairing.within,
         _rising if pairing.rising else lambda a, b: True,
-        pairing.outer,
+        bool(pairing.outer),
     )
     made: list[Row] = [(b[0], a[1][0], b[1][0]) for a, b in pairs if a is not None]
     return made, min([bounds[1], *(row[0] for row in rows[1] if row[0] > through)])

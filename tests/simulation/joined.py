@@ -76,6 +76,8 @@ def nodes_of_pairing(node: NodeModel) -> list[Node]:
     first: Expression = ids[0]
     for other in ids[1:-1]:
         first = _call(Type.BIGINT, "+", _call(Type.BIGINT, "*", first, Constant(Type.BIGINT, False, 1000)), other)
+    if 1 in node.pairing.outer:
+        first = Call(Type.BIGINT, True, "coalesce(bigint, ...)", tuple(ids))
     last = _column(1, "v0") if node.pairing.kind == "absent" else ids[-1]
     nothing = Constant(Type.TIMESTAMP, True, None)
     return [pairs, Node(node.name, MapSpec((("ts", nothing), ("id", first), ("v", last))), (pairs.name,))]
@@ -178,7 +180,9 @@ class _JoinMaker(_Maker):
             return Pairing(kind, key=key, rising=rising, within=within)  # type: ignore[arg-type]
         order = rng.choice(["arrival", "arrival", "arrival", "sync", "filter", "adaptive"])
         bands = tuple(self._band(at, count) for at in range(1, count))
-        return Pairing("join", bands, key, rising, count == 2 and rng.random() < 0.4, order)  # type: ignore[arg-type]
+        drawn = rng.random() if count == 2 else 1.0
+        outer = next((alone for below, alone in ((0.2, (0,)), (0.4, (1,)), (0.6, (0, 1))) if drawn < below), ())
+        return Pairing("join", bands, key, rising, outer, order)  # type: ignore[arg-type]
 
     def _band(self, right: int, count: int) -> BandModel:
         low = self.rng.randint(-6, 2)

@@ -178,7 +178,7 @@ def test_worlds_of_joins_are_worth_playing():
             for node in query.nodes:
                 if node.pairing:
                     kinds.update([node.kind, node.pairing.order, f"{len(node.inputs)} inputs", node.pairing.key])
-                    kinds.update(["outer"] * node.pairing.outer + ["rising"] * node.pairing.rising)
+                    kinds.update([f"alone {node.pairing.outer}"] + ["rising"] * node.pairing.rising)
         expected = Expected(world)
         for query in world.queries:
             if query.output.name in pairings:
@@ -197,7 +197,9 @@ def test_worlds_of_joins_are_worth_playing():
         "filter",
         "adaptive",
         "3 inputs",
-        "outer",
+        "alone (0,)",
+        "alone (1,)",
+        "alone (0, 1)",
         "rising",
         None,
     }

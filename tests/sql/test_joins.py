@@ -234,7 +234,7 @@ def test_ranges_reach_through_a_pipeline() -> None:
         "SELECT c.w, b.v FROM a [RANGE '1 s'] LEFT JOIN b [RANGE '2 s'] ON a.k = b.k JOIN c [RANGE '3 s'] ON a.k = c.k"
     )
     left, last = joins(made)
-    assert left.outer
+    assert left.outer == (0,)
     assert left.bands == (Band(0, 1, -2 * SECOND, SECOND),)
     # A row of the left join lies up to 1 s above a's, so the bound is wider, and tested; b may be missing.
     assert last.bands == (Band(0, 1, -4 * SECOND, SECOND),)
@@ -247,13 +247,14 @@ def test_outer_joins() -> None:
     made = planned("SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND b.v > 1 AND a.v > 2 AND a.ts = b.ts")
     assert shape(made) == "select1(b.source) join1(a.source,q.select1)"
     (spec,) = joins(made)
-    assert spec.outer
+    assert spec.outer == (0,)
     assert spec.where is not None
     assert show(spec.where) == "v > 2"
     assert made.schema.fields[1].nullable
     right = planned("SELECT a.v, b.t FROM a RIGHT JOIN b ON a.k = b.k AND a.ts = b.ts")
-    assert shape(right).startswith("join1(b.source,a.source)")
-    assert joins(right)[0].columns == (("v", 1, 2), ("t", 0, 3))
+    assert shape(right).startswith("join1(a.source,b.source)")
+    assert joins(right)[0].outer == (1,)
+    assert right.schema.fields[0].nullable
     # What matches nothing is asked for here ...
     lonely = planned("SELECT a.v FROM a LEFT JOIN b ON a.k = b.k AND a.ts = b.ts WHERE b.k IS NULL")
     assert joins(lonely)[0].outer
@@ -261,6 +262,49 @@ def test_outer_joins() -> None:
     inner = planned("SELECT a.v FROM a LEFT JOIN b ON a.k = b.k WHERE b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 s'")
     assert not joins(inner)[0].outer
     assert joins(inner)[0].bands == (Band(0, 1, 0, SECOND),)
+
+
+def test_full_joins() -> None:
+    on = "a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 s' AND a.v > 1 AND b.v > 2"
+
+    def outer(where: str) -> tuple[int, ...]:
+        return joins(planned(f"SELECT a.v, b.t FROM a FULL JOIN b ON {on} WHERE {where}"))[0].outer
+
+    made = planned(f"SELECT a.v, b.t FROM a FULL JOIN b ON {on}")
+    # A row that fails a test of ON has no match, and is given all the same: neither side loses rows before the join.
+    assert shape(made) == "join1(a.source,b.source) map1(q.join1)"
+    assert all(field.nullable for field in made.schema)
+    assert [outer(where) for where in ("TRUE", "a.v > 7", "b.t = 'x'", "a.v > 7 AND b.v > 8")] == [
+        (0, 1),
+        (0,),
+        (1,),
+        (),
+    ]
+    # What WHERE says of one side alone decides nothing while rows of the other come out without it.
+    assert shape(planned(f"SELECT b.t FROM a FULL JOIN b ON {on} WHERE coalesce(a.v, 0) = 0")) == (
+        "join1(a.source,b.source) select1(q.join1) map1(q.select1)"
+    )
+    endless = planned("SELECT a.v FROM a FULL JOIN b ON a.k = b.k")
+    said = [warning for warning in endless.warnings if "without a match" in warning]
+    assert [warning.split(" without")[0] for warning in said] == ["rows of a", "rows of b"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "closes"),
+    [
+        ("", "b.ts", True),
+        ("LEFT", "a.ts", True),
+        ("LEFT", "b.ts", False),
+        ("RIGHT", "a.ts", False),
+        ("FULL", "a.ts", False),
+        ("FULL", "a.ts, b.ts", True),
+    ],
+)
+def test_rows_without_a_time_of_one_side_are_one_group_for_ever(kind: str, group: str, closes: bool) -> None:
+    """Those that match nothing have no time of the other side: they are a group together, which no window ends."""
+    made = planned(f"SELECT count(*) AS n FROM a {kind} JOIN b ON a.ts = b.ts GROUP BY {group}")
+    (aggregate,) = (node.spec for node in made.nodes if isinstance(node.spec, AggregateSpec))
+    assert (aggregate.window is not None) is closes
 
 
 def test_where_on_the_kept_side_of_an_outer_join_is_tested_first() -> None:
@@ -467,7 +511,6 @@ REFUSED = [
     ("SELECT «z.* FROM a JOIN b ON a.k = b.k", "there is no table z in FROM"),
     ("SELECT a.v, «b.v FROM a JOIN b ON a.k = b.k", "two columns are called v"),
     ("SELECT a.v FROM a JOIN «a ON TRUE", "two tables are called a: give each an alias"),
-    ("SELECT a.v FROM a FULL JOIN «b ON a.k = b.k", "a FULL JOIN would have to wait for both sides"),
     ("SELECT a.v FROM a JOIN b ON «a.k", "ON: expected boolean, got bigint"),
     ("SELECT a.v FROM a JOIN b ON «count(*) > 1", "count is an aggregate: ON tests rows"),
     ("SELECT a.v FROM a [RANGE «'-1 s'] JOIN b ON TRUE", "expected a time of 0 or more"),

@@ -46,11 +46,11 @@ BANDS = [
     "a.ts + {2} = b.ts AND b.v > -2",
 ]
 MORE = ["TRUE", "a.v < b.v", "a.v > 0", "b.v IS NOT NULL", "a.v = 1 OR b.v = 0"]
-WHERES = ["TRUE", "a.v <> 1", "b.v > -1", "b.v IS NULL", "a.ts + {1} >= b.ts", "coalesce(b.v, 0) = 0"]
+WHERES = ["TRUE", "a.v <> 1", "b.v > -1", "b.v IS NULL", "a.ts + {1} >= b.ts", "coalesce(b.v, 0) = 0", "a.v IS NULL"]
 ORDERS = ["arrival", "sync", "filter", "adaptive"]
 joins = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from(["", "LEFT ", "RIGHT "]),
+        "kind": st.sampled_from(["", "LEFT ", "RIGHT ", "FULL "]),
         "key": st.sampled_from(KEYS),
         "band": st.sampled_from(BANDS),
         "more": st.sampled_from(MORE),

@@ -108,7 +108,15 @@ def test_the_edge_goes_on_the_first_operator_that_reads_it(sql: str, expected: d
         ("SELECT k, count(*) AS n FROM SESSION(ticks, at, '1 s') LATEST GROUP BY k", "sessions"),
         ("SELECT k, count(*) AS n FROM TUMBLE(ticks, at, '1 s') LATEST USING APPEND GROUP BY k", "expected USING"),
         ("SELECT count(*) AS n FROM (SELECT v FROM plain SHED RANDOM 5) [ROWS 5 SLIDE 5]", "every tuple"),
-        ("SELECT a.v FROM plain a JOIN LATEST ticks b LATEST ON a.k = b.k", "leave LATEST behind"),
+        ("SELECT a.v FROM plain a JOIN LATEST ticks b LATEST ON a.k = b.k", "leave LATEST"),
+        ("SELECT a.v FROM plain a JOIN LATEST ticks b SHED RANDOM 5 ON a.k = b.k", "leave LATEST"),
+        ("SELECT a.v FROM plain a JOIN LATEST (SELECT * FROM ticks LATEST) b ON a.k = b.k", "leave LATEST"),
+        (
+            "SELECT a.v FROM plain a JOIN LATEST (SELECT * FROM ticks SHED RANDOM 5) b ON a.k = b.k",
+            "leave LATEST",
+        ),
+        ("SELECT a.v FROM plain a JOIN LATEST (SELECT k FROM ticks SHED RANDOM 5) b ON a.k = b.k", "b is no update"),
+        ("SELECT * FROM (SELECT k, v FROM ticks SHED RANDOM 5) LATEST", "nothing says what the key is"),
         ("SELECT a.v FROM plain a JOIN ticks b LATEST ON a.k = b.k", "JOIN LATEST"),
     ],
 )
@@ -230,6 +238,17 @@ def test_windows_are_whole_go_forward_and_end_with_the_newest(
             last[row["k"]] = row["window_start"]
         if close:
             assert last == {key: max(starts) for key, starts in expected.items()}
+
+
+@pytest.mark.parametrize("commit", ["LAZY", "EAGER"])
+def test_windows_before_1970_are_like_any_other(commit: str, tmp_path: Path) -> None:
+    rows = [{**row, "at": row["at"] - 1_000_000} for row in ticks(60, keys=3)]
+    sql = f"""CREATE QUERY d AS SELECT k, window_start, count(*) AS n, sum(v) AS v
+              FROM HOP(ticks, at, '20 us', '60 us') LATEST {commit} GROUP BY k, window_start"""
+    made = run_events(stream() + sql, events(rows), tmp_path).rows["d"]
+    expected = windows_of(rows, 60, 20)
+    assert all((row["n"], row["v"]) == expected[row["k"]][row["window_start"]] for row in made)
+    assert {row["k"]: row["window_start"] for row in made} == {key: max(starts) for key, starts in expected.items()}
 
 
 def test_conditions_over_the_newest_windows_take_rows_back(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
 
 from millrace.engine.plan import QueryPlan
@@ -16,6 +19,7 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Type
 from millrace.sql import Catalog, CreateQuery, Explain, parse, plan, plan_all, show
+from tests.running import run_events
 
 STREAMS = """
 CREATE STREAM s (ts TIMESTAMP, a BIGINT, b BIGINT, t TEXT NOT NULL) WITH (time = 'ts');
@@ -342,3 +346,21 @@ def test_explain_tells_window_panes_groups_and_aggregates(sql: str, words: str) 
     explained = plan(parse("EXPLAIN " + sql)[0], CATALOG)
     assert isinstance(explained, Explain)
     assert f"{words} <- " in explained.text
+
+
+@pytest.mark.parametrize("window", ["[ROWS 1 SLIDE 1]", "[ROWS 3 SLIDE 1]", "[ROWS 2 SLIDE 2]"])
+def test_windows_of_rows_are_given_in_order_of_time_if_the_query_is(window: str, tmp_path: Path) -> None:
+    """A row's time is the newest in its window, and the stream takes tuples in as they come."""
+    stream = "CREATE STREAM d (at TIMESTAMP, k BIGINT) WITH (time = 'at', disorder = '50 us');"
+    chance = random.Random(3)
+    times = [number * 10 + chance.randrange(50) for number in range(200)]
+    events = [{"stream": "d", "at": 9_000, "tuple": {"at": at, "k": at % 3}} for at in times]
+    given = []
+    for order in ("arrival", "event"):
+        query = f"CREATE QUERY q WITH (order = '{order}') AS SELECT max(at) AS at, sum(k) AS k FROM d {window};"
+        rows = run_events(stream + query, events, tmp_path).rows["q"]
+        given.append([(row["at"], row["k"]) for row in rows])
+    came, ordered = given
+    assert sorted(came) == sorted(ordered)
+    assert [at for at, _ in came] != sorted(at for at, _ in came)
+    assert [at for at, _ in ordered] == sorted(at for at, _ in ordered)

@@ -139,9 +139,6 @@ class Reader:
     def let_go(self) -> None:
         """Let go of what it alone holds, when it leaves the arc."""
 
-    def disorder(self) -> None:
-        """What is put from now on comes in any order of time."""
-
     @property
     def ordered(self) -> bool:
         """Whether what it takes comes in order of time."""
@@ -419,8 +416,6 @@ class Buffer:
     def disorder(self) -> None:
         """From now on tuples come in any order; none of them is below what is promised."""
         self.ordered = False
-        for reader in self.readers:
-            reader.disorder()
 
     def stand_as(self, other: Buffer) -> None:
         """Take over what is known of another arc's tuples, and none of them: whether they are in order, what was

@@ -16,7 +16,7 @@ import numpy as np
 
 from millrace.operators.aggregates import AGGREGATES, Accumulator, Aggregates
 from millrace.operators.aggregates.accumulator import OBJECTS
-from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
+from millrace.operators.batch import BEGINNING, DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
 from millrace.operators.evaluate import Columns, Errors, compile_columns
 from millrace.operators.expression import Case, Constant, Expression
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
@@ -26,6 +26,8 @@ from millrace.protocol import Refuse, Type
 
 # Groups that a new table has room for: a table of few groups stays within a page or two.
 SMALLEST: Final = 16
+# When a row of a group reached the engine that no row has reached.
+UNTOUCHED: Final = -(2**63)
 
 
 class Codes(dict[Any, int]):
@@ -374,19 +376,20 @@ class Table:
         self._keys = Keys(grouping.key_types, grouping.null_bits)
         self._room = 0
         self.count = 0
-        self.newest = -(2**63)
+        self.newest = BEGINNING
         self.arrived = np.zeros(0, np.int64)
         self.calls: list[Any] = [Distinct(call) if call.distinct else call.make(whole) for call in grouping.calls]
 
     def take(self, rows: Rows) -> Int64s:
         """Take rows in; the groups that they are in."""
-        slots = self.find(
-            [rows.columns[at] for at in self._grouping.key_columns],
-            [rows.valid[at] for at in self._grouping.key_columns],
-            len(rows.ts),
-        )
+        slots = self.groups_of(rows)
         self.update(slots, rows)
         return slots
+
+    def groups_of(self, rows: Rows) -> Int64s:
+        """The groups that rows are in; those that are new begin."""
+        keys = self._grouping.key_columns
+        return self.find([rows.columns[at] for at in keys], [rows.valid[at] for at in keys], len(rows.ts))
 
     def find(self, columns: Sequence[Values], valid: Sequence[Bools | None], rows: int) -> Int64s:
         """The groups of rows with these keys."""
@@ -404,7 +407,7 @@ class Table:
         if count <= self._room:
             return
         self._room = max(count, SMALLEST if self._grouping.width else 1, 2 * self._room, self._keys.room)
-        arrived = np.full(self._room, -(2**63), np.int64)
+        arrived = np.full(self._room, UNTOUCHED, np.int64)
         arrived[: len(self.arrived)] = self.arrived
         self.arrived = arrived
         for call in self.calls:
@@ -461,7 +464,7 @@ class Table:
 
     def clear(self, slots: Int64s) -> None:
         """Begin these groups anew."""
-        self.arrived[slots] = -(2**63)
+        self.arrived[slots] = UNTOUCHED
         for call in self.calls:
             call.clear(slots)
 

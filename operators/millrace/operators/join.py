@@ -22,16 +22,16 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 
 from millrace.operators.bands import FAR
-from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s
+from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.matching import Incoming, Matcher
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.reorder import Reorder, merge_by_time, shares
-from millrace.operators.segments import Segment
 from millrace.operators.spec import JoinSpec
 from millrace.operators.tempo import Tempo
+from millrace.operators.unmatched import Unmatched
 from millrace.operators.waiting import Lines
-from millrace.protocol import Refuse, Schema
+from millrace.protocol import Refuse
 
 Order = Literal["arrival", "sync", "filter", "adaptive"]
 Mode = Literal["arrival", "sync", "filter"]
@@ -39,9 +39,6 @@ ORDERS: Final[tuple[Order, ...]] = ("arrival", "sync", "filter", "adaptive")
 
 # Combinations that an execution looks at before it leaves the rest of its rows to the next one: a few milliseconds.
 MOST_LOOKED: Final = 65_536
-
-# A row of input 0 that may still turn out to match nothing: its segment and slot.
-PLACE: Final = Schema.of(segment="bigint", slot="bigint")
 
 
 class Join(Lines):
@@ -52,7 +49,7 @@ class Join(Lines):
     order     as the query wants it; `mode` is how rows are taken now: as they come, or in order
     rest      rows that were taken and have not looked yet
     hold      what was found and may not leave yet
-    pending   rows of input 0 that may still match, if those that match nothing are to be given
+    pending   per input whose rows are given alone if they match nothing: those that may still match
     """
 
     kind: ClassVar[str] = "join"
@@ -63,18 +60,16 @@ class Join(Lines):
         self.matcher = Matcher(spec, [reader.schema for reader in inputs], output.schema)
         self.hold = Reorder()
         self.rest: deque[Incoming] = deque()
-        self.pending = Reorder()
+        self.pending = [Unmatched(self.matcher, position, MOST_LOOKED) for position in spec.outer]
         self._by_rows = spec.counts_rows
         self.order: Order = "sync" if self._by_rows else spec.order
         self.mode: Mode = "sync" if self.order == "adaptive" else self.order
         self.tempo = Tempo(len(inputs), self._window_us(), spec.alpha)
         self._planned = (self.order, spec.alpha)
-        self._outer = spec.outer
         self._short = self.matcher.takes_rows
         self._turn = 0
         self.paced = False
         self._stamps = [BEGINNING] * len(inputs)
-        self._newest_outer = BEGINNING
 
     def _window_us(self) -> int | None:
         """|w|: how far apart rows may be, half the width of the widest band."""
@@ -138,8 +133,10 @@ class Join(Lines):
     def _lowest(self, lows: Sequence[int]) -> int:
         """What holds for every row that is still to be found."""
         low = min(lows)
-        head = self._oldest_pending() if self.pending.count else None
-        return low if head is None else min(low, head)
+        for pending in self.pending:
+            if pending.count and (oldest := pending.oldest()) is not None:
+                low = min(low, oldest)
+        return low
 
     def registers(self) -> list[int]:
         if self.mode == "arrival":
@@ -151,7 +148,7 @@ class Join(Lines):
         ]
 
     def need(self) -> int | None:
-        if self.mode == "arrival" and not self._outer:
+        if self.mode == "arrival" and not self.pending:
             return None
         wait = self._wait()
         return None if wait is None else wait[0]
@@ -164,10 +161,10 @@ class Join(Lines):
         """Whether something waits that could be given. A row that may still match is not held back, merely not over,
         until a row has come that is past its window."""
         wait = self._wait()
-        return wait is not None and (not wait[2] or self._newest_outer >= wait[0])
+        return wait is not None and (wait[2] is None or wait[2].newest >= wait[0])
 
     def idle(self) -> list[int]:
-        if self.mode == "arrival" and not self._outer:
+        if self.mode == "arrival" and not self.pending:
             return []
         return self.holding() if self.blocked() else []
 
@@ -183,22 +180,27 @@ class Join(Lines):
             return True
         return self.announce(gave=False)
 
-    def _wait(self) -> tuple[int, list[int], bool] | None:
-        """The least promise that would let it act, the inputs that owe it, and whether only a pending row needs it."""
-        if self.mode == "arrival" and not self.pending.count:
+    def _wait(self) -> tuple[int, list[int], Unmatched | None] | None:
+        """The least promise that would let it act, the inputs that owe it, and whose pending row needs it, if nothing
+        else does."""
+        if self.mode == "arrival" and not any(pending.count for pending in self.pending):
             return None
         if self.rest or (self.mode == "arrival" and any(reader.waiting for reader in self.inputs)):
             return None
-        head = self._blocked_head()
-        if self.pending.count:
-            row = self._oldest_pending()
-            after = self.matcher.bands.reach[0][1]
+        least = head = self._blocked_head()
+        wait: tuple[int, list[int], Unmatched | None] | None = None
+        if head is not None:
+            wait = head, [p for p in range(len(self.inputs)) if self._promise(p) < head], None
+        for pending in self.pending:
+            row = pending.oldest() if pending.count else None
+            beside = 1 - pending.position
+            after = self.matcher.bands.reach[pending.position][beside]
             # In order of time, what is held back for less goes first.
-            if row is not None and after < FAR and (head is None or row < head) and self._promise(1) <= row + after:
-                return row + after + 1, [1], True
-        if head is None:
-            return None
-        return head, [p for p in range(len(self.inputs)) if self._promise(p) < head], False
+            if row is None or after >= FAR or (least is not None and row >= least):
+                continue
+            if self._promise(beside) <= row + after:
+                least, wait = row, (row + after + 1, [beside], pending)
+        return wait
 
     def _blocked_head(self) -> int | None:
         """The least time that waits in line or in the hold buffer, if the inputs do not promise it."""
@@ -274,8 +276,9 @@ class Join(Lines):
                 self._work(lows, given)
             self._account(1)
             lows = self._with_rest(lows)
-        if self.pending.count:
-            self._give_up(lows, given)
+        for pending in self.pending:
+            if pending.count:
+                pending.give_up(lows, given)
         self._expire(lows)
         gave = self._release(lows, given) if given or self.hold.count else False
         self.paced = not works or bool(self.rest) or self._may_leave(lows) or self._may_give_up(lows)
@@ -323,6 +326,7 @@ class Join(Lines):
             if looked is None:
                 self._prepare(position, batch)
                 self._work(lows, given)
+                over = True
             else:
                 self.toil = looked
                 over = self.tempo.took_row(position, time)
@@ -336,6 +340,9 @@ class Join(Lines):
         self.paced = False
         if over or matcher.failed or self.output.wanted:
             self._close(lows, gave)
+
+    def _may_give_up(self, lows: Sequence[int]) -> bool:
+        return any(pending.may_give_up(lows) for pending in self.pending)
 
     def _may_leave(self, lows: Sequence[int]) -> bool:
         """Whether the first of what is held back may be given."""
@@ -413,19 +420,18 @@ class Join(Lines):
             if not self._by_rows:  # those may come in thousands of turns, and most are kept whatever their time
                 lows = self._with_rest(outside)
             placed = matcher.remember(rows, matcher.bands.floor(rows.position, lows))
-            if self._outer and not rows.position:
-                self._newest_outer = max(self._newest_outer, rows.greatest)
-                self._watch(placed)
+            for pending in self.pending:
+                if pending.position == rows.position:
+                    pending.watch(placed, rows.greatest)
 
     def _expire(self, lows: Sequence[int]) -> None:
         """Forget what can match nothing more."""
         bands = self.matcher.bands
         for position, store in enumerate(self.matcher.stores):
             floor = bands.floor(position, lows)
-            if self.pending.count and not position:
-                head = self.pending.head_us()
-                assert head is not None
-                floor = min(floor, head)
+            for pending in self.pending:
+                if pending.count and pending.position == position:
+                    floor = min(floor, pending.head_us())
             store.expire(floor)
 
     def _release(self, lows: Sequence[int], given: list[Batch]) -> bool:
@@ -443,88 +449,6 @@ class Join(Lines):
         self.toil = max(self.toil, len(out.ts))
         self.output.put(out)
         return True
-
-    # -- rows of input 0 that match nothing ----------------------------------------------------------------------------
-
-    def _watch(self, placed: Sequence[tuple[Segment, int]]) -> None:
-        """Rows that have just been remembered are pending, unless they have matched."""
-        for segment, start in placed:
-            assert segment.matched is not None
-            slots = start + np.flatnonzero(~segment.matched[start : segment.count])
-            if len(slots):
-                numbers = np.full(len(slots), segment.number)
-                self.pending.put(Batch(PLACE, segment.ts[slots], [numbers, slots]))
-
-    def _give_up(self, lows: Sequence[int], given: list[Batch]) -> None:
-        """Give the pending rows that nothing can match any more, without a partner."""
-        floor = self.matcher.bands.floor(0, lows)
-        batch = merge_by_time([self.pending], floor - 1, MOST_LOOKED) if floor > BEGINNING else None
-        if batch is not None:
-            self._give_alone(batch, given)
-        while self.matcher.stores[0].shape.newest is not None and (head := self.pending.head_us()) is not None:
-            # All rows of one time together: those of equal times may stand in any order.
-            batch = merge_by_time([self.pending], head, self.pending.count)
-            assert batch is not None
-            behind = self._left_behind(batch)
-            self._give_alone(batch.take(behind), given)
-            if not behind.all():
-                self.pending.put(batch.take(~behind))
-                break
-
-    def _left_behind(self, batch: Batch) -> Bools:
-        """Which pending rows are not among the newest any more."""
-        store = self.matcher.stores[0]
-        assert store.shape.newest is not None
-        oldest = store.rows - store.shape.newest
-        behind = np.empty(len(batch), np.bool_)
-        numbers = batch.columns[0]
-        for segment, slots in self._places(batch):
-            behind[numbers == segment.number] = segment.first_row + slots < oldest
-        return behind
-
-    def _give_alone(self, batch: Batch, given: list[Batch]) -> None:
-        for segment, slots in self._places(batch):
-            assert segment.matched is not None
-            slots = slots[~segment.matched[slots]]
-            if len(slots):
-                given.append(self.matcher.alone(segment.strip(slots)))
-
-    def _may_give_up(self, lows: Sequence[int]) -> bool:
-        if not self.pending.count:
-            return False
-        head = self.pending.head_us()
-        assert head is not None
-        return head < self.matcher.bands.floor(0, lows)
-
-    def _places(self, batch: Batch) -> list[tuple[Segment, Int64s]]:
-        """Pending rows by their segments."""
-        numbers, slots = batch.columns
-        segments = {segment.number: segment for segment in self.matcher.stores[0].segments}
-        return [(segments[number], slots[numbers == number]) for number in np.unique(numbers).tolist()]
-
-    def _oldest_pending(self) -> int | None:
-        """The time of the oldest pending row that has not matched; those before it are forgotten."""
-        pending = self.pending
-        size = 1
-        while (first := pending.first()) is not None:
-            if not self._matched(first)[0]:
-                return first.ts.item(0)
-            size *= 2
-            batch = merge_by_time([pending], END_OF_TIME, size)
-            assert batch is not None
-            open_rows = np.flatnonzero(~self._matched(batch))
-            if len(open_rows):
-                pending.put(batch.take(open_rows))
-        return None
-
-    def _matched(self, batch: Batch) -> Bools:
-        """Which pending rows have matched after all."""
-        matched = np.empty(len(batch), np.bool_)
-        numbers = batch.columns[0]
-        for segment, slots in self._places(batch):
-            assert segment.matched is not None
-            matched[numbers == segment.number] = segment.matched[slots]
-        return matched
 
     # -- changing the order --------------------------------------------------------------------------------------------
 
@@ -607,7 +531,7 @@ class Join(Lines):
 
     @property
     def state_bytes(self) -> int:
-        held = (self.hold.count + self.pending.count) * self.output.width
+        held = (self.hold.count + sum(pending.count for pending in self.pending)) * self.output.width
         return sum(store.nbytes for store in self.matcher.stores) + held
 
     def clear(self) -> None:
@@ -616,16 +540,17 @@ class Join(Lines):
         self.rest.clear()
 
     def save(self) -> Any:
-        own = [self.order, self.mode, self._turn, self.paced, self._stamps, self._newest_outer]
-        waiting = [self.hold.save(), self.pending.save(), [rows.save() for rows in self.rest]]
+        own = [self.order, self.mode, self._turn, self.paced, self._stamps]
+        waiting = [self.hold.save(), [pending.save() for pending in self.pending], [rows.save() for rows in self.rest]]
         return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.tempo.save()]
 
     def restore(self, data: Any) -> None:
-        lines, own, (hold, pending, rest), stores, tempo = data
+        lines, own, (hold, unmatched, rest), stores, tempo = data
         super().restore(lines)
-        self.order, self.mode, self._turn, self.paced, self._stamps, self._newest_outer = own
+        self.order, self.mode, self._turn, self.paced, self._stamps = own
         self.hold.restore(hold)
-        self.pending.restore(pending)
+        for pending, saved in zip(self.pending, unmatched, strict=True):
+            pending.restore(saved)
         self.rest = deque(Incoming.restore(rows) for rows in rest)
         self._account(1)
         for store, saved in zip(self.matcher.stores, stores, strict=True):

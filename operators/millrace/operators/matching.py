@@ -202,6 +202,8 @@ class Matcher:
             raise Refuse(f"a join has 2 to {MOST_INPUTS} inputs, got {count}: join the results of joins instead")
         if spec.outer and count != 2:
             raise Refuse(f"an outer join has two inputs, got {count}: join the results of joins instead")
+        if not set(spec.outer) <= {0, 1}:
+            raise Refuse(f"the rows of inputs 0 and 1 can be given alone, got {spec.outer}")
         self.bands = Bands(count, spec.bands)
         self.output = output
         self._outer = spec.outer
@@ -287,8 +289,7 @@ class Matcher:
         if self.bands.expires(side.position):
             span = max([1, *(width for width in widths if width < FAR)]) if widest < FAR else SOME_TIME_US
         newest = self._rows[side.position]
-        watched = self._outer and side.position == 0
-        return Shape(side.types, tuple(side.indexes), span, min(shift, 63), newest, watched)
+        return Shape(side.types, tuple(side.indexes), span, min(shift, 63), newest, self._watches(side.position))
 
     # -- new rows ------------------------------------------------------------------------------------------------------
 
@@ -387,7 +388,7 @@ class Matcher:
 
     def _watches(self, position: int) -> bool:
         """Whether it is to be known which rows of an input have matched."""
-        return self._outer and position == 0
+        return position in self._outer
 
     def remember(self, rows: Incoming, floor: int) -> list[tuple[Segment, int]]:
         """Put rows into their input's store, but for those below the floor, which can match nothing any more.
@@ -517,16 +518,16 @@ class Matcher:
         """Note who has matched."""
         if rows.matched is not None:
             rows.matched[pairs.rows if kept is None else pairs.rows[kept]] = True
-        elif self._outer:
+        if self._watches(1 - rows.position):
             pairs.mark(kept)
 
-    def alone(self, rows: Strip) -> Batch:
-        """Rows of input 0 that match nothing, with nulls for the others'."""
+    def alone(self, position: int, rows: Strip) -> Batch:
+        """Rows of an input that match nothing, with nulls for the other's."""
         nulls = np.zeros(len(rows.ts), np.bool_)
         columns: list[Values] = []
         valid: list[Bools | None] = []
         for (one, at), field in zip(self._picked, self.output, strict=True):
-            if one:
+            if one != position:
                 columns.append(np.full(len(nulls), FILLERS[field.type], DTYPES[field.type]))
                 valid.append(nulls)
             else:

@@ -14,17 +14,15 @@ import numpy as np
 
 from millrace.operators.batch import DTYPES, END_OF_TIME, FILLERS, Batch, Int64s, object_array
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.expression import Column
+from millrace.operators.expression import Column, Expression
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.grain import Grain, windows_of
-from millrace.operators.groups import Grouping, Rows, Table
+from millrace.operators.groups import UNTOUCHED, Grouping, Rows, Table
 from millrace.operators.operator import Moment
 from millrace.operators.prone import Prone
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.queues.windows import Done, Key, WindowQueue, keys_of
 from millrace.operators.spec import AggregateSpec, TimeWindow
-
-UNTOUCHED = -(2**63)
 
 
 class Over(NamedTuple):
@@ -62,7 +60,7 @@ class NewestWindowAggregate(Prone):
         self._grouping = Grouping(spec)
         self._states = Table(self._grouping, True)
         # Where each column of GROUP BY stands in the queue's key.
-        self._key_at = [reader.edge.key.index(key.position) for _, key in spec.keys if isinstance(key, Column)]
+        self._key_at = [reader.edge.key.index(_position(key)) for _, key in spec.keys]
         self.open: dict[Key, tuple[int, int]] = {}
         self.free: list[int] = []
 
@@ -146,7 +144,7 @@ class NewestWindowAggregate(Prone):
                 while ahead is not None and ahead.rows <= row:
                     self._close(ahead, over)
                     ahead = next(ends, None)
-                if mark > 0 or key not in self.open:
+                if key not in self.open:  # the queue ends the window of a key before it opens the next
                     self.open[key] = self._slot(), mark
                 slots[row] = self.open[key][0]
             self._count(batch, slots)
@@ -205,11 +203,11 @@ class NewestWindowAggregate(Prone):
 
     def _key_columns(self, over: Sequence[Over]) -> tuple[list[Any], list[Any]]:
         columns, masks = [], []
-        for field, at in zip(self.output.schema.fields, self._key_at, strict=False):
+        for (_, key), at in zip(self.spec.keys, self._key_at, strict=True):
             values = [one.key[at] for one in over]
             there = np.array([value is not None for value in values])
-            filled = [FILLERS[field.type] if value is None else value for value in values]
-            dtype = DTYPES[field.type]
+            filled = [FILLERS[key.type] if value is None else value for value in values]
+            dtype = DTYPES[key.type]
             columns.append(object_array(filled) if dtype == np.dtype(object) else np.array(filled, dtype))
             masks.append(None if there.all() else there)
         return columns, masks
@@ -239,3 +237,8 @@ class NewestWindowAggregate(Prone):
         super().restore(idle)
         self.open = {tuple(key): (slot, end) for key, slot, end in windows}
         self._states.restore(states)
+
+
+def _position(key: Expression) -> int:
+    assert isinstance(key, Column), f"windows are of keys as they come, which {key} is not"
+    return key.position

@@ -42,12 +42,12 @@ class Totals(State):
         if not len(rows.ts):
             return None
         if self._spec.emit == "latest":
-            return self._given([self._changed(rows)])
+            return self._given([self._changed(rows, self.table.groups_of(rows))])
         return self._given(self._each(rows))
 
-    def _changed(self, rows: Rows) -> tuple[Batch, Faults | None]:
-        """Let rows count, and give each group that they are in once, in the order of the groups' last rows."""
-        slots = self.table.take(rows)
+    def _changed(self, rows: Rows, slots: Int64s) -> tuple[Batch, Faults | None]:
+        """Let rows count in these groups, and give each of them once, in the order of the groups' last rows."""
+        self.table.update(slots, rows)
         if len(self._times) < self.table.count:
             times = np.full(2 * self.table.count, BEGINNING, np.int64)
             times[: len(self._times)] = self._times
@@ -62,10 +62,9 @@ class Totals(State):
 
         Groups know nothing of each other: the first rows of all of them go together, then the second ones.
         """
-        keys = self._grouping.key_columns
-        slots = self.table.find([rows.columns[at] for at in keys], [rows.valid[at] for at in keys], len(rows.ts))
+        slots = self.table.groups_of(rows)
         places = rounds(slots)
-        parts = [self._changed(rows.take(place)) for place in places]
+        parts = [self._changed(rows.take(place), slots[place]) for place in places]
         order = np.argsort(np.concatenate(places))
         batch = Batch.concat([part for part, _ in parts]).take(order)
         if all(faults is None for _, faults in parts):

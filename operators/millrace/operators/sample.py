@@ -13,7 +13,7 @@ from millrace.operators.operator import RowWise
 from millrace.operators.spec import SampleSpec
 
 # The constants of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64 bits whose values for 0, 1, 2, ... pass for
-# random.
+# random. An edge that sheds draws by the same function, one number at a time: `draw` in kernels/updating.py.
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND: Final = np.uint64(0x94D049BB133111EB)

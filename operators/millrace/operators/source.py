@@ -163,12 +163,15 @@ class Source(Operator):
             if not len(batch.ts):
                 return None, far
             newest = int(batch.ts.max())
-        if self.clocking.history:
-            marks = self._marks_met(feed, batch.ts)
-            self.judged = Judged(batch, batch.ts < marks, marks)
         late = None
-        if not (rising and batch.ts.item(0) >= self.mark):
-            late, batch = self._late(feed, batch)
+        doubtful = not (rising and batch.ts.item(0) >= self.mark)
+        if doubtful or self.clocking.history:
+            marks = self._marks_met(feed, batch.ts)
+            below: Bools = batch.ts < marks
+            if self.clocking.history:
+                self.judged = Judged(batch, below, marks)
+            if doubtful and below.any():
+                late, batch = self._late(feed, batch, marks, below)
         if len(batch.ts):
             self._queue(batch, newest)
             if newest > feed.newest:
@@ -182,11 +185,8 @@ class Source(Operator):
                     self.promise(feed, bound, "tuple")
         return late, far
 
-    def _late(self, feed: Feed, batch: Batch) -> tuple[Refused | None, Batch]:
-        marks = self._marks_met(feed, batch.ts)
-        below = batch.ts < marks
-        if not below.any():
-            return None, batch
+    def _late(self, feed: Feed, batch: Batch, marks: Int64s, below: Bools) -> tuple[Refused, Batch]:
+        """Those below the marks that they met, and the others."""
         broken = int((batch.ts < feed.promised).sum())
         late = Refused(batch.take(below), marks[below], broken)
         feed.late += len(late.batch)

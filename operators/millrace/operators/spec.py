@@ -360,8 +360,8 @@ class JoinSpec(Spec):
     bands     bounds on pairs of inputs; the operator derives what follows for the other pairs
     equal     keys; inputs that none ties to the others match by time and `where` alone
     where     what else must hold, over `columns`
-    outer     rows of input 0 that no row of input 1 can match any more are given at their own time, with nulls (two
-              inputs only)
+    outer     rows of these inputs that no row of the other can match any more are given at their own time, with nulls
+              for it (two inputs only)
     rows      per input, how many of its newest rows (in order of time, then arrival) may match; None is any number.
               With it, rows are joined in order of time whatever `order`
     order     `arrival`: rows are joined as they come, and given at once (OOP-Join). Otherwise the output is in order
@@ -374,13 +374,13 @@ class JoinSpec(Spec):
     bands: tuple[Band, ...] = ()
     equal: tuple[Equal, ...] = ()
     where: Expression | None = None
-    outer: bool = False
+    outer: tuple[int, ...] = ()
     rows: tuple[int | None, ...] | None = None
     order: Literal["arrival", "sync", "filter", "adaptive"] = "arrival"
     alpha: float = 0.3
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
-        return picked_schema(self.columns, inputs, {1} if self.outer else set())
+        return picked_schema(self.columns, inputs, {1 - position for position in self.outer})
 
     @property
     def counts_rows(self) -> bool:

@@ -163,7 +163,7 @@ class Tempo:
     def tell(self) -> list[Switch]:
         """The switches since this was last asked."""
         untold, self.untold = self.untold, 0
-        return self.last[-untold:]
+        return self.last[-untold:] if untold else []
 
     def numbers(self) -> dict[str, Any]:
         """What was measured, and what NILE predicts from it: response times (equations 3 and 5) and gain (7)."""

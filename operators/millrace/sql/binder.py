@@ -156,7 +156,7 @@ class Relation:
         if self.tables:
             return tuple(dict.fromkeys(name for table in self.tables for name in table.columns))
         fields = [field.name for field in self.schema.told if field.name not in self.bounds]
-        return (*fields, *self.bounds, *(() if self.time_name else (TIME_NAME,)))
+        return (*fields, *self.bounds, *(() if self.time_name or TIME_NAME in fields else (TIME_NAME,)))
 
     @property
     def bounds(self) -> tuple[str, ...]:

@@ -46,8 +46,11 @@ def edged(planner: QueryPlanner, table: s.TablePrimary, relation: Relation) -> R
 def settled(planner: QueryPlanner, relation: Relation) -> Relation:
     """The rows behind their edge, for an operator that takes all that waits at once: its queue would have nothing to
     choose from. An operator that takes them as it gets its turns stands between."""
-    if relation.edge.plain:
-        return relation
+    return relation if relation.edge.plain else passed(planner, relation)
+
+
+def passed(planner: QueryPlanner, relation: Relation) -> Relation:
+    """The same rows from an operator of their own."""
     columns = [(one.name, e.Column(one.type, one.nullable, at, one.name)) for at, one in enumerate(relation.schema)]
     made = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
     return replace(made, alias=relation.alias, time_name=relation.time_name, update_key=relation.update_key)

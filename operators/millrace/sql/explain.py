@@ -37,6 +37,7 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Schema, Type
 from millrace.protocol.timestamps import format_timestamp
+from millrace.sql.parser import written
 from millrace.sql.planned import Catalog
 from millrace.sql.progress import ahead
 from millrace.sql.updates import depends_on_steps, sheds
@@ -63,6 +64,9 @@ _INFIX: Final = frozenset(
         "is not distinct from",
     )
 )
+
+# By the inputs whose rows are all given.
+KINDS: Final = {(): "join", (0,): "left join", (1,): "right join", (0, 1): "full join"}
 
 
 def explain(plan: QueryPlan, catalog: Catalog) -> str:
@@ -236,8 +240,7 @@ def join_words(spec: JoinSpec, names: Sequence[str]) -> str:
     tests += [] if spec.where is None else [show(spec.where)]
     kept = [_kept_words(spec, at, names) for at in range(len(names))]
     return (
-        f"{'left join' if spec.outer else 'join'} {how}: {' with '.join(names)} ON {' AND '.join(tests) or 'TRUE'}; "
-        f"keeps {', '.join(kept)}"
+        f"{KINDS[spec.outer]} {how}: {' with '.join(names)} ON {' AND '.join(tests) or 'TRUE'}; keeps {', '.join(kept)}"
     )
 
 
@@ -424,4 +427,4 @@ def _constant(type: Type, value: Any) -> str:
 
 
 def _name(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+    return name if _PLAIN_NAME.fullmatch(name) else written(name)

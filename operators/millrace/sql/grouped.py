@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from millrace.operators import expression as e
 from millrace.operators.aggregates import AGGREGATES
+from millrace.operators.build import gives_order
 from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_bound, is_bound
@@ -219,7 +220,7 @@ class GroupedSelect:
         return replace(made, update_key=tuple(name for name, _ in spec.keys))
 
     def _in_order(self, spec: AggregateSpec) -> bool:
-        return gives_order(spec) or self._relation.ordered
+        return gives_order(spec, [self._relation.ordered])
 
     def _over_source(self, spec: AggregateSpec) -> AggregateSpec:
         """The operator read from the stream itself, with the selects and maps in between folded into it."""
@@ -298,11 +299,6 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
             keys.append(item.expression)
     grouped = replace(select, items=tuple(items), group_by=tuple(keys), distinct=False)
     return GroupedSelect(planner, grouped, relation).plan()
-
-
-def gives_order(spec: AggregateSpec) -> bool:
-    """Whether its rows are in order of time whatever it reads: windows of time close in order of their ends."""
-    return spec.ordered or not (spec.newest or spec.window is None or isinstance(spec.window, RowWindow))
 
 
 def _under_names(having: e.Expression, made: Relation) -> e.Expression:

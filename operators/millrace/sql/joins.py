@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # The operator looks at every other input for each row, so more of them are put together step by step.
 MAX_INPUTS: Final = 6
 
+# The sides whose rows are all given, with a match or without.
+OUTER: Final[Mapping[str, tuple[int, ...]]] = {"left": (0,), "right": (1,), "full": (0, 1)}
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -116,11 +119,12 @@ class FromPlanner:
             stays = interval_us(planner.statement.text, window.range)
             if stays < 0:
                 raise planner.error(window.range, "expected a time of 0 or more")
-        if table.latest is not None and updates:
+        policy = table.latest or table.shed
+        if updates and (policy is not None or not relation.edge.plain):
             raise planner.error(
-                table.latest,
-                "JOIN LATEST takes the row that was current at a time, which a queue of the newest may have dropped: "
-                "leave LATEST behind the table out",
+                policy or table,
+                "JOIN LATEST takes the row that was current at a time, which an edge that does not keep every row may "
+                "have dropped: leave LATEST and SHED RANDOM out of what it reads",
             )
         if relation.update_key is not None and not updates:
             raise planner.error(table, _no_updates(relation))
@@ -242,33 +246,28 @@ class FromPlanner:
     # -- outer joins -----------------------------------------------------------------------------------------------
 
     def _outer(self, join: s.Join, above: Sequence[s.Node], where: s.Expr | None) -> tuple[Side, s.Expr | None]:
-        """A LEFT or RIGHT join, and what of WHERE is left to test."""
-        if join.kind == "full":
-            raise self.planner.error(
-                join.right,
-                "a FULL JOIN would have to wait for both sides at once: unmatched rows are given for one side; write "
-                "LEFT JOIN, and UNION ALL a second LEFT JOIN the other way round that keeps its unmatched rows",
-            )
+        """A LEFT, RIGHT or FULL join, and what of WHERE is left to test."""
         self.check_condition(join)
         assert join.condition is not None
         outside = [*above, join.condition, *([] if where is None else [where])]
-        written = [self.side(join.left, outside), self.side(join.right, outside)]
-        places = (0, 1) if join.kind == "left" else (1, 0)
-        sides = [written[place] for place in places]
+        sides = [self.side(join.left, outside), self.side(join.right, outside)]
         wide = Wide([side.relation for side in sides])
-        tables = [shifted(side, wide, place) for side, place in zip(written, places, strict=True)]
-        everything = [table for group in tables for table in group]
+        everything = [table for at, side in enumerate(sides) for table in shifted(side, wide, at)]
         clocks = self.clocks(join)
         conditions = Conditions(wide)
         conditions.add(self.bound(join.condition, wide, everything))
+        outer = OUTER[join.kind]
         if where is not None:
             terms = list(conjuncts(self.bound(where, wide, everything, "WHERE")))
-            if any(needs_row_of(1, term, wide) for term in terms):
-                # WHERE leaves out what has no match, so none has to be waited for.
+            # WHERE leaves out what has no match on a side that it needs, so none has to be waited for.
+            outer = tuple(at for at in outer if not any(needs_row_of(1 - at, term, wide) for term in terms))
+            if not outer:
                 return self._tested(sides, conditions, everything, above, where, clocks), None
-            sides[0] = self._less(sides[0], [term for term in terms if wide.sources(term) == {0}], wide)
+            if outer in ((0,), (1,)):
+                (kept,) = outer
+                sides[kept] = self._less(sides[kept], [term for term in terms if wide.sources(term) == {kept}], wide)
         needed = [*above, *([] if where is None else [where])]
-        return self._join(sides, conditions, everything, needed, (), clocks, outer=True).side, where
+        return self._join(sides, conditions, everything, needed, (), clocks, outer=outer).side, where
 
     # -- the operator ----------------------------------------------------------------------------------------------
 
@@ -281,12 +280,12 @@ class FromPlanner:
         own_time: Sequence[e.Expression],
         clocks: bool,
         *,
-        outer: bool = False,
+        outer: tuple[int, ...] = (),
     ) -> Joined:
-        """One join operator. Of an outer join, what tests the first side alone decides about matches."""
+        """One join operator. What tests a side alone whose rows are all given decides about matches."""
         for range_ in _ranges(conditions.wide, tables):
             conditions.add(range_)
-        sides = [self.pushed(side, conditions, at, keep=outer and at == 0) for at, side in enumerate(sides)]
+        sides = [self.pushed(side, conditions, at, keep=at in outer) for at, side in enumerate(sides)]
         picks = self.picks(conditions.wide, tables, above, [*conditions.where, *own_time], clocks=clocks)
         where = all_of([picks.over(term) for term in conditions.where])
         options = self.planner.options
@@ -413,11 +412,13 @@ class FromPlanner:
                 "[RANGE '...'] behind the table, or a condition on both times such as "
                 "b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute'"
             )
-        if spec.outer and bounds[0][1] is None and sides[1].rows is None:
-            self.planner.warnings.append(
-                f"rows of {sides[0].title} without a match are given when {sides[1].title} has ended: until then one "
-                "may still come"
-            )
+        for at in spec.outer:
+            beside = sides[1 - at]
+            if bounds[at][1 - at] is None and beside.rows is None:
+                self.planner.warnings.append(
+                    f"rows of {sides[at].title} without a match are given when {beside.title} has ended: until then "
+                    "one may still come"
+                )
 
 
 @dataclass(frozen=True, slots=True)

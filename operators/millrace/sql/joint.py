@@ -77,7 +77,14 @@ def _cut(planner: QueryPlanner, key: e.Expression, node: Node) -> tuple[int, _Cu
 def _follow(cuts: dict[int, _Cut], spec: JoinSpec, count: int) -> None:
     """Rows of equal time are in the group together."""
     most = ahead(spec.bands, count)
+    missing = {1 - at for at in spec.outer}
     for one in range(count):
         for other in range(count):
-            if one in cuts and other not in cuts and most[one][other] == 0 and most[other][one] == 0:
+            if (
+                one in cuts
+                and one not in missing
+                and other not in cuts
+                and most[one][other] == 0
+                and most[other][one] == 0
+            ):
                 cuts[other] = cuts[one]

@@ -63,7 +63,9 @@ def unquoted(token: Token) -> str:
 
 @cache
 def _words() -> frozenset[str]:
-    return frozenset(terminal.name.strip("_").lower() for terminal in grammar().terminals)
+    """What the grammar has as words; signs, literals and names are terminals too, and are none."""
+    patterns = [re.fullmatch(r"([a-z]+)\\b", terminal.pattern.value) for terminal in grammar().terminals]
+    return frozenset(found[1] for found in patterns if found is not None)
 
 
 def written(name: str) -> str:

@@ -328,7 +328,7 @@ def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -
     known: Mapping[str, Any] = {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}[body.kind]
     at = body.name.span.start
     if name not in known:
-        hint = did_you_mean(name, known) or _there_are(body.kind, known)
+        hint = did_you_mean(name, known) or _there_are(known)
         raise SqlError(statement.text, at, f"there is no {body.kind} called {name}{hint}")
     users = [] if body.kind == "sink" else _users(catalog, body.kind, name)
     if users:
@@ -336,11 +336,11 @@ def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -
     return DropStatement(body.kind, name)
 
 
-def _there_are(kind: str, known: Iterable[str]) -> str:
+def _there_are(known: Iterable[str]) -> str:
     """Where no name is near: some of those that are there."""
     names = list(known)
     if not names:
-        return f"; there is no {kind} at all"
+        return ", nor any other"
     more = ", ..." if len(names) > _NAMES_SHOWN else ""
     return f"; there are {', '.join(names[:_NAMES_SHOWN])}{more}" if len(names) > 1 else f"; there is {names[0]}"
 

@@ -1,6 +1,6 @@
 """One query's plan: its operators, made in plan order, depth first and the left input first, which is what names count.
 
-What cannot run on a stream, or not yet, is refused here with the reason and what would make it legal.
+What cannot run on a stream is refused here with the reason and what would make it legal.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from typing import Final
 
 from millrace.engine.plan import Namer, Node, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators import expression as e
+from millrace.operators.build import gives_order
 from millrace.operators.evaluate import compile_expression
 from millrace.operators.functions import Library
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
-    JoinSpec,
     MapSpec,
     RetimeSpec,
     RowWindow,
     SelectSpec,
-    SequenceSpec,
     SortSpec,
     Spec,
-    TopSpec,
     UnionSpec,
     WindowSpec,
 )
@@ -33,9 +31,9 @@ from millrace.protocol import GONE, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
 from millrace.sql.binder import TIME_NAME, Binder, Relation, readings
-from millrace.sql.edges import edged
+from millrace.sql.edges import edged, passed
 from millrace.sql.errors import SqlError, did_you_mean
-from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct, gives_order
+from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct
 from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
 from millrace.sql.parser import written
@@ -90,7 +88,7 @@ class QueryPlanner:
         relation = self._query(body, {})
         self._check_bounded(relation)
         if not self.nodes or not relation.edge.plain:
-            relation = self._pass_through(relation)
+            relation = passed(self, relation)
         if self.options.order == "event" and not relation.ordered:
             relation = self.add(SortSpec(), [relation], ordered=True)
         return QueryPlan(
@@ -147,11 +145,6 @@ class QueryPlanner:
         number: e.Column | None = None,
     ) -> Binder:
         return Binder(self.statement.text, relation, self.library, calls=calls, instead=instead, number=number)
-
-    def _pass_through(self, relation: Relation) -> Relation:
-        columns = [relation.column(name) for name in relation.schema.names]
-        made = mapped(self, ((column.name, column) for column in columns if column is not None), relation)
-        return replace(made, update_key=relation.update_key)
 
     # -- queries and unions ----------------------------------------------------------------------------------------
 
@@ -714,21 +707,9 @@ def is_ordered(made: QueryPlan, catalog: Catalog) -> bool:
         node = nodes.get(name)
         if node is None:
             return _input_ordered(name, catalog)
-        if isinstance(node.spec, SortSpec | SequenceSpec):
-            return True
-        if isinstance(node.spec, RetimeSpec):
-            return False
-        if isinstance(node.spec, JoinSpec):
-            return node.spec.order != "arrival" or node.spec.counts_rows
-        if isinstance(node.spec, UnionSpec):
-            return node.spec.ordered
-        if isinstance(node.spec, AggregateSpec) and gives_order(node.spec):
-            return True
-        if any(edge.updates for edge in node.edges):
-            return False
-        if isinstance(node.spec, TopSpec) and (node.spec.ordered or node.spec.closes_at is not None):
-            return True
-        return all(ordered(one) for one in node.inputs)
+        return gives_order(
+            node.spec, [ordered(one) and not node.edge(at).updates for at, one in enumerate(node.inputs)]
+        )
 
     return ordered(made.output)
 

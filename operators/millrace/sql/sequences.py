@@ -158,12 +158,17 @@ def _absent(table: Table) -> Table:
 
 
 def key_of(planner: QueryPlanner, relation: Relation) -> tuple[int, ...] | None:
-    """The columns that say which row a row replaces: of running totals, or declared for the stream below."""
+    """The columns that say which row a row replaces: of running totals, or declared for the stream below.
+
+    A sample has none: where a row was shed, the one before it would be taken for the current one.
+    """
     if relation.update_key is not None:
         return tuple(relation.schema.names.index(name) for name in relation.update_key)
     name, columns = relation.node, list(range(len(relation.schema)))
     for node in reversed(planner.nodes):
         if node.name == name and isinstance(node.spec, MapSpec):
+            if node.edge(0).shed is not None:
+                return None
             computed = [column for _, column in node.spec.columns]
             columns = [_copied(computed[at]) if at >= 0 else at for at in columns]
             (name,) = node.inputs

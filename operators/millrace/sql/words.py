@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
@@ -23,6 +24,7 @@ _OPERATORS = {
 # What an expression can begin with, beside a name.
 _BEGINNINGS = {"NUMBER", "STRING", "CASE", "CAST", "NULL", "TRUE", "FALSE", "INTERVAL", "TIMESTAMP", "EXISTS"}
 _SHOWN = 8
+_EXPLAIN = re.compile(r"\bEXPLAIN\s+\Z", re.IGNORECASE)
 # What a statement is made of: an alias that looks like one of these was probably meant to be it.
 _CLAUSES = [
     "FROM",
@@ -52,10 +54,10 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
         at = error.token.start_pos or 0
         if text.startswith("/*", at):
             return SqlError(text, at, "this comment is never closed: expected */")
-        for hint in _hints(text, at):
-            return SqlError(text, at, hint)
         sentence = _sentence(str(error.token), error.accepts or ())
-        return SqlError(text, at, sentence if "did you mean" in sentence else sentence + _misspelt_before(text[:at]))
+        meant = "did you mean" in sentence
+        hint = _elsewhere(text, at) or ("" if meant else _name_alone(text, at))
+        return SqlError(text, at, hint or (sentence if meant else sentence + _misspelt_before(text[:at])))
     if isinstance(error, UnexpectedEOF):
         return SqlError(text, len(text), "the statement ends too early")
     at = error.pos_in_stream or 0
@@ -67,16 +69,33 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
     return SqlError(text, at, "this is no SQL that Millrace knows")
 
 
-def _hints(text: str, at: int) -> Iterator[str]:
-    """What was probably meant where SQL of other systems, or a command, was written."""
-    before, word = text[:at], _word_at(text, at)
-    if word.upper() == "USING" and re.search(r"\bJOIN\b", before, re.IGNORECASE):
-        yield "there is no USING: write ON and the equality of the columns, such as ON a.k = b.k"
-    if re.search(r"\bEXPLAIN\s+\Z", before, re.IGNORECASE) and re.fullmatch(r"\w+", word):
-        yield (
-            f"EXPLAIN shows the plan of a SELECT that is written behind it; for a query that runs, type "
-            f"`millrace explain {word}` (with --analyze what it does), or EXPLAIN ANALYZE {word}"
+def _elsewhere(text: str, at: int) -> str:
+    """What to write where a word means something in SQL of other systems, or to a server, and nothing here."""
+    statement, word = text[:at].rpartition(";")[2], _word_at(text, at).upper()
+    if word == "USING":
+        if not text[at + len(word) :].lstrip().startswith("("):
+            return "USING names the queue of LATEST: expected LATEST before it, as in LATEST USING FIFO"
+        *before, table = re.split(r"\b(?:JOIN|FOLLOWED\s+BY)\b", statement, flags=re.IGNORECASE)
+        if before and table.strip() and not re.search(r"\bON\b", table, re.IGNORECASE):
+            return "there is no USING: write ON and the equality of the columns, such as ON a.k = b.k"
+    if word == "ANALYZE" and _EXPLAIN.search(statement):
+        return (
+            "EXPLAIN ANALYZE tells what a running query does, which only its server knows: send EXPLAIN ANALYZE and "
+            "the name of the query to it, as the only statement"
         )
+    return ""
+
+
+def _name_alone(text: str, at: int) -> str:
+    """EXPLAIN with nothing but a name, probably that of a query that runs."""
+    name = re.match(r"""("[^"]+"|\w+)\s*(?:;|\Z)""", text[at:])
+    if name is None or not _EXPLAIN.search(text[:at]):
+        return ""
+    known = name[1][1:-1] if name[1].startswith('"') else name[1].lower()
+    return (
+        f"EXPLAIN shows the plan of a SELECT that is written behind it; for a query that runs, type "
+        f"`millrace explain {shlex.quote(known)}` (with --analyze what it does), or EXPLAIN ANALYZE {name[1]}"
+    )
 
 
 def _misspelt_before(text: str) -> str:

@@ -216,7 +216,7 @@ def _above(node: Node, key: e.Expression, flow: Flow) -> list[tuple[int, e.Expre
             return [(0, _substituted(key, [column for _, column in keys]))]
         case JoinSpec() as spec:
             pairs = [(one.left, one.left_key, one.right, one.right_key) for one in spec.equal]
-            return _across(key, spec.columns, pairs, flow, node, {1} if spec.outer else set())
+            return _across(key, spec.columns, pairs, flow, node, {1 - at for at in spec.outer})
         case SequenceSpec(columns, keys) as spec:
             pairs = [(0, left, 1, right) for left, right in keys]
             return _across(key, columns, pairs, flow, node, {0} if spec.outer else set())

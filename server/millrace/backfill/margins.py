@@ -115,11 +115,14 @@ def _join_reaches(spec: JoinSpec, count: int) -> list[Reach]:
     backs = [high for _, high in join_lags(spec.bands, count)]
     if not spec.outer:
         return [Reach(back, 0) for back in backs]
-    # A row of input 0 that is given alone stands at its own time, and all of input 1 that could match it must be there.
+    # A row that is given alone stands at its own time, and all of the other input that could match it must be there.
     most = ahead(spec.bands, count)
-    before, after = most[1][0], most[0][1]
-    other = Reach(None if before is None else max(before, 0), None if after is None else max(after, 0))
-    return [Reach(backs[0], 0), Reach(backs[1], 0).widest(other)]
+    found = [Reach(back, 0) for back in backs]
+    for at in spec.outer:
+        before, after = most[1 - at][at], most[at][1 - at]
+        other = Reach(None if before is None else max(before, 0), None if after is None else max(after, 0))
+        found[1 - at] = found[1 - at].widest(other)
+    return found
 
 
 def unbounded_because(node: Node) -> str | None:

@@ -80,6 +80,7 @@ from millrace.sql import (
 from millrace.sql import (
     Catalog as Known,
 )
+from millrace.sql.parser import written
 
 log = structlog.get_logger()
 
@@ -426,14 +427,14 @@ class Catalog:
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
             raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
-        await self.execute(f"DROP {kind.upper()} {_quoted(name)}", check=check)
+        await self.execute(f"DROP {kind.upper()} {written(name)}", check=check)
         return {kind: name, "dropped": True}
 
     async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
         """What ALTER QUERY ... RENAME TO says, by the API."""
         if name not in self.known.queries:
             raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
-        await self.execute(f"ALTER QUERY {_quoted(name)} RENAME TO {_quoted(to)}", check=check)
+        await self.execute(f"ALTER QUERY {written(name)} RENAME TO {written(to)}", check=check)
         return {"query": to, "was": name}
 
     def explain(self, name: str) -> dict[str, Any]:
@@ -734,10 +735,6 @@ def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
             case _:
                 pass
     return list(found.values())
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _writer(definition: SinkDefinition, schema: Any) -> Writer:

@@ -78,8 +78,8 @@ class EdgeSpec:
 APPEND = EdgeSpec()
 
 
-def build_queue(edge: EdgeSpec, schema: Schema, *, ordered: bool, begin_us: int | None, seed: int = 0) -> Queue:
-    """The queue of an edge. `ordered` says that the arc's tuples come in order of time."""
+def build_queue(edge: EdgeSpec, schema: Schema, *, begin_us: int | None, seed: int = 0) -> Queue:
+    """The queue of an edge."""
     if edge.shed is not None:
         return SheddingQueue(schema, edge.shed, seed=seed)
     if edge.kind == "append":
@@ -88,5 +88,5 @@ def build_queue(edge: EdgeSpec, schema: Schema, *, ordered: bool, begin_us: int 
     if edge.window is not None:
         assert edge.commit is not None
         begin = BEGINNING if begin_us is None else begin_us
-        return WindowQueue(schema, edge.key, edge.window, edge.commit, edge.kind, by_tuples=ordered, begin_us=begin)
+        return WindowQueue(schema, edge.key, edge.window, edge.commit, edge.kind, begin_us=begin)
     return UpdateQueue(schema, edge.key, edge.kind)

@@ -53,7 +53,7 @@ class QueueReader(Reader):
         super().__init__(buffer, since_us, edge.columns)
 
     def _made(self, edge: EdgeSpec, buffer: Buffer, since_us: int | None) -> Queue:
-        queue = build_queue(edge, edge.reads(buffer.schema), ordered=buffer.ordered, begin_us=since_us, seed=self.seed)
+        queue = build_queue(edge, edge.reads(buffer.schema), begin_us=since_us, seed=self.seed)
         if isinstance(queue, UpdateQueue | WindowQueue):
             queue.timed = self.timed
         return queue
@@ -99,7 +99,7 @@ class QueueReader(Reader):
         queue, now_us = self.queue, self.moment.now_us
         before = queue.waiting
         if isinstance(queue, WindowQueue) and not self.home.ordered:
-            queue.by_tuples = False  # another queue above may have taken the order since
+            queue.by_tuples = False  # a queue above may have taken the order since
         queue.promised(self.promise, now_us)
         queue.enqueue(batch, now_us)
         waiting = queue.waiting
@@ -165,10 +165,6 @@ class QueueReader(Reader):
             self.queue = self._made(self.edge, self.home, self.since_us)
         self.taken = self.home.end
 
-    def disorder(self) -> None:
-        if isinstance(self.queue, WindowQueue):
-            self.queue.by_tuples = False
-
     def _retire(self) -> None:
         """Keep the counts of a queue that goes."""
         self._gone_superseded += self.queue.superseded
@@ -232,7 +228,5 @@ class QueueReader(Reader):
     def restore(self, data: Sequence[Any]) -> None:
         own, self.seed, self._gone_superseded, self._gone_shed, queue = data
         super().restore(own)
-        if not self.home.ordered:
-            self.disorder()
         self.queue.restore(queue)
         self.home.gauge.add(self.queue.waiting, self.home.width)
