@@ -182,6 +182,8 @@ FAILURES = [
     (["q.sql", "--input", "s=s.jsonl", "--report", "no/r.json"], 1, "no/r.json: no such file or directory"),
     (["q.sql", "--input", "s=s.jsonl", "--output", "q=o.xml"], 1, "expected a path that ends in .jsonl, .csv"),
     (["q.sql", "--input", "s=-", "--input", "s=-"], 1, "two inputs cannot both be read from the standard input"),
+    (["q.sql", "--input", "s=folder"], 1, "millrace: folder: is a directory\n"),
+    (["q.sql", "--input", "s=s.jsonl", "--output", "q=a", "--late", "s=a"], 1, "cannot write a: a is written already"),
     (["q.sql", "--late", "s=a", "--late", "s=b"], 1, "--late is given twice for s"),
     (["empty.sql"], 1, "there is no stream: begin with CREATE STREAM"),
     (["q.sql", "--input", "s"], 2, "expected STREAM=FILE, got 's'"),
@@ -198,11 +200,34 @@ FAILURES = [
 def test_what_is_wrong_is_said_in_one_line(folder, arguments, code, said):
     folder.write("half.jsonl", '{"ts": 1, "k"')
     folder.write("empty.sql", "-- nothing\n")
+    (folder.path / "folder").mkdir()
     done = folder.millrace(*arguments)
     assert done.returncode == code
     assert said in " ".join(done.stderr.replace("│", " ").split()) + "\n"
     assert "Traceback" not in done.stderr
     assert code == 2 or done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--output q={}", "--late s={}", "--trace {}", "--report {}"])
+@pytest.mark.parametrize("path", ["s.jsonl", "./s.jsonl", "soft.jsonl", "hard.jsonl", "q.sql"])
+def test_what_is_read_is_not_written(folder, flag, path):
+    (folder.path / "soft.jsonl").symlink_to("s.jsonl")
+    (folder.path / "hard.jsonl").hardlink_to(folder.path / "s.jsonl")
+    before = [(folder.path / name).read_bytes() for name in ("s.jsonl", "q.sql")]
+    for source in ("--input s=s.jsonl", "--events s.jsonl"):
+        done = folder.millrace("q.sql", *source.split(), *flag.format(path).split())
+        assert done.returncode == 1
+        read = "q.sql" if path == "q.sql" else "s.jsonl"
+        assert done.stderr == f"millrace: cannot write {path}: {read} is read by this run; give another file\n"
+    assert before == [(folder.path / name).read_bytes() for name in ("s.jsonl", "q.sql")]
+
+
+def test_what_cannot_be_read_costs_nothing(folder):
+    (folder.path / "folder").mkdir()
+    folder.write("o.jsonl", "the last run's rows\n")
+    done = folder.millrace("q.sql", "--input", "s=folder", "--output", "q=o.jsonl")
+    assert done.returncode == 1
+    assert (folder.path / "o.jsonl").read_text() == "the last run's rows\n"
 
 
 def test_refused_sql_shows_where(folder):

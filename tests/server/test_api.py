@@ -257,6 +257,38 @@ async def test_a_sink_whose_disk_fails_is_shown(daemon):
     assert (sink["dropped"], sink["held"]) == (2, 0)
 
 
+SHARING = """
+CREATE STREAM a (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
+CREATE STREAM b (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
+CREATE STREAM c (k BIGINT);
+CREATE QUERY big AS SELECT k FROM a WHERE k > 5;
+CREATE QUERY same AS SELECT k FROM a WHERE k > 5;
+CREATE QUERY late AS SELECT k FROM a.late;
+CREATE QUERY pairs AS SELECT a.k FROM a [RANGE '1 s'] JOIN b [RANGE '1 s'] ON a.k = b.k;
+CREATE QUERY alone AS SELECT k FROM c
+"""
+
+
+@served(SHARING)
+async def test_one_thing_is_shown_as_it_is_among_all(daemon):
+    async with lines(daemon) as nc:
+        nc.say('{"stream": "a", "tuple": {"ts": 9, "k": 7}}')
+        await until(lambda: daemon.query("same")["rows"] == 1)
+    await daemon.runner.wait_drained()
+    daemon.runner.now_us = lambda: 2**60  # waiting goes on while one looks
+    for kind, one, every in (
+        ("operators", daemon.operator, daemon.operators()),
+        ("components", daemon.component, daemon.components()),
+        ("queries", daemon.query, daemon.queries()),
+    ):
+        assert len(every) > 1
+        assert [one(item["name"]) for item in every] == every
+        assert one("nobody") is None
+        status, _, said = await ask(daemon, "GET", f"/api/v1/{kind}/{every[0]['name'][:-1]}x")
+        assert status == 404
+        assert every[0]["name"] in said["detail"], "the nearest name"
+
+
 @served()
 async def test_metrics(daemon):
     empty = await get(daemon, "/metrics")

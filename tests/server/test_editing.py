@@ -185,3 +185,14 @@ def test_what_was_put_in_is_there_again(tmp_path, how):
 def described(daemon):
     kept = ("name", "inserted", "where", "sample", "strategy", "break")
     return [{key: one[key] for key in kept} for one in daemon.operators()]
+
+
+@served(SQL)
+async def test_what_a_replacement_undoes_is_said_under_whatever_name_the_query_has_by_then(daemon):
+    code, text = await cli(daemon, *shlex.split(EDITS[0]))
+    assert code == 0, text
+    name = daemon.catalog.export()["decisions"]["operators"][0]["operator"].partition(".")[0]
+    sql = daemon.catalog.known.queries[name].sql.partition(" AS ")[2]
+    script = f"ALTER QUERY {name} RENAME TO other; CREATE OR REPLACE QUERY other AS {sql}"
+    *_, told = await daemon.catalog.execute(script)
+    assert "query other has operators" in str(told["warnings"])

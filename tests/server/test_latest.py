@@ -150,3 +150,14 @@ async def test_rows_that_are_older_than_a_sink_promises_are_told_with_their_keys
     said = (await get(daemon, "/api/v1/queries/board/why"))["text"]
     assert "The sink strict promises rows no older than" in said
     assert "easy" not in said
+
+
+@served(SQL)
+async def test_a_promise_of_freshness_goes_by_the_key_that_the_query_has_now(daemon, tmp_path):
+    await daemon.catalog.execute(
+        f"CREATE SINK strict FROM board WITH (type = 'file', path = '{tmp_path / 'rows'}', freshness = '1 us')"
+    )
+    await daemon.catalog.execute("DROP QUERY above; CREATE OR REPLACE QUERY board AS SELECT k, v FROM s")
+    await feed(daemon, ("a", 1), ("b", 2))
+    await until(lambda: daemon.catalog.sinks()[0]["delivered"] == 2)
+    assert [one["key"] for one in daemon.catalog.sinks()[0]["freshness"]["worst"]] == [{}]

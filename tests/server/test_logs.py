@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from structlog.testing import capture_logs
@@ -10,6 +11,7 @@ from millrace.protocol.messages import Ack
 from millrace.server.logs import CULPRITS, EVENTS, EVERY_US, Sparing, add_context, client
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask
+from tests.server.test_etags import ask as tagged
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LEVELS = ("debug", "info", "warning", "error", "exception")
@@ -114,6 +116,28 @@ def test_endless_culprits_take_no_endless_memory():
     assert len(sparing._kept) == 5
 
 
+def test_what_was_kept_back_of_culprits_that_are_forgotten_is_told_first():
+    sparing = Sparing(Clock())
+    with capture_logs(processors=[add_context]) as logs:
+        before = client.set("crowd")
+        for number in (*[0] * 50, *range(CULPRITS + 5)):
+            sparing.info("a feed opened", str(number), stream=str(number), feed="p")
+        client.reset(before)
+    assert sum(line["times"] for line in logs) == CULPRITS + 55
+
+
+def test_at_the_end_everything_is_told_with_what_it_was_about_and_nothing_twice():
+    sparing = Sparing(Clock())
+    with capture_logs(processors=[add_context]) as logs:
+        for number in range(5):
+            sparing.info("a feed opened", "s", stream="s", feed=f"p{number}")
+        before = client.set("somebody else")
+        sparing.flush(everything=True)
+        sparing.flush(everything=True)
+        client.reset(before)
+    assert [(line["times"], line["feed"], line.get("client")) for line in logs] == [(1, "p0", None), (4, "p4", None)]
+
+
 def test_a_line_that_is_told_later_names_who_spoke_then():
     clock = Clock()
     sparing = Sparing(clock)
@@ -171,6 +195,37 @@ async def test_who_did_what_is_told(daemon):
     assert [line["event"] for line in logs if line["log_level"] == "error"] == []
 
 
+def test_what_was_kept_back_is_told_before_the_end():
+    async def play():
+        async with asyncio.timeout(40), running(LATE) as daemon, lines(daemon) as nc:
+            for _ in range(50):
+                nc.say('{"nonsense": 1}')
+                await nc.hear()
+
+    with capture_logs() as logs:
+        asyncio.run(play())
+    told = [line.get("times") for line in logs if line["event"] in ("a client was refused", "ended")]
+    assert told == [1, 49, None]
+
+
+@served(limits={"connections": 1})
+async def test_a_connection_that_was_turned_away_neither_came_nor_left(daemon):
+    with capture_logs() as logs:
+        async with lines(daemon) as nc:
+            await until(lambda: daemon.hall.connections)
+            async with lines(daemon) as other:
+                with suppress(ConnectionError):
+                    assert await other.hear() is None
+            nc.writer.close()
+            await until(lambda: not daemon.hall.connections)
+    events = [line["event"] for line in logs]
+    assert [event.partition(":")[0] for event in events] == [
+        "a client connected",
+        "turned a connection away",
+        "a client left",
+    ]
+
+
 @served()
 async def test_a_peer_that_talks_nonsense_is_one_line(daemon):
     with capture_logs() as logs:
@@ -196,3 +251,52 @@ def test_whoever_asks_without_the_token_is_one_line(tmp_path):
     logs = asyncio.run(play())
     turned = [line for line in logs if line["event"] == "an admin was turned away"]
     assert [(line["status"], line["request"]) for line in turned] == [(401, "GET /api/v1/queries")]
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+def changes(logs, event):
+    return [(line["change"], line["name"]) for line in logs if line["event"] == event]
+
+
+def test_what_a_restart_brings_back_is_no_change(tmp_path):
+    async def play():
+        async with running(
+            "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s", server={"data_dir": tmp_path}
+        ):
+            pass
+        with capture_logs() as logs:
+            async with running(server={"data_dir": tmp_path}) as daemon:
+                metrics = daemon.metrics.text().decode()
+        return logs, metrics
+
+    logs, metrics = asyncio.run(play())
+    assert changes(logs, "changed") == []
+    assert 'millrace_reconfigurations_total{kind="create_query",result="done"} 0.0' in metrics
+
+
+@served("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")
+async def test_every_refusal_of_a_change_is_counted_and_logged_once_with_what_it_was_about(daemon):
+    stale = '"stale"'
+    asked = [
+        ("POST", "sql", {"sql": "CREATE NOTHING"}, None, 400, ("statements", None)),
+        ("POST", "sql", {"sql": "CREATE QUERY r AS SELECT nobody FROM s"}, None, 400, ("statements", None)),
+        ("POST", "sql", {"sql": "DROP STREAM s"}, None, 400, ("statements", None)),
+        ("POST", "sql", {"sql": "DROP QUERY q"}, stale, 412, ("statements", None)),
+        ("DELETE", "queries/q", None, stale, 412, ("drop_query", "q")),
+        ("DELETE", "queries/nobody", None, None, 404, ("drop_query", "nobody")),
+        ("POST", "queries/nobody/rename", {"to": "r"}, None, 404, ("rename_query", "nobody")),
+        ("POST", "queries/q/pause", None, stale, 412, ("pause", "q")),
+        ("POST", "queries/q/resume", None, None, 409, ("resume", "q")),
+    ]
+    with capture_logs() as logs:
+        for method, path, body, if_match, status, _ in asked:
+            found, _, said = await tagged(daemon, method, path, body, if_match)
+            assert found == status, said
+        assert (await ask(daemon, "POST", "/api/v1/queries/q/pause"))[0] == 200
+    assert changes(logs, "a change was refused") == [about for *_, about in asked]
+    assert changes(logs, "changed") == [("pause", "q")]
+    metrics = daemon.metrics.text().decode()
+    for kind, count in (("statements", 4), ("drop_query", 2), ("rename_query", 1), ("pause", 1), ("resume", 1)):
+        assert f'millrace_reconfigurations_total{{kind="{kind}",result="refused"}} {count}.0' in metrics

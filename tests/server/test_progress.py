@@ -4,7 +4,7 @@ import asyncio
 
 from millrace.client import AsyncClient, ProgressTo, RowBatch
 from millrace.protocol import parse_timestamp
-from millrace.protocol.messages import Progress, Punctuation, Result
+from millrace.protocol.messages import Closed, Progress, Punctuation, Result
 from tests.server.harness import lines, peer, served, until
 
 WIDTH = 100_000
@@ -110,3 +110,34 @@ async def test_when_the_last_one_who_asked_has_left_there_is_no_punctuation_any_
         await until(lambda: query(daemon, "all_of_it")["rows"] == 2)
         await asyncio.sleep(0)
         assert punctuations() == before
+
+
+@served(BY_HAND)
+async def test_a_query_that_was_dropped_and_made_again_tells_its_progress_again(daemon):
+    async with peer(daemon) as feeder, peer(daemon) as before, peer(daemon) as after:
+        await feeder.open("e")
+        await before.subscribe("all_of_it", progress=True)
+        await daemon.catalog.execute("DROP QUERY all_of_it")
+        assert (await before.hear(Closed)).code == "dropped"
+        await daemon.catalog.execute("CREATE QUERY all_of_it AS SELECT at, k FROM e")
+        await after.subscribe("all_of_it", progress=True)
+        feeder.say(Punctuation(0, 7))
+        assert (await after.hear(Progress)).value_us == 7
+
+
+@served(BY_HAND)
+async def test_a_query_with_other_columns_is_watched_only_if_somebody_asks_again(daemon):
+    def watched():
+        return daemon.engine.query("all_of_it").sink.watched
+
+    async with peer(daemon) as feeder, peer(daemon) as before, peer(daemon) as after:
+        await feeder.open("e")
+        await before.subscribe("all_of_it", progress=True)
+        await until(watched)
+        await daemon.catalog.execute("CREATE OR REPLACE QUERY all_of_it AS SELECT at, k, k + 1 AS more FROM e")
+        told = await before.hear(Closed)
+        assert (told.code, told.text) == ("dropped", "query all_of_it has other columns now: subscribe again")
+        await until(lambda: not watched())
+        await after.subscribe("all_of_it", progress=True)
+        feeder.say(Punctuation(0, 7))
+        assert (await after.hear(Progress)).value_us == 7

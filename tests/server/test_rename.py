@@ -108,9 +108,9 @@ async def test_what_a_slow_reader_asks_for_meanwhile_is_asked_of_the_query_by_it
     outlet = daemon.runner.outlets["q"]
     command = daemon.runner.command
 
-    def ask_and_more(body, obeyed=None):
+    def ask_and_more(*asks):
         daemon.runner.command = command
-        asked = command(body, obeyed)
+        asked = command(*asks)
         daemon.runner._wait(outlet, True, "somebody is slow")
         daemon.runner.watch("q", True)
         return asked

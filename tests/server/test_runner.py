@@ -246,3 +246,16 @@ def test_steps_take_fewer_tuples_where_they_are_dear(monkeypatch):
     # A slow one is never cut to less than a quarter, nor below the least; a fast one that left nothing says nothing.
     assert budgets == [8_000, 2_000, 500, 256, 256, 256, 512, 1_024, 1_024]
     assert runner._budget == 1_024
+
+
+@driven(Effects([Answer(1), Answer(2), Answer(3)]), Effects([Answer(4)]))
+async def test_whoever_asks_is_told_once_how_long_the_step_took(runner, engine, clock):
+    ours: list[float] = []
+    theirs: list[float] = []
+    answers = [runner.command(DropQuery("a"), took=ours.append) for _ in range(2)]
+    answers.append(runner.command(DropQuery("b"), took=theirs.append))
+    await asyncio.gather(*answers)
+    assert ours == theirs
+    assert len(ours) == 1
+    await runner.command(DropQuery("c"))
+    assert len(ours) == len(theirs) == 1

@@ -280,3 +280,51 @@ def test_of_rows_that_replace_nothing_none_is_the_newest():
     waits = []
     _, _, slow = newest(wait=lambda wait, reason: waits.append(wait), key=None)
     assert slow.slow.policy == "wait"
+
+
+def test_rows_that_are_no_updates_any_more_replace_nothing():
+    waits = []
+    outlet, hand, slow = newest(wait=lambda wait, reason: waits.append(wait))
+    outlet.deliver(0, pairs(("a", 0), ("b", 1), ("a", 2)))
+    outlet.rekey(None)
+    outlet.deliver(3, pairs(("a", 3), ("a", 4), ("a", 5)))
+    assert (slow.held, slow.superseded, slow.slow.policy, waits) == (5, 1, "wait", [True])
+    hand.left = 10
+    slow.pump()
+    assert hand.rows == [(1, "b"), (2, "a"), (3, "a"), (4, "a"), (5, "a")]
+    assert (slow.held, slow.delivered, waits) == (0, 5, [True, False])
+
+
+def test_rows_of_another_key_are_the_newest_by_that_one():
+    outlet, hand, slow = newest()
+    outlet.deliver(0, pairs(("a", 0), ("a", 1)))
+    outlet.rekey((1,))
+    outlet.deliver(2, pairs(("a", 2), ("a", 3), ("a", 3)))
+    assert (slow.held, slow.superseded) == (3, 2)
+    hand.left = 10
+    slow.pump()
+    assert hand.rows == [(1, "a"), (2, "a"), (4, "a")]
+
+
+def test_whoever_asked_for_the_newest_gets_it_as_soon_as_there_is_one():
+    outlet, _, slow = newest(key=None)
+    outlet.deliver(0, pairs(("a", 0)))
+    outlet.rekey((0,))
+    outlet.deliver(1, pairs(("a", 1), ("a", 2)))
+    assert (slow.held, slow.superseded, slow.slow.policy) == (2, 1, "latest")
+
+
+@served(
+    "CREATE STREAM s (k TEXT, v BIGINT) WITH (timestamps = 'internal', update_key = 'k');"
+    "CREATE QUERY q AS SELECT k, v FROM s LATEST",
+    limits={"on_slow": "latest"},
+)
+async def test_a_query_that_is_replaced_by_one_without_a_key_loses_no_rows_of_a_slow_subscriber(daemon):
+    async with peer(daemon) as feeder, peer(daemon) as slow:
+        await feeder.open()
+        await slow.subscribe("q", credit=0)
+        await daemon.catalog.execute("CREATE OR REPLACE QUERY q AS SELECT k, v FROM s")
+        feeder.data(0, [("a", v) for v in range(5)])
+        await until(lambda: daemon.queries()[0]["rows"] == 5)
+        slow.credit(10)
+        assert [tuple(row) for row in (await slow.hear(Result)).rows] == [("a", v) for v in range(5)]

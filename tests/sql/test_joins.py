@@ -302,7 +302,8 @@ def test_full_joins() -> None:
 )
 def test_rows_without_a_time_of_one_side_are_one_group_for_ever(kind: str, group: str, closes: bool) -> None:
     """Those that match nothing have no time of the other side: they are a group together, which no window ends."""
-    made = planned(f"SELECT count(*) AS n FROM a {kind} JOIN b ON a.ts = b.ts GROUP BY {group}")
+    columns = ", ".join(f"{column} AS t{at}" for at, column in enumerate(group.split(", ")))
+    made = planned(f"SELECT {columns}, count(*) AS n FROM a {kind} JOIN b ON a.ts = b.ts GROUP BY {group}")
     (aggregate,) = (node.spec for node in made.nodes if isinstance(node.spec, AggregateSpec))
     assert (aggregate.window is not None) is closes
 

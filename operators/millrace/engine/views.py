@@ -16,6 +16,7 @@ from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
+from millrace.operators.source import Source
 from millrace.operators.spec import SampleSpec
 
 if TYPE_CHECKING:
@@ -181,6 +182,13 @@ def operators(engine: Engine) -> list[dict[str, Any]]:
         operator(engine, found, readers.get(found) or [query.plan.name for query in engine.owners(found)])
         for found in engine.graph.all_operators()
     ]
+
+
+def operator_named(engine: Engine, name: str) -> dict[str, Any]:
+    """One operator, or a fork, without a look at all the others."""
+    found = engine.graph.operator(name)
+    readers = _readers_by_source(engine).get(found) if isinstance(found, Source) else None
+    return operator(engine, found, readers or [query.plan.name for query in engine.owners(found)])
 
 
 def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ script is planned and every output opened before the first row is read.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +41,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Driver, Instant, Price, Time
 from millrace.offline.events import FEED, names_of_feeds, read_events
 from millrace.offline.files import STANDARD, Advanced, read_batches, refuse_file
+from millrace.offline.files import shown as called
 from millrace.offline.merge import Cursor, Merge, in_time_order
 from millrace.offline.outputs import LateLines, Output, TraceLines, outputs_of
 from millrace.offline.progress import Bar, bar
@@ -83,6 +86,7 @@ class Run:
         self._merge: Merge | None = None
         self.driver = Driver(self, price=self._price, trace=options.trace is not None)
         _check_names(script, options)
+        _check_files(script, options)
 
     @property
     def engine(self) -> Engine:
@@ -274,7 +278,7 @@ def _by_stream(inputs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _check_names(script: Script, options: Options) -> None:
-    """Names and files that cannot be meant, before anything is read or written."""
+    """Names that cannot be meant, before anything is read or written."""
     for flag, kind, given, known in (
         ("--input", "stream", options.inputs, script.streams),
         ("--late", "stream", options.late, script.streams),
@@ -286,24 +290,53 @@ def _check_names(script: Script, options: Options) -> None:
                 raise Refuse(
                     f"{flag} {name}={path}: there is no {kind} {name}; there are: {listed}", code="unknown_name"
                 )
-    standard = [path for _, path in options.inputs if path == STANDARD]
-    if len(standard) > 1:
-        raise Refuse("two inputs cannot both be read from the standard input: give one of them a file")
-    read = [path for _, path in options.inputs] + ([] if options.events is None else [options.events])
-    for path in read:
-        # Before any output is opened: a name that is wrong must not cost the last run's rows.
-        if path == STANDARD:
-            continue
-        try:
-            Path(path).stat()
-        except OSError as error:
-            raise refuse_file(path, error) from None
     once = [stream for stream, _ in options.late]
     twice = [stream for stream in once if once.count(stream) > 1]
     if twice:
         raise Refuse(f"--late is given twice for {twice[0]}: one file takes a stream's late tuples")
     for stream, path in options.inputs:
         _check_sorted(script.streams[stream], path, options)
+
+
+def _check_files(script: Script, options: Options) -> None:
+    """Before any output is opened: a name that is wrong must cost neither the last run's rows nor what is read."""
+    read = [path for _, path in options.inputs] + [path for path in (options.events,) if path is not None]
+    if read.count(STANDARD) > 1:
+        raise Refuse("two inputs cannot both be read from the standard input: give one of them a file")
+    for path in read:
+        _check_readable(path)
+    sources = read if script.path is None else [*read, script.path]
+    taken = {_place(path): f"{called(path)} is read" for path in sources}
+    written = [path for _, path, _ in script.outputs(options.outputs)] + [path for _, path in options.late]
+    written += [path for path in (options.trace, options.report) if path is not None]
+    for path in written:
+        place = _place(path)
+        if path == STANDARD or place is None:
+            continue
+        if place in taken:
+            raise Refuse(f"cannot write {path}: {taken[place]} by this run; give another file", code="in_use")
+        taken[place] = f"{called(path)} is written already"
+
+
+def _check_readable(path: str) -> None:
+    if path == STANDARD:
+        return
+    try:
+        mode = Path(path).stat().st_mode
+        # A pipe must not be opened twice: whoever writes into it would take the first end for the last.
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            Path(path).open("rb").close()
+    except OSError as error:
+        raise refuse_file(path, error) from None
+
+
+def _place(path: str) -> tuple[int, int] | Path | None:
+    """What tells a file from all others, whatever leads to it; None for pipes and devices, which nobody can empty."""
+    try:
+        found = os.fstat(0) if path == STANDARD else Path(path).stat()
+    except OSError:
+        return Path(path).resolve()
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
 def _check_sorted(stream: StreamDefinition, path: str, options: Options) -> None:

@@ -37,6 +37,7 @@ class Script:
     commands   what the engine is told, in the file's order
     bare       the queries that are a SELECT alone
     shown      what EXPLAIN has to say
+    path       the file, if it was read from one
     """
 
     commands: Sequence[CommandBody]
@@ -45,6 +46,7 @@ class Script:
     sinks: Mapping[str, SinkDefinition] = field(default_factory=dict)
     bare: Sequence[str] = ()
     shown: Sequence[str] = ()
+    path: str | None = None
 
     def outputs(self, given: Sequence[tuple[str, str]]) -> list[tuple[str, str, str | None]]:
         """Where rows go, as (query, path, format): what the flags say, and the file's sinks.
@@ -66,7 +68,7 @@ class Script:
 
 def load(path: str, order: str | None = None) -> Script:
     """Read and plan a file of SQL."""
-    return plan_script(load_text(path), order)
+    return replace(plan_script(load_text(path), order), path=path)
 
 
 def load_text(path: str) -> str:

@@ -616,7 +616,6 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
     async def set_strategy(
         name: Name, request: StrategyRequest, response: Response, if_match: IfMatch = None
     ) -> dict[str, Any]:
-        look.at("component", name)
         check = look.unless_changed("component", name, if_match)
         answer = await daemon.catalog.set_strategy(name, request.strategy, request.operator, check)
         look.tagged(response, "component", name)
@@ -650,7 +649,6 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
     async def set_weight(
         name: Name, request: WeightRequest, response: Response, if_match: IfMatch = None
     ) -> dict[str, Any]:
-        look.at("component", name)
         check = look.unless_changed("component", name, if_match)
         answer = await daemon.catalog.set_weight(name, request.weight, check)
         look.tagged(response, "component", name)
@@ -669,7 +667,6 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
         return look.tagged(response, "operator", name)
 
     async def change(name: str, on: bool, response: Response, if_match: str | None) -> dict[str, Any]:
-        look.at("operator", name)
         answer = await daemon.catalog.set_break(name, on, look.unless_changed("operator", name, if_match))
         look.tagged(response, "operator", name)
         return answer
@@ -690,14 +687,12 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     async def set_queue(
         name: Name, request: QueueRequest, response: Response, if_match: IfMatch = None
     ) -> dict[str, Any]:
-        look.at("operator", name)
         check = look.unless_changed("operator", name, if_match)
         answer = await daemon.catalog.set_queue(name, request.kind, request.input, check)
         look.tagged(response, "operator", name)
         return answer
 
     async def edit(edit: OperatorEdit, at: str, if_match: str | None, *, dry_run: bool) -> dict[str, Any]:
-        look.at("operator", at)
         check = look.unless_changed("operator", at, if_match)
         if dry_run:
             return {"dry_run": True, "plan": await daemon.catalog.plan_edit(edit, check)}
@@ -761,11 +756,20 @@ class Look:
             "component": daemon.components,
             "operator": daemon.operators,
         }
+        # What there may be hundreds of is not shown in full to find one.
+        self._ones: Mapping[str, Callable[[str], dict[str, Any] | None]] = {
+            "query": daemon.query,
+            "component": daemon.component,
+            "operator": daemon.operator,
+        }
         self._catalog = daemon.catalog
 
     def at(self, kind: str, name: str) -> dict[str, Any]:
         """The thing as it is now, or a refusal with the nearest name."""
-        return self._catalog.export() if kind == "catalog" else find(self._kinds[kind](), name, kind)
+        if kind == "catalog":
+            return self._catalog.export()
+        found = self._ones[kind](name) if kind in self._ones else None
+        return find(self._kinds[kind](), name, kind) if found is None else found
 
     def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:
         """The thing, and its tag in the answer."""
@@ -774,10 +778,13 @@ class Look:
         return found
 
     def unless_changed(self, kind: str, name: str, if_match: str | None) -> Check:
-        """Refuses a change whose header `If-Match` does not name the thing as it is when the change has its turn."""
+        """Refuses a change of what is not there, or whose header `If-Match` does not name the thing as it is when the
+        change has its turn."""
 
         def check() -> None:
             if if_match is None:
+                if kind in self._ones:  # of others the catalog knows better
+                    self.at(kind, name)
                 return
             now = self.at(kind, name)
             tag = etag(kind, now)

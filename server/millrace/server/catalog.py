@@ -8,17 +8,17 @@ refuse the whole. After each change everything is written down, if there is a fo
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import structlog
 from pydantic import ValidationError
 
-from millrace.engine import views
+from millrace.engine import sharing, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -49,16 +49,17 @@ from millrace.server.decisions import (
     Decisions,
     JoinDecision,
     OperatorEdit,
-    PausedQuery,
     apart,
     decided,
     edits,
     exchanged,
+    paused,
 )
 from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
+from millrace.server.pause import Pause
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store, StoreError
@@ -84,12 +85,24 @@ from millrace.sql.parser import written
 
 log = structlog.get_logger()
 
-# The codes that a refused name has, by kind.
-UNKNOWN: Final = {"stream": "unknown_stream", "query": "unknown_query", "sink": "unknown_sink"}
+T = TypeVar("T")
 
+# What has names of its own.
+Kind = Literal["stream", "query", "sink"]
 
 # Called when it is a change's turn; raises if the change shall not be made.
 Check = Callable[[], None]
+
+
+class Asked(NamedTuple):
+    """What an admin asks for, and of what, as the metrics and the log have it."""
+
+    kind: str
+    name: str | None = None
+
+
+# A text that was refused before it was known what it would change.
+SOME: Final = Asked("statements")
 
 
 def _nothing() -> None:
@@ -159,7 +172,9 @@ class Catalog:
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
+        self._took = Pause()  # of the change whose turn it is
         self._store = None if folder is None else Store(folder / "catalog.sqlite")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="catalog")  # a disk may take its time
         self._loaded = False  # before that, what holds is not yet what is to be kept
 
     # -- statements --------------------------------------------------------------------------------
@@ -175,34 +190,74 @@ class Catalog:
             self._new_files(steps)
             return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
 
-    async def execute(self, sql: str, *, check: Check = _nothing) -> list[dict[str, Any]]:
+    async def execute(self, sql: str, *, check: Check = _nothing, asked: Asked = SOME) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
 
         Goes on if whoever asked goes away: a change that is half known would be worse than one nobody waits for.
-        `check`, here and below, is called when it is this change's turn, and may refuse it.
+        `check`, here and below, is called when it is this change's turn, and may refuse it. `asked` is what the
+        statements are known to be about before they are planned.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, check)))
+        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, check, asked)))
 
-    async def _execute(self, sql: str, check: Check) -> list[dict[str, Any]]:
-        async with self._one_at_a_time:
+    async def _execute(self, sql: str, check: Check, asked: Asked) -> list[dict[str, Any]]:
+        steps: list[Planned] = []
+
+        async def change() -> list[dict[str, Any]]:
+            nonlocal steps
             check()
             steps, after = self._plan(sql)
             described = self._describe_all(steps)
             self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
             self.known = after
-            self.keep()
             return described
+
+        return await self._alone(change, lambda: _asked(steps) if steps else [asked])
+
+    async def _alone(self, change: Callable[[], Coroutine[Any, Any, T]], asked: Callable[[], Sequence[Asked]]) -> T:
+        """Make a change when it is its turn, and write down what holds then. Done or refused, it is counted and logged
+        as what was `asked`, and how long it kept the event loop is measured."""
+
+        async def whole() -> T:
+            try:
+                answer = await change()
+            except MillraceError as error:
+                for one in asked():
+                    self._tell(one, "refused", error.text)
+                raise
+            for one in asked():
+                self._tell(one, "done")
+            await self.keep()
+            return answer
+
+        async with self._one_at_a_time:
+            self._took = Pause()
+            try:
+                return await self._took.of(whole())
+            finally:
+                self._metrics.paused(self._took.seconds)
+
+    def _command(self, body: CommandBody, obeyed: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+        """What the change whose turn it is tells the engine."""
+        return self._runner.command(body, obeyed, self._took.add)
 
     def _describe_all(self, steps: Sequence[Planned]) -> list[dict[str, Any]]:
         """What each statement comes to, and what of a query's operators goes with it that no statement says."""
         described = [_describe(step) for step in steps]
         edited = {edit.query for edit in edits(self._engine)}
         for step, told in zip(steps, described, strict=True):
-            if isinstance(step, CreateQuery) and step.replaces and step.plan.name in edited:
-                told["warnings"].append(
-                    f"query {step.plan.name} has operators that were put in, taken out or exchanged: that is undone"
-                )
+            match step:
+                case CreateQuery(query, replaces=True) if query.name in edited:
+                    edited.remove(query.name)
+                    told["warnings"].append(
+                        f"query {query.name} has operators that were put in, taken out or exchanged: that is undone"
+                    )
+                case RenameStatement(name, to) if name in edited:
+                    edited = edited - {name} | {to}
+                case DropStatement("query", name):
+                    edited.discard(name)
+                case _:
+                    pass
         return described
 
     def _plan(self, sql: str) -> tuple[list[Planned], Known]:
@@ -224,15 +279,13 @@ class Catalog:
         try:
             with self._archive.prepared(_settled_streams(steps)):
                 # In the engine's step already, before it gives any row of what is new.
-                await self._runner.command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
-        except BaseException as error:
+                await self._command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
+        except BaseException:
             for writer in writers.values():
                 writer.close()
-            self._count(steps, "refused", str(error))
             raise
         for step in steps:
             await self._done(step, writers)
-        self._count(steps, "done")
 
     def _all_commands(self, steps: list[Planned]) -> tuple[CommandBody, ...]:
         return tuple(command for step in steps for command in self._commands(step))
@@ -335,19 +388,13 @@ class Catalog:
             case _:
                 pass
 
-    def _count(self, steps: list[Planned], result: str, reason: str | None = None) -> None:
-        for step in steps:
-            kind = _kind(step)
-            if kind != "explain":
-                self._tell(kind, result, _describe(step)["name"], reason)
-
-    def _tell(self, kind: str, result: str, name: str | None = None, reason: str | None = None) -> None:
+    def _tell(self, asked: Asked, result: str, reason: str | None = None) -> None:
         """Count a change, and log it."""
-        self._metrics.reconfigured(kind, result)
+        self._metrics.reconfigured(asked.kind, result)
         if result == "done":
-            log.info("changed", change=kind, name=name)
+            log.info("changed", change=asked.kind, name=asked.name)
         else:
-            log.warning("a change was refused", change=kind, name=name, reason=reason)
+            log.warning("a change was refused", change=asked.kind, name=asked.name, reason=reason)
 
     # -- sinks -------------------------------------------------------------------------------------
 
@@ -355,7 +402,7 @@ class Catalog:
         slow = Slow(definition.on_slow, definition.slow_limit)
         outlet = self._runner.outlets[definition.query]
         bound_us = definition.freshness_us
-        freshness = None if bound_us is None else Freshness(bound_us, outlet.key or ())
+        freshness = None if bound_us is None else Freshness(bound_us)
         consumer = WriterSink(definition.name, slow, writer, freshness, self._runner.now_us)
         self._sinks[definition.name] = _Made(definition, consumer)
         outlet.add(consumer)
@@ -422,51 +469,60 @@ class Catalog:
 
     # -- single changes ----------------------------------------------------------------------------
 
-    async def drop(self, kind: str, name: str, check: Check = _nothing) -> dict[str, Any]:
-        """What DROP says, by the API."""
+    def must_know(self, kind: Kind, name: str) -> None:
+        """Refuse a name that nothing has; there may be one much like it."""
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
-            raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=UNKNOWN[kind])
-        await self.execute(f"DROP {kind.upper()} {written(name)}", check=check)
+            raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=f"unknown_{kind}")
+
+    async def drop(self, kind: Kind, name: str, check: Check = _nothing) -> dict[str, Any]:
+        """What DROP says, by the API."""
+
+        def check_all() -> None:
+            self.must_know(kind, name)
+            check()
+
+        await self.execute(f"DROP {kind.upper()} {written(name)}", check=check_all, asked=Asked(f"drop_{kind}", name))
         return {kind: name, "dropped": True}
 
     async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
         """What ALTER QUERY ... RENAME TO says, by the API."""
-        if name not in self.known.queries:
-            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
-        await self.execute(f"ALTER QUERY {written(name)} RENAME TO {written(to)}", check=check)
+
+        def check_all() -> None:
+            self.must_know("query", name)
+            check()
+
+        sql = f"ALTER QUERY {written(name)} RENAME TO {written(to)}"
+        await self.execute(sql, check=check_all, asked=Asked("rename_query", name))
         return {"query": to, "was": name}
 
     def explain(self, name: str) -> dict[str, Any]:
-        query = self.known.queries.get(name)
-        if query is None:
-            raise Refuse(f"there is no query {name}{nearest(name, list(self.known.queries))}", code="unknown_query")
-        shared = self.shared(name)
+        self.must_know("query", name)
+        query = self.known.queries[name]
+        shared = sharing.told(self._engine, self._engine.query(name))
         text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
         edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]
         if edited:
             text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in edited)])
         return {"query": name, "text": text, "sql": query.sql, "shared": shared}
 
-    def shared(self, name: str) -> list[dict[str, Any]]:
-        """What a running query has in common with others, or could have had."""
-        return next((query["shared"] for query in self._engine.queries() if query["name"] == name), [])
-
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("pause", lambda: self._pause(name, reason), check)
+        return await self._change(Asked("pause", name), lambda: self._pause(name, reason), check)
 
     async def _pause(self, name: str, reason: str | None) -> dict[str, Any]:
         if self._runner.forget_hold(name):
             return {"query": name, "paused": "paused by an admin, and a slow consumer before"}
         command = PauseQuery(name) if reason is None else PauseQuery(name, reason)
-        paused: dict[str, Any] = await self._runner.command(command)
+        paused: dict[str, Any] = await self._command(command)
         return paused
 
     async def unshare(self, name: str, operators: Sequence[str], check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("unshare", lambda: self._runner.command(UnshareQuery(name, tuple(operators))), check)
+        return await self._change(
+            Asked("unshare", name), lambda: self._command(UnshareQuery(name, tuple(operators))), check
+        )
 
     async def resume(self, name: str, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("resume", lambda: self._runner.command(ResumeQuery(name)), check)
+        return await self._change(Asked("resume", name), lambda: self._command(ResumeQuery(name)), check)
 
     async def set_strategy(
         self, component: str, strategy: str, operator: str | None, check: Check = _nothing
@@ -477,28 +533,32 @@ class Catalog:
             check()
             self._refuse_in_trial(component)
 
-        return await self._change("strategy", lambda: self._runner.command(command), check_all)
+        return await self._change(Asked("strategy", operator or component), lambda: self._command(command), check_all)
 
     async def set_break(self, operator: str, on: bool, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("break", lambda: self._runner.command(SetBreak(operator, on)), check)
+        return await self._change(Asked("break", operator), lambda: self._command(SetBreak(operator, on)), check)
 
     async def set_weight(self, component: str, weight: int, check: Check = _nothing) -> dict[str, Any]:
-        return await self._change("weight", lambda: self._runner.command(SetWeight(component, weight)), check)
+        return await self._change(
+            Asked("weight", component), lambda: self._command(SetWeight(component, weight)), check
+        )
 
     async def set_order(
         self, query: str, order: JoinOrder | None, alpha: float | None, check: Check = _nothing
     ) -> dict[str, Any]:
-        return await self._change("order", lambda: self._runner.command(SetOrder(query, order, alpha)), check)
+        return await self._change(Asked("order", query), lambda: self._command(SetOrder(query, order, alpha)), check)
 
     async def set_queue(
         self, operator: str, kind: QueueKind, position: int = 0, check: Check = _nothing
     ) -> dict[str, Any]:
-        return await self._change("queue", lambda: self._runner.command(SetQueue(operator, kind, position)), check)
+        return await self._change(
+            Asked("queue", operator), lambda: self._command(SetQueue(operator, kind, position)), check
+        )
 
     async def edit_operator(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
         """Put an operator in, take it out or exchange it."""
-        kind = f"{edit.change}_operator"
-        return await self._change(kind, lambda: self._runner.command(edit.command(self._engine)), check)
+        asked = Asked(f"{edit.change}_operator", edit.operator or edit.before)
+        return await self._change(asked, lambda: self._command(edit.command(self._engine)), check)
 
     async def plan_edit(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
         """What that would make of the graph. Nothing is done."""
@@ -506,17 +566,13 @@ class Catalog:
             check()
             return self._engine.plan([edit.command(self._engine)])
 
-    async def _change(self, kind: str, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
-        async with self._one_at_a_time:
-            try:
-                check()
-                answer: dict[str, Any] = await ask()
-            except MillraceError as error:
-                self._tell(kind, "refused", reason=error.text)
-                raise
-            self._tell(kind, "done")
-            self.keep()
+    async def _change(self, asked: Asked, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
+        async def change() -> dict[str, Any]:
+            check()
+            answer: dict[str, Any] = await ask()
             return answer
+
+        return await self._alone(change, lambda: [asked])
 
     # -- trials ------------------------------------------------------------------------------------
 
@@ -528,33 +584,33 @@ class Catalog:
             self._held[found.first] = found
             return found
 
-    def release_strategy(self, component: ComponentDecisions) -> None:
+    async def release_strategy(self, component: ComponentDecisions) -> None:
         """The trial is decided."""
         del self._held[component.first]
-        self.keep()
+        await self.keep()
 
     async def try_strategy(self, command: SetStrategy) -> None:
         """Set a strategy that is not decided yet."""
-        await self.carry_out("strategy", [command])
+        await self.carry_out(Asked("strategy", command.operator or command.component), [command])
 
-    async def carry_out(self, kind: str, commands: Sequence[CommandBody]) -> None:
+    async def carry_out(self, asked: Asked, commands: Sequence[CommandBody]) -> None:
         """Several commands as one change; the first refusal is raised, after all of them."""
 
         async def ask() -> dict[str, Any]:
-            outcomes = await asyncio.gather(*map(self._runner.command, commands), return_exceptions=True)
+            outcomes = await asyncio.gather(*map(self._command, commands), return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
             return {}
 
-        await self._change(kind, ask, _nothing)
+        await self._change(asked, ask, _nothing)
 
     def _refuse_renaming_in_trial(self, steps: Sequence[Planned]) -> None:
         """A trial remembers operators by their names."""
-        components = {query["name"]: query["component"] for query in self._engine.queries()}
         for step in steps:
-            if isinstance(step, RenameStatement) and step.name in components:
-                self._refuse_in_trial(components[step.name])
+            if isinstance(step, RenameStatement) and step.name in self._engine.queries_by_name:
+                query = self._engine.query(step.name)
+                self._refuse_in_trial(self._engine.graph.component_of(query.sink).name)
 
     def _refuse_in_trial(self, name: str) -> ComponentDecisions:
         """What is decided of the component, if no trial of it runs."""
@@ -640,11 +696,7 @@ class Catalog:
                 for found in sorted(decided(self._engine), key=attrgetter("component"))
                 if self._outlasts(found)
             ),
-            paused=tuple(
-                PausedQuery(query=query["name"], reason=_reason(query))
-                for query in sorted(self._engine.queries(), key=itemgetter("name"))
-                if query["state"] in ("paused", "failed") and not self._runner.holds(query["name"])
-            ),
+            paused=tuple(found for found in paused(self._engine) if not self._runner.holds(found.query)),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
             queues=exchanged(self._engine, self.known.queries),
             operators=edits(self._engine),
@@ -691,28 +743,45 @@ class Catalog:
         own = component.strategy != self._strategy or component.weight != 1 or component.operators or component.breaks
         return bool(own) or component.component in self.known.streams
 
-    def keep(self) -> None:
-        """Write down what holds now."""
-        if self._store is None or not self._loaded:
+    async def keep(self) -> None:
+        """Write down what holds now; it has been written when this returns."""
+        writing = self._begin_to_write()
+        if writing is None:
             return
         try:
-            self._store.write(self.statements(), self.decisions().model_dump_json())
+            await asyncio.shield(writing)
         except StoreError as error:
             text = f"the change holds now but will be forgotten when the server ends: {error.text}"
-            log.error("the catalog cannot be written", reason=error.text)
             raise StoreError(text) from None
 
+    def _begin_to_write(self) -> asyncio.Future[None] | None:
+        """What holds now, to the disk, behind what was to be written before."""
+        if self._store is None or not self._loaded:
+            return None
+        writing = asyncio.get_running_loop().run_in_executor(
+            self._writer, self._store.write, self.statements(), self.decisions().model_dump_json()
+        )
+        writing.add_done_callback(_tell_failure)
+        return writing
+
     def query_failed(self) -> None:
-        """A query has stopped by itself: it shall not begin again because the server does."""
-        with contextlib.suppress(StoreError):  # it is in the log, and nobody asked
-            self.keep()
+        """A query has stopped by itself: it shall not begin again because the server does. Nobody waits for that."""
+        self._begin_to_write()
 
     async def close(self) -> None:
         """Finish every file."""
         for name in tuple(self._sinks):
             await self._end_sink(name)
-        if self._store is not None:
-            self._store.close()
+        store, self._store = self._store, None
+        if store is not None:
+            await asyncio.get_running_loop().run_in_executor(self._writer, store.close)
+        self._writer.shutdown(wait=False)
+
+
+def _tell_failure(writing: asyncio.Future[None]) -> None:
+    error = None if writing.cancelled() else writing.exception()
+    if isinstance(error, StoreError):
+        log.error("the catalog cannot be written", reason=error.text)
 
 
 def _shared_words(found: Mapping[str, Any]) -> str:
@@ -744,12 +813,6 @@ def _writer(definition: SinkDefinition, schema: Any) -> Writer:
     return open_file(Path(definition.path), schema, definition.format)
 
 
-def _reason(query: Mapping[str, Any]) -> str:
-    """Why a query stands still. One that failed begins again when somebody says so, not because the server did."""
-    reason: str = query["reason"]
-    return reason if query["state"] == "paused" else f"failed before the server was started again: {reason}"
-
-
 def _readers_last(queries: Mapping[str, QueryPlan]) -> Iterator[QueryPlan]:
     """The queries, each after those that it reads (a replaced one may read a younger one)."""
     waiting, there = dict(queries), set[str]()
@@ -775,6 +838,11 @@ def _kind(step: Planned) -> str:
             return f"drop_{kind}"
         case _:
             return "explain"
+
+
+def _asked(steps: Sequence[Planned]) -> list[Asked]:
+    """What statements ask for; EXPLAIN asks for no change."""
+    return [Asked(_kind(step), _describe(step)["name"]) for step in steps if not isinstance(step, Explain)]
 
 
 def _describe(step: Planned) -> dict[str, Any]:

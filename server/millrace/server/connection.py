@@ -13,10 +13,10 @@ from typing import Final, Protocol, cast
 
 import structlog
 
-from millrace.protocol import Limits, speaks_http, speaks_json
+from millrace.protocol import Limits, MillraceError, speaks_http, speaks_json
 from millrace.server import ports
 from millrace.server.feeds import Feeds
-from millrace.server.logs import client, sparing
+from millrace.server.logs import client, sparing, without_data
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow
 
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, hall: Hall) -> None:
         self.hall = hall
-        self._name = self.peer = "?"
+        self._host = self._name = self.peer = "?"
         self.writable = True
         self.heard_at = asyncio.get_running_loop().time()
         self._transport: asyncio.Transport | None = None
@@ -88,7 +88,9 @@ class Connection(asyncio.Protocol):
         # uvloop's transports keep asyncio's interface without being its subclasses.
         self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername")
-        self._name = self.peer = f"{name[0]}:{name[1]}" if name else "?"
+        if name:
+            self._host, self._name = name[0], f"{name[0]}:{name[1]}"
+            self.peer = self._name
         transport.set_write_buffer_limits(high=self.hall.write_buffer)
         if len(self.hall.connections) >= self.hall.most_connections:
             sparing.warning("turned a connection away: the limit is reached", "", client=self.peer)
@@ -138,15 +140,19 @@ class Connection(asyncio.Protocol):
             self._dialect.writable_again()
 
     def connection_lost(self, error: Exception | None) -> None:
+        known = self in self.hall.connections  # or it was turned away
         self.hall.connections.pop(self, None)
         self._ending = True
         self.writable = False
         before = client.set(self._name)
-        if self._dialect is not None:
-            self._dialect.ended()
-            self._dialect = None
-        log.debug("a client left", reason=None if error is None else str(error))
-        client.reset(before)
+        try:
+            if self._dialect is not None:
+                self._dialect.ended()
+                self._dialect = None
+            if known:
+                log.debug("a client left", reason=None if error is None else str(error))
+        finally:
+            client.reset(before)
 
     # -- for dialects ------------------------------------------------------------------------------
 
@@ -193,6 +199,17 @@ class Connection(asyncio.Protocol):
         if self._dialect is not None and not self._ending:
             self._dialect.farewell(reason)
         self.close()
+
+    def log_refusal(self, error: MillraceError) -> None:
+        sparing.warning("a client was refused", self._culprit(error), code=error.code, reason=without_data(error.text))
+
+    def log_breach(self, error: MillraceError) -> None:
+        text = "a client broke the protocol"
+        sparing.warning(text, self._culprit(error), code=error.code, reason=without_data(error.text))
+
+    def _culprit(self, error: MillraceError) -> str:
+        """By host: a client that comes again and again does so from another port each time."""
+        return f"{self._host} {error.code}"
 
     def abort(self) -> None:
         if self._transport is not None:

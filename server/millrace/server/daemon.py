@@ -51,7 +51,6 @@ from millrace.server.freshness import in_json
 from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
-from millrace.server.names import nearest
 from millrace.server.operations import guards, kernels, process
 from millrace.server.ports import http_protocol
 from millrace.server.rates import LOOK_SECONDS, Rates
@@ -81,6 +80,10 @@ SINK_SECONDS: Final = 5.0
 HISTORY_SECONDS: Final = 30.0
 # How long the end waits for trials to be taken back: a step or two of the engine.
 TRIAL_SECONDS: Final = 2.0
+# How long the end waits for what still runs: answers at the HTTP port, for the most part.
+TASK_SECONDS: Final = 5.0
+# So long the end may take beyond `server.drain_seconds`; what ends the server from outside must wait longer.
+END_SECONDS: Final = TRIAL_SECONDS + SINK_SECONDS + HISTORY_SECONDS + TASK_SECONDS
 # How often it is looked for rows that are older than sinks promise: at the least, and at the most.
 MOST_SECONDS: Final = 1.0
 LEAST_SECONDS: Final = 0.05
@@ -114,7 +117,6 @@ class Daemon:
         )
         self.feeds = Feeds(self.runner)
         self.metrics = Metrics(self.engine, self.runner, self.feeds)
-        self.runner.on_reconfiguration = self.metrics.paused
         self.runner.on_ask_ended = self.metrics.ask_ended
         self.archive = Archive(
             ArchiveLimits(
@@ -213,10 +215,7 @@ class Daemon:
 
     def stale(self, stream: str, worst: int) -> list[dict[str, Any]]:
         """How stale the update queues behind a stream are; keys as JSON can say them."""
-        if stream not in self.catalog.known.streams:
-            raise Refuse(
-                f"there is no stream {stream}{nearest(stream, [*self.catalog.known.streams])}", code="unknown_stream"
-            )
+        self.catalog.must_know("stream", stream)
         found = self.engine.stale(stream, worst)
         for queue in found:
             for one in queue["worst"]:
@@ -224,44 +223,56 @@ class Daemon:
         return found
 
     def operators(self) -> list[dict[str, Any]]:
-        """The engine's operators. Waiting goes on by the clock while the engine has nothing to do."""
-        counters = views.counters(self.engine, self.runner.now_us())
-        operators = self.engine.operators()
-        for operator in operators:
-            if operator["waits"]:
-                for given, idle_us in zip(operator["inputs"], counters[operator["name"]][4], strict=True):
-                    given["idle_wait_us"] = idle_us
-        return operators
+        """The engine's operators."""
+        return [self._by_the_clock(operator) for operator in self.engine.operators()]
+
+    def operator(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        with contextlib.suppress(Refuse):
+            return self._operator(name)
+        return None
+
+    def _operator(self, name: str) -> dict[str, Any]:
+        return self._by_the_clock(views.operator_named(self.engine, name))
+
+    def _by_the_clock(self, operator: dict[str, Any]) -> dict[str, Any]:
+        """Waiting goes on while the engine has nothing to do."""
+        if operator["waits"]:
+            found = self.engine.graph.operator(operator["name"])
+            now_us = max(self.runner.now_us(), self.engine.moment.now_us)
+            for position, given in enumerate(operator["inputs"]):
+                given["idle_wait_us"] = views.idle_us(found, position, now_us)
+        return operator
 
     def components(self) -> list[dict[str, Any]]:
         """The engine's components, with the inputs of their operators: what waits, and for how long it has."""
         operators = {operator["name"]: operator for operator in self.operators()}
-        return [
-            {
-                **component,
-                "inputs": [
-                    {"operator": name, **given}
-                    for name in component["operators"]
-                    for given in operators[name]["inputs"]
-                ],
-            }
-            for component in self.engine.components()
-        ]
+        return [_with_inputs(component, operators) for component in self.engine.components()]
+
+    def component(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        found = next((one for one in self.engine.graph.components if one.name == name), None)
+        if found is None:
+            return None
+        component = views.component(self.engine, found)
+        return _with_inputs(component, {one: self._operator(one) for one in component["operators"]})
 
     def queries(self) -> list[dict[str, Any]]:
         """The engine's queries, with who reads them."""
-        outlets = self.runner.outlets
-        return [
-            {
-                **query,
-                "next_sequence": outlets[query["name"]].next_sequence,
-                "oldest_sequence": outlets[query["name"]].oldest_retained,
-                "subscribers": len(outlets[query["name"]].consumers),
-                "backfill": self.seams.view(query["name"]),
-            }
-            for query in self.engine.queries()
-            if query["name"] in outlets
-        ]
+        return [query for name in self.engine.queries_by_name if (query := self.query(name)) is not None]
+
+    def query(self, name: str) -> dict[str, Any] | None:
+        """One of them; None if there is none of this name."""
+        outlet = self.runner.outlets.get(name)
+        if outlet is None or name not in self.engine.queries_by_name:
+            return None
+        return {
+            **views.query(self.engine, self.engine.query(name)),
+            "next_sequence": outlet.next_sequence,
+            "oldest_sequence": outlet.oldest_retained,
+            "subscribers": len(outlet.consumers),
+            "backfill": self.seams.view(name),
+        }
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -297,10 +308,7 @@ class Daemon:
 
     async def archive_now(self, stream: str) -> dict[str, Any]:
         """Have all that came in so far in the files of a stream's history."""
-        if stream not in self.catalog.known.streams:
-            raise Refuse(
-                f"there is no stream {stream}{nearest(stream, [*self.catalog.known.streams])}", code="unknown_stream"
-            )
+        self.catalog.must_know("stream", stream)
         await self.runner.command(Change(()))  # what came before it has been judged when this is answered
         return {"stream": stream, "archive": await self.archive.flush(stream)}
 
@@ -394,6 +402,7 @@ class Daemon:
         await self._close_sinks()
         await self._close_archive()
         await self._end_tasks()
+        sparing.flush(everything=True)
         log.info("ended")
 
     async def _close_sinks(self) -> None:
@@ -419,7 +428,7 @@ class Daemon:
             if task.get_name() != "http":
                 task.cancel()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TASK_SECONDS):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in tuple(self.hall.connections):
             connection.abort()
@@ -471,6 +480,11 @@ class Daemon:
     def _remove_addresses(self) -> None:
         if self._addresses is not None:
             self._addresses.unlink(missing_ok=True)
+
+
+def _with_inputs(component: dict[str, Any], operators: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    inputs = [{"operator": name, **given} for name in component["operators"] for given in operators[name]["inputs"]]
+    return {**component, "inputs": inputs}
 
 
 def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:

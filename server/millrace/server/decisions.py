@@ -14,7 +14,7 @@ from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict
 
-from millrace.engine import edges, editing, sharing, views
+from millrace.engine import edges, editing, seam, sharing, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     CommandBody,
@@ -221,6 +221,21 @@ def apart(engine: Engine) -> tuple[ApartDecision, ...]:
     """What is not shared and would be in a server that begins with the same statements."""
     return tuple(
         ApartDecision(query=name, operators=tuple(operators)) for name, operators in sharing.apart(engine).items()
+    )
+
+
+def paused(engine: Engine) -> tuple[PausedQuery, ...]:
+    """The queries that stand still, whoever had them stop; those that have yet to get their past are not among them.
+
+    One that failed begins again when somebody says so, not because the server did.
+    """
+    return tuple(
+        PausedQuery(
+            query=name,
+            reason=f"failed before the server was started again: {query.paused}" if query.failed else query.paused,
+        )
+        for name, query in sorted(engine.queries_by_name.items())
+        if query.paused is not None and not seam.catching_up(query)
     )
 
 

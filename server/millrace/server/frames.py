@@ -53,7 +53,7 @@ from millrace.protocol.messages import (
 )
 from millrace.protocol.session import Stage
 from millrace.server.connection import Connection, Dialect
-from millrace.server.logs import sparing, without_data
+from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.source import Source
 
@@ -110,7 +110,7 @@ class FrameDialect(Dialect):
             self._take_gathered()
         except PeerError as error:
             self._take_gathered()
-            sparing.warning("a client broke the protocol", error.code, code=error.code, reason=without_data(error.text))
+            self._connection.log_breach(error)
             self.say(Error.of(error))
             self._connection.close()
         self._tell_held()
@@ -186,7 +186,7 @@ class FrameDialect(Dialect):
 
     def _refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
         """Tell the peer. An error on a channel that is only being opened ends it, by the session's rules."""
-        sparing.warning("a client was refused", error.code, code=error.code, reason=without_data(error.text))
+        self._connection.log_refusal(error)
         self.say(Error.of(error, channel, sequence))
         if channel is not None and channel not in self.session.channels:
             self._leave(channel)

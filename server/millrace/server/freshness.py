@@ -28,6 +28,7 @@ class Freshness:
     A breach is one key's: it begins when the first of its rows gets too old, and ends when nothing of the key that is
     too old waits any more.
 
+    key        the columns of the rows' update key, by position; another one if the query is replaced
     breaches   how many have begun
     late       rows that were too old when they were written
     waiting    the keys that wait for too long at present, with the age of the oldest that was seen of each
@@ -35,14 +36,14 @@ class Freshness:
     worst      the keys with the greatest age seen of each, oldest first
     """
 
-    def __init__(self, bound_us: int, key: Sequence[int]) -> None:
+    def __init__(self, bound_us: int, key: Sequence[int] = ()) -> None:
         self.bound_us = bound_us
         self.breaches = 0
         self.late = 0
         self.waiting: dict[Key, int] = {}
         self.last_us: int | None = None
         self.worst: list[tuple[Key, int]] = []
-        self._key = tuple(key)
+        self.key = tuple(key)
         self._told: set[Key] = set()
 
     def written(self, batch: Batch, now_us: int) -> None:
@@ -70,10 +71,10 @@ class Freshness:
             return {}
         found: dict[Key, int] = {}
         rows = batch.take(stale)
-        names = [rows.schema.fields[at].name for at in self._key]
+        names = [rows.schema.fields[at].name for at in self.key]
         columns = [
             [in_json(value) if there else None for value, there in zip(values, mask, strict=True)]
-            for at in self._key
+            for at in self.key
             for values, mask in [(rows.columns[at].tolist(), _mask(rows, at))]
         ]
         keys = zip(*columns, strict=True) if columns else [()] * len(rows)

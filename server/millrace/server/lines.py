@@ -27,7 +27,7 @@ from millrace.protocol.jsonlines import (
 )
 from millrace.protocol.session import same_token
 from millrace.server.connection import Connection, Dialect
-from millrace.server.logs import sparing, without_data
+from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
 
@@ -69,7 +69,7 @@ class LineDialect(Dialect):
                 self._hear(line)
         except PeerError as error:
             self._take_all()
-            sparing.warning("a client broke the protocol", error.code, code=error.code, reason=without_data(error.text))
+            self.connection.log_breach(error)
             self.connection.write(error_line(error, self._number + 1))
             self.connection.close()
         self._take_all()
@@ -121,7 +121,7 @@ class LineDialect(Dialect):
 
     def refuse(self, error: MillraceError, line: int | None) -> None:
         if line is not None:  # else it is told of something that has ended
-            sparing.warning("a client was refused", error.code, code=error.code, reason=without_data(error.text))
+            self.connection.log_refusal(error)
         self.connection.write(error_line(error, line))
 
     def _token(self, said: Token) -> None:

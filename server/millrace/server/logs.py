@@ -8,7 +8,7 @@ bad rows, or a crowd of clients, could repeat for ever goes through `Sparing`.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
 import structlog
@@ -21,7 +21,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 # What is repeated is told at once, and then so often at most for each culprit.
 EVERY_US: Final = 10_000_000
-# Culprits that are remembered; beyond that all are forgotten, and may be told once more.
+# Culprits that are remembered; beyond that what was kept back is told, and all may be told at once again.
 CULPRITS: Final = 10_000
 
 # Who speaks while a connection's bytes or an admin's request are dealt with, and what the admin asked for. Each line
@@ -170,7 +170,7 @@ def without_data(text: str) -> str:
 class Sparing:
     """Says an event at once, and then now and then, with how much of it there was since.
 
-    What was kept back is told by `flush` as soon as it may be, so no number is lost.
+    What was kept back is told by `flush` as soon as it may be, and all of it at the end, so no number is lost.
     """
 
     def __init__(self, now_us: Callable[[], int] = monotonic_us) -> None:
@@ -188,7 +188,7 @@ class Sparing:
         kept = self._kept.get((event, by))
         if kept is None:
             if len(self._kept) >= CULPRITS:
-                self._kept.clear()
+                self.flush(everything=True)
             kept = self._kept[event, by] = _Kept(level, unit)
         kept.add(count, about)
         self._tell(event, kept)
@@ -197,19 +197,24 @@ class Sparing:
         """A server begins: whatever happens is told."""
         self._kept.clear()
 
-    def flush(self) -> None:
-        """Tell what was kept back, where it is time; forget culprits of whom there is nothing to tell."""
+    def flush(self, *, everything: bool = False) -> None:
+        """Tell what was kept back, where it is time or all of it; forget culprits of whom there is nothing to tell."""
+        now_us = self._now_us()
         for (event, by), kept in tuple(self._kept.items()):
-            if kept.count:
-                self._tell(event, kept)
-            elif self._now_us() >= kept.due_us:
+            if kept.count and (everything or now_us >= kept.due_us):
+                # Whoever speaks while it is told has nothing to do with it.
+                Context().run(self._say_what_was_kept, event, kept)
+            elif now_us >= kept.due_us:
                 del self._kept[event, by]
+        if everything:
+            self._kept.clear()
 
     def _tell(self, event: str, kept: _Kept) -> None:
-        now_us = self._now_us()
-        if now_us < kept.due_us:
-            return
-        count, kept.count, kept.due_us = kept.count, 0, now_us + EVERY_US
+        if self._now_us() >= kept.due_us:
+            self._say_what_was_kept(event, kept)
+
+    def _say_what_was_kept(self, event: str, kept: _Kept) -> None:
+        count, kept.count, kept.due_us = kept.count, 0, self._now_us() + EVERY_US
         getattr(log, kept.level)(event, **{kept.unit: count}, **kept.about)
 
 

@@ -31,7 +31,7 @@ BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_0
 # What an admin can change; each is counted with its result from the first scrape on.
 RECONFIGURATIONS: Final = (
     "create_stream", "create_query", "create_sink", "alter_stream", "rename_query",
-    "drop_stream", "drop_query", "drop_sink",
+    "drop_stream", "drop_query", "drop_sink", "statements",
     "pause", "resume", "unshare", "strategy", "break", "weight", "order", "queue",
     "insert_operator", "remove_operator", "replace_operator",
 )  # fmt: skip
@@ -108,7 +108,7 @@ class Metrics:
         self._reconfigurations[kind, result] += 1
 
     def paused(self, seconds: float) -> None:
-        """A step that carried a change took so long: that is how long tuples waited for it at most."""
+        """A change, or the step in which a query has got its past, kept the event loop for so long."""
         self._pauses.observe(round(seconds * 1e6))
 
     def ask_ended(self, order: AskEnded) -> None:
@@ -164,13 +164,15 @@ class Metrics:
         yield self._requests()
         yield _counter(
             "reconfigurations",
-            "Changes that admins have asked for, by what they were and whether they were done or refused.",
+            "Changes that admins have asked for, by what they were and whether they were done or refused; `statements` "
+            "is SQL that was refused before it was known what it would change.",
             ("kind", "result"),
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )
         pauses = HistogramMetricFamily(
             "millrace_reconfiguration_pause_seconds",
-            "How long the steps took that carried a change: so long tuples waited for it at most.",
+            "How long a change that an admin asked for, done or refused, kept the server from all else, from its "
+            "planning on: so long tuples waited for it at most.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses

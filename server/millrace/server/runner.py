@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -131,7 +131,6 @@ class Runner:
         self.guessing = False  # whether some stream's time may be guessed by the clock
         self.on_delivery: Callable[[str, int, Batch], None] = _ignore
         self.on_history: Callable[[Archived], None] = _ignore
-        self.on_reconfiguration: Callable[[float], None] = _ignore
         self.on_ask_ended: Callable[[AskEnded], None] = _ignore
         self.on_failure: Callable[[], None] = _ignore
         self._clock = Clock() if clock is None else clock
@@ -148,7 +147,7 @@ class Runner:
         self._wakes: list[int] = []
         self._something = asyncio.Event()
         self._idle = asyncio.Event()
-        self._answers: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
+        self._answers: dict[int, _Asked] = {}
         self._last_command = 0
         self._watchers: dict[str, int] = {}
         self._held: dict[str, asyncio.Future[Any]] = {}
@@ -181,14 +180,20 @@ class Runner:
         self._something.set()
         self._idle.clear()
 
-    def command(self, body: CommandBody, obeyed: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+    def command(
+        self,
+        body: CommandBody,
+        obeyed: Callable[[], None] | None = None,
+        took: Callable[[float], None] | None = None,
+    ) -> asyncio.Future[Any]:
         """Ask the engine for something; the future has its answer, or its refusal as an exception.
 
-        `obeyed` is called before any row is delivered that the engine gives after it.
+        `obeyed` is called before any row is delivered that the engine gives after it. `took` is told how many seconds
+        that kept the event loop: the step, once for all commands in it that tell the same one, and what `obeyed` did.
         """
         self._last_command += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._answers[self._last_command] = future, obeyed
+        self._answers[self._last_command] = _Asked(future, obeyed, took or _ignore)
         self.submit(Command(self._last_command, body))
         return future
 
@@ -233,7 +238,7 @@ class Runner:
             return
         self.add_side_outlet(late)
         self.outlets[late.name].next_sequence = before.next_sequence
-        before.end("dropped", _other_columns(late.name))
+        before.end("dropped", f"{late.name} has other columns now: subscribe again")
 
     def outlet(self, query: str) -> Outlet:
         """Where a query's rows, or a stream's late tuples, are read."""
@@ -242,25 +247,30 @@ class Runner:
             raise Refuse(f"there is no query {query}{nearest(query, list(self.outlets))}", code="unknown_query")
         return found
 
-    def remove_outlet(self, query: str, reason: str | None = None) -> None:
-        """The query was dropped, or what the reason says: its readers are told."""
+    def remove_outlet(self, query: str, why: str = "was dropped") -> bool:
+        """Whoever reads the query is told why that is over; whether somebody wanted to know its progress."""
         outlet = self.outlets.pop(query, None)
         self._held.pop(query, None)
-        self._watchers.pop(query, None)
+        watched = self._watchers.get(query, 0) > 0
         if outlet is not None:
-            outlet.end("dropped", reason or f"query {query} was dropped")
+            outlet.end("dropped", f"query {query} {why}")
+        self._watchers.pop(query, None)  # behind the end, because whoever leaves counts himself out
+        return watched
 
     def replace_outlet(self, plan: QueryPlan) -> None:
-        """Who reads a replaced query reads on; subscribers who were promised other columns are told that it ended."""
+        """Who reads a replaced query reads on; subscribers who were promised other columns have to come again."""
         before = self.outlets[plan.name]
         if before.schema == plan.schema:
-            before.key = key_of(plan)
+            before.rekey(key_of(plan))
             return
         waits = self.forget_hold(plan.name)
-        self.remove_outlet(plan.name, _other_columns(f"query {plan.name} was replaced and"))
+        watched = self.remove_outlet(plan.name, "has other columns now: subscribe again")
         self.add_outlet(plan).next_sequence = before.next_sequence
-        if waits:  # for consumers that are gone now
+        # The query's pause and its progress were for consumers that are gone now.
+        if waits:
             self.command(ResumeQuery(plan.name)).add_done_callback(_look_at)
+        if watched:
+            self.command(WatchProgress(plan.name, False)).add_done_callback(_look_at)
 
     def rename_outlet(self, before: str, after: str) -> None:
         """Who reads a query reads on under its new name, and so does what was asked for and has not been done yet."""
@@ -357,8 +367,8 @@ class Runner:
         effects = self.engine.step(now_us, events, budget=self._budget)
         took = time.perf_counter() - began
         self._adapt(took, effects.more)
-        if any(isinstance(event, Command) for event in events):
-            self.on_reconfiguration(took)
+        for tell in dict.fromkeys(self._answers[event.id].took for event in events if isinstance(event, Command)):
+            tell(took)
         self.steps += 1
         self._more = effects.more
         for order in effects.orders:
@@ -504,9 +514,11 @@ class Runner:
             heapq.heappush(self._wakes, order.at_us)
 
     def _answer(self, order: Answer) -> None:
-        future, obeyed = self._answers.pop(order.id)
+        future, obeyed, took = self._answers.pop(order.id)
         if order.refused is None and obeyed is not None:
+            began = time.perf_counter()
             obeyed()
+            took(time.perf_counter() - began)
         if future.done():
             return  # whoever asked has gone
         if order.refused is not None:
@@ -557,6 +569,14 @@ class Stopwatch:
         return [Measured(operator, tuples, spent / 1_000) for operator, (tuples, spent) in readings.items()]
 
 
+class _Asked(NamedTuple):
+    """A command that the engine has not answered yet."""
+
+    answer: asyncio.Future[Any]
+    obeyed: Callable[[], None] | None
+    took: Callable[[float], None]
+
+
 def _ignore(*_: object) -> None:
     """The default listener."""
 
@@ -587,10 +607,6 @@ def _renamed(event: Event, before: str, after: str) -> Event:
 def key_of(plan: QueryPlan) -> list[int] | None:
     """Where the update key of a query's rows stands, if they have one."""
     return None if plan.update_key is None else [plan.schema.names.index(name) for name in plan.update_key]
-
-
-def _other_columns(what: str) -> str:
-    return f"{what} has other columns now: subscribe again"
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:

@@ -261,13 +261,13 @@ class Seams:
         until = {stream: (job.below[stream], held["marks"][stream]) for stream in streams}
         answer = await child.round(job, until, last=True)
         data = await asyncio.to_thread(state.read_bytes)
-        await daemon.runner.command(AdoptPast(name, data))
+        await daemon.runner.command(AdoptPast(name, data), took=daemon.metrics.paused)
         job.held = False
         job.phase, job.given, job.kept = "live", answer["given"], answer["kept"]
         job.seam_us = answer["seam_us"] if answer["seam_us"] > NO_TIME_US else None
         job.done = job.given == 0
         daemon.catalog.catching.discard(name)
-        daemon.catalog.keep()
+        await daemon.catalog.keep()
         log.info("a query goes on from its history", query=name, seam_us=job.seam_us, rows_before=job.given)
 
     async def _give_up(self, job: _Job, reason: str) -> None:

@@ -62,12 +62,13 @@ class Consumer:
     def __init__(self, name: str, slow: Slow, label: str) -> None:
         self.name = name
         self.label = label
-        self.slow = slow
+        self.slow = self.asked = slow
         self.held = 0
         self.delivered = 0
         self.dropped = 0
         self.drained: Callable[[], None] = _nothing
         self._newest: Newest | None = None
+        self._superseded = 0
         self._queue: deque[tuple[int, Batch]] = deque()
 
     @property
@@ -80,29 +81,40 @@ class Consumer:
         """Whether a query that waited may go on: at half the limit, so that it does not stop and go at every row."""
         return self.held <= self.slow.limit // 2
 
-    def keep_newest(self, schema: Schema, key: Sequence[int]) -> None:
-        """Hold the newest row of each key from now on. A replaced query finds a sink that does so already."""
-        if self._newest is None:
-            self._newest = Newest(schema, key)
+    def settle(self, schema: Schema, key: Sequence[int] | None, *, can_wait: bool) -> None:
+        """Do what was asked for as far as rows of this update key (None: none) allow, from now on."""
+        policy = self.asked.policy
+        if policy == "latest" and key is None:
+            policy = "wait"
+        if policy == "wait" and not can_wait:
+            policy = "drop_oldest"
+        self.slow = replace(self.asked, policy=policy)
+        self._keep_newest(schema, key if policy == "latest" else None)
+
+    def _keep_newest(self, schema: Schema, key: Sequence[int] | None) -> None:
+        """Hold the newest row of each key from now on, or every row. What waits already was not superseded by then."""
+        if self._newest is not None:
+            self._superseded += self._newest.superseded
+            self._queue.extend(self._newest.take(self._newest.waiting))
+        self._newest = None if key is None else Newest(schema, key)
 
     @property
     def superseded(self) -> int:
         """Rows that a newer one of their key has replaced while they waited."""
-        return 0 if self._newest is None else self._newest.superseded
+        return self._superseded + (0 if self._newest is None else self._newest.superseded)
 
     def put(self, sequence: int, batch: Batch) -> None:
-        if self._newest is None:
-            self._queue.append((sequence, batch))
-            self.held += len(batch)
-        else:
+        if self._newest is not None:
             before = self._newest.waiting
             self._newest.put(sequence, batch)
             self.held += self._newest.waiting - before
-        self.pump()
-        if self._newest is not None:
-            return
-        if self.held > self.slow.limit:
-            self._fall_behind()
+            self.pump()
+        else:
+            self._queue.append((sequence, batch))
+            self.held += len(batch)
+            self.pump()
+            if self.held > self.slow.limit:
+                self._fall_behind()
 
     def progressed(self, value_us: int) -> None:
         """The query's rows are complete below this time."""
@@ -217,13 +229,7 @@ class Outlet:
     def add(self, consumer: Consumer, from_sequence: int | None = None) -> int:
         """Let the consumer have every row from a number on (default: the next); the number of the first it gets."""
         first = self.first(from_sequence)
-        if consumer.slow.policy == "latest":
-            if self.key is None:
-                consumer.slow = replace(consumer.slow, policy="wait")
-            else:
-                consumer.keep_newest(self.schema, self.key)
-        if self._wait is None and consumer.slow.policy == "wait":
-            consumer.slow = replace(consumer.slow, policy="drop_oldest")
+        self._settle(consumer)
         consumer.drained = self._look_for_slow_ones
         self.consumers.append(consumer)
         for sequence, batch in self._retained_from(first):
@@ -232,6 +238,18 @@ class Outlet:
             consumer.progressed(self._progress)  # others have been told already, and it holds for whoever comes
         self._look_for_slow_ones()
         return first
+
+    def rekey(self, key: Sequence[int] | None) -> None:
+        """The query was replaced: its rows are updates by this key from now on, or replace nothing (None)."""
+        if key == self.key:
+            return
+        self.key = key
+        for consumer in self.consumers:
+            self._settle(consumer)
+        self._look_for_slow_ones()
+
+    def _settle(self, consumer: Consumer) -> None:
+        consumer.settle(self.schema, self.key, can_wait=self._wait is not None)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
@@ -367,6 +385,11 @@ class WriterSink(Consumer):
         self._writing: asyncio.Future[None] | None = None
         self._being_written: Sequence[Batch] = ()
         self._breaches_told = 0
+
+    def settle(self, schema: Schema, key: Sequence[int] | None, *, can_wait: bool) -> None:
+        super().settle(schema, key, can_wait=can_wait)
+        if self.freshness is not None:
+            self.freshness.key = tuple(key or ())
 
     @property
     def breaches(self) -> int:

@@ -29,12 +29,13 @@ class Store:
     """One SQLite file. A write replaces everything in one transaction: a crash leaves the old state or the new.
 
     The file is locked for as long as it is open: a second server in the same folder would undo what the first one does.
+    Threads may take turns with it, one call after the other.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._told("read"):
-            self._database = sqlite3.connect(path, timeout=0)
+            self._database = sqlite3.connect(path, timeout=0, check_same_thread=False)
             try:
                 self._open()
             except BaseException:

@@ -22,7 +22,7 @@ from millrace.engine.events import CommandBody, SetStrategy
 from millrace.engine.table import Strategy
 from millrace.operators.batch import Batch
 from millrace.protocol import MillraceError, Refuse
-from millrace.server.catalog import Catalog, Check
+from millrace.server.catalog import Asked, Catalog, Check
 from millrace.server.conditions import Condition, parse_condition
 from millrace.server.decisions import ComponentDecisions, component_names
 from millrace.server.rates import Counters, between, goes_on
@@ -275,10 +275,10 @@ class Trials:
             trial.during = await self._measure(trial, trial.wish.for_us)
             reason = self._why_not(trial)
             if reason is None:
-                self._decide(trial, "kept", _why_kept(trial))
+                await self._decide(trial, "kept", _why_kept(trial))
             else:
                 await self._go_back(trial)
-                self._decide(trial, "reverted", reason)
+                await self._decide(trial, "reverted", reason)
         except asyncio.CancelledError:
             await self._give_up(trial, tried, "cancelled", "somebody ended the trial")
         except MillraceError as error:
@@ -291,13 +291,13 @@ class Trials:
         if tried:
             with contextlib.suppress(MillraceError):
                 await self._go_back(trial)
-        self._decide(trial, outcome, reason)
+        await self._decide(trial, outcome, reason)
 
-    def _decide(self, trial: Trial, outcome: Outcome, reason: str) -> None:
+    async def _decide(self, trial: Trial, outcome: Outcome, reason: str) -> None:
         trial.state, trial.outcome, trial.reason = "ended", outcome, reason
         log.info("a trial ended", component=trial.wish.component, strategy=trial.wish.strategy, outcome=outcome)
         with contextlib.suppress(MillraceError):  # a disk that is full is in the log
-            self._catalog.release_strategy(trial.was)
+            await self._catalog.release_strategy(trial.was)
 
     def _why_not(self, trial: Trial) -> str | None:
         assert trial.before is not None
@@ -318,7 +318,9 @@ class Trials:
         return SetStrategy(self._component(trial), trial.wish.strategy, trial.wish.operator)
 
     async def _go_back(self, trial: Trial) -> None:
-        await self._catalog.carry_out("strategy", undo(self._engine, self._component(trial), trial))
+        component = self._component(trial)
+        asked = Asked("strategy", trial.wish.operator or component)
+        await self._catalog.carry_out(asked, undo(self._engine, component, trial))
 
     async def _measure(self, trial: Trial, us: int) -> Measures:
         began_us = self._runner.now_us()

@@ -42,7 +42,7 @@ class EdgeSpec:
     @property
     def plain(self) -> bool:
         """Whether the arc's own head pointer is all it takes."""
-        return replace(self, columns=None) == APPEND and not self.queued
+        return self is APPEND or (replace(self, columns=None) == APPEND and not self.queued)
 
     def reads(self, schema: Schema) -> Schema:
         """What it reads of what it is given."""
