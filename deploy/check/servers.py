@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -62,6 +63,13 @@ class Millrace:
         }
         self._process: subprocess.Popen[bytes] | None = None
 
+    def tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.keys / "certificate.pem"))
+
+    @property
+    def token(self) -> str:
+        return (self.keys / "token").read_text(encoding="utf-8").strip()
+
     def start(self) -> None:
         settings = {
             "LISTEN": self.listen,
@@ -112,11 +120,8 @@ class Crowd:
         self._thread.start()
 
     async def _feed(self) -> None:
-        import ssl
-
-        tls = ssl.create_default_context(cafile=str(self._server.keys / "certificate.pem"))
-        token = (self._server.keys / "token").read_text(encoding="utf-8").strip()
-        async with AsyncClient(self._server.listen, tls=tls, token=token) as client:
+        server = self._server
+        async with AsyncClient(server.listen, tls=server.tls(), token=server.token) as client:
             till, door = await client.open("till", answer="clock"), await client.open("door", answer="clock")
             quotes = await client.open("quotes")
             number = 0
@@ -133,12 +138,9 @@ class Crowd:
     def refuse_some(self) -> None:
         """A row that does not fit."""
         host, _, port = self._server.listen.partition(":")
-        import ssl
-
-        tls = ssl.create_default_context(cafile=str(self._server.keys / "certificate.pem"))
-        token = (self._server.keys / "token").read_text(encoding="utf-8").strip()
-        with tls.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host) as peer:
-            lines = [{"token": token}, {"stream": "door", "tuple": {"ts": "never", "visitor": "x"}}]
+        plain = socket.create_connection((host, int(port)))
+        with self._server.tls().wrap_socket(plain, server_hostname=host) as peer:
+            lines = [{"token": self._server.token}, {"stream": "door", "tuple": {"ts": "never", "visitor": "x"}}]
             peer.sendall("".join(json.dumps(line) + "\n" for line in lines).encode())
             assert b"error" in peer.recv(65536)
 

@@ -41,6 +41,11 @@ def total(expression: str, by: str) -> str:
     return f"sum by ({by}) ({expression})"
 
 
+def summed(metric: str, by: str, of: str = SERVER, called: str = "") -> tuple[str, str]:
+    """A query: a rate by one label, and the legend that says whose it is."""
+    return total(rate(metric, of), by), f"{called} {{{{{by}}}}}".strip()
+
+
 def quantile(share: float, metric: str, by: str, of: str = SERVER) -> str:
     return f"histogram_quantile({share}, {total(rate(metric + '_bucket', of), f'{by}, le')})"
 
@@ -69,12 +74,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "Rows out",
             "cps",
             "What queries deliver, to all of their consumers.",
-            (
-                (
-                    total(rate("millrace_sink_delivered_tuples_total", SERVER), by="query"),
-                    "{{query}}",
-                ),
-            ),
+            (summed("millrace_sink_delivered_tuples_total", by="query"),),
         ),
         Panel(
             "Feeds",
@@ -93,18 +93,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "cps",
             "Rows that did not fit, could not be computed, or were dropped for slow consumers.",
             (
-                (
-                    total(rate("millrace_source_rejected_total", SERVER), by="stream"),
-                    "refused {{stream}}",
-                ),
-                (
-                    total(rate("millrace_operator_errors_total", PART), by="operator"),
-                    "not computed {{operator}}",
-                ),
-                (
-                    total(rate("millrace_sink_dropped_tuples_total", SERVER), by="query"),
-                    "dropped {{query}}",
-                ),
+                summed("millrace_source_rejected_total", by="stream", called="refused"),
+                summed("millrace_operator_errors_total", by="operator", of=PART, called="not computed"),
+                summed("millrace_sink_dropped_tuples_total", by="query", called="dropped"),
             ),
         ),
     ),
@@ -135,12 +126,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "Requests for timestamps, by outcome",
             "cps",
             "Timeouts: a client that cannot or does not answer.",
-            (
-                (
-                    total(rate("millrace_ets_request_seconds_count", SERVER), by="outcome"),
-                    "{{outcome}}",
-                ),
-            ),
+            (summed("millrace_ets_request_seconds_count", by="outcome"),),
         ),
         Panel(
             "What streams' time goes forward by",
@@ -256,18 +242,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "cps",
             "Updates that a newer one replaced, tuples shed, and rows older than a sink promises.",
             (
-                (
-                    total(rate("millrace_update_superseded_total", PART), by="operator"),
-                    "superseded {{operator}}",
-                ),
-                (
-                    total(rate("millrace_update_shed_total", PART), by="operator"),
-                    "shed {{operator}}",
-                ),
-                (
-                    total(rate("millrace_sink_freshness_breaches_total", SERVER), by="sink"),
-                    "broken {{sink}}",
-                ),
+                summed("millrace_update_superseded_total", by="operator", of=PART, called="superseded"),
+                summed("millrace_update_shed_total", by="operator", of=PART, called="shed"),
+                summed("millrace_sink_freshness_breaches_total", by="sink", called="broken"),
             ),
         ),
         Panel(

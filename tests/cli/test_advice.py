@@ -38,9 +38,19 @@ STREAM = {
     "disorder_us": 0,
     "ahead_us": 86_400 * SECOND,
     "newest_us": NOW,
+    "mark_us": NOW,
+    "max_skew_us": None,
     "update_key": [],
 }
-QUERY = {"name": "q", "state": "running", "reason": None, "skipped": 0, "state_tuples": 0, "max_state": 1_000}
+QUERY = {
+    "name": "q",
+    "state": "running",
+    "reason": None,
+    "skipped": 0,
+    "state_tuples": 0,
+    "max_state": 1_000,
+    "reads_streams": ["s"],
+}
 SINK = {
     "name": "f",
     "state": "running",
@@ -61,7 +71,16 @@ OPERATOR = {
     "last_error": "",
     "join": None,
 }
-WHY = {"reason": "flowing", "operator": None, "stream": "s", "feed": None, "since": None, "held": 0}
+WHY = {
+    "reason": "flowing",
+    "text": "All is well.",
+    "operator": None,
+    "stream": "s",
+    "feed": None,
+    "since": None,
+    "held": 0,
+    "try": None,
+}
 
 
 def seen(**changed: Any) -> Snapshot:
@@ -150,6 +169,51 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"why": {**WAITING, "reason": "ets_none"}},
         ),
         (
+            "feed_silent",
+            "s",
+            "Feed gate of stream s is silent and does not say how far it has come",
+            "millrace stream show s",
+            {"why": {**WAITING, "reason": "asked", "feed": "gate"}},
+        ),
+        (
+            "waits_long",
+            "s",
+            "s may be late. If s is never 1 minute late, a smaller max_skew lets rows go sooner.",
+            "millrace sql \"ALTER STREAM s SET (max_skew = '2 seconds')\"",
+            {"why": {**WAITING, "reason": "skew", "text": "s may be late."}, "stream": {"max_skew_us": 60 * SECOND}},
+        ),
+        (
+            "waits_long",
+            "s",
+            "is never 1 minute late",
+            "millrace sql \"ALTER STREAM s SET (max_skew = '2 seconds')\"",
+            {
+                "why": {**WAITING, "reason": "skew", "since": NOW},
+                "stream": {"max_skew_us": 60 * SECOND, "newest_us": NOW - 90 * SECOND, "mark_us": NOW - 60 * SECOND},
+            },
+        ),
+        (
+            "waits_long",
+            "s",
+            "Time in the other streams is ahead of s",
+            "millrace feed s FILE",
+            {"why": {**WAITING, "reason": "skew"}, "stream": {"max_skew_us": 2 * SECOND}},
+        ),
+        (
+            "waits_long",
+            "s",
+            "It sends, and is far behind.",
+            "millrace stream show s",
+            {"why": {**WAITING, "reason": "sending", "text": "It sends, and is far behind."}},
+        ),
+        (
+            "waits_long",
+            "q",
+            "The clock has not come so far.",
+            "millrace query show q",
+            {"why": {**WAITING, "reason": "clock", "stream": None, "text": "The clock has not come so far."}},
+        ),
+        (
             "append_edge",
             "q.map1",
             "50000 updates of stream s wait before q.map1",
@@ -194,7 +258,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "history_behind",
             "s",
-            "has 1 gaps",
+            "has 1 gap:",
             "millrace stream show s",
             {"stream": {"archive": {"held": False, "error": None, "gaps": [{"reason": "killed"}]}}},
         ),
@@ -229,11 +293,11 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "clock_ahead",
             "s",
-            "3 tuples of stream s lay further above the server's clock than max_ahead (24 hours)",
+            "3 tuples of stream s, further above the server's clock than max_ahead (24 hours), had to be refused",
             "millrace sql \"ALTER STREAM s SET (max_ahead = '1 second')\"",
             {"stream": {"far": 3, "rejected": 3}},
         ),
-        ("rejected", "s", "5 tuples of stream s were refused", "millrace stream show s", {"stream": {"rejected": 5}}),
+        ("rejected", "s", "5 tuples of stream s did not fit", "millrace stream show s", {"stream": {"rejected": 5}}),
         (
             "rows_failed",
             "q.map1",
@@ -299,7 +363,12 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
     "changed",
     [
         {"why": {**WAITING, "reason": "silent", "since": NOW - SECOND}},  # it may well answer yet
-        {"why": {**WAITING, "reason": "skew"}},  # as was agreed
+        {
+            "why": {**WAITING, "reason": "skew", "since": NOW - SECOND},
+            "stream": {"max_skew_us": 2 * SECOND},
+        },  # as agreed
+        {"why": {**WAITING, "reason": "skew", "since": NOW}, "stream": {"max_skew_us": 60 * SECOND}},  # not yet long
+        {"why": {"reason": "gathering"}},  # a window that is not over
         {"stream": {"late": 10}},  # one of a thousand
         {"stream": {"timestamps": "internal", "late": 500, "newest_us": None}},
         {"stream": {"history": True, "archive": None}},
@@ -325,6 +394,25 @@ def test_queries_that_wait_for_one_stream_are_one_advice() -> None:
     whys = {name: {**WHY, **WAITING, "reason": "silent", "operator": f"{name}.union1"} for name in ("p", "q")}
     found = only(Snapshot(SERVER, CONFIGURATION, whys=whys))
     assert "3 tuples wait at p.union1, q.union1" in found.text
+
+
+def test_what_waits_for_one_reason_is_one_advice() -> None:
+    whys = {name: {**WHY, **WAITING, "reason": "grace", "text": f"{name} waits."} for name in ("p", "q")}
+    found = only(Snapshot(SERVER, CONFIGURATION, whys=whys))
+    assert found.text == "p waits. The same holds for q."
+
+
+@pytest.mark.parametrize(
+    ("own", "tried"), [(None, "millrace stream show s"), ("millrace feed s FILE", "millrace feed s FILE")]
+)
+def test_a_window_of_a_silent_stream_beside_one_that_goes_on(own: str | None, tried: str) -> None:
+    streams = [{**STREAM, "newest_us": NOW - 20 * SECOND}, {**STREAM, "name": "other"}]
+    query = {**QUERY, "reads_streams": ["s", "other"]}
+    why = {**WHY, "reason": "gathering", "text": "Its window is open.", "try": own}
+    found = only(Snapshot(SERVER, CONFIGURATION, streams, [query], whys={"q": why}))
+    assert (found.code, found.about, found.try_) == ("left_behind", "s", tried)
+    assert "s is 20.0 s behind the others that query q reads" in found.text
+    assert found.text.endswith("Its window is open.")
 
 
 def test_no_rule_stands_twice() -> None:

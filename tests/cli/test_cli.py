@@ -1,6 +1,7 @@
 """The commands against a server in another process: what is printed where, and the exit codes."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -355,19 +356,107 @@ def test_failures_are_one_message_and_exit_1(server, arguments, words):
     assert "Traceback" not in done.stderr
 
 
+def test_wrong_usage_exits_2(server):
+    for arguments, words in (
+        (("feed", "a", "--format", "xml"), "'xml' is not one of"),
+        (("sql", " -- nothing"), "there is no statement"),
+        (("operator", "insert", "q.map1"), "--where or --sample"),
+        (("operator", "insert", "q.map1", "--where", "true", "--sample", "0.5"), "not both"),
+        (("operator", "insert", "q.map1", "--where", "true", "--seed", "1"), "draws lots"),
+    ):
+        done = server.millrace(*arguments)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert words in done.stderr.replace("\n", " ")
+
+
+def test_files_that_are_no_statements(server, tmp_path):
+    path = tmp_path / "x.sql"
+    path.write_bytes(b"SELECT 1;\n\x7fELF\xd0")
+    done = server.millrace("apply", str(path))
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"millrace: {path}, line 2: expected statements as UTF-8 text, got other bytes\n",
+    )
+    path.write_text("-- nothing yet\n")
+    for flags in ((), ("--plan",)):
+        done = server.millrace("apply", str(path), *flags)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", f"there is no statement in {path}\n")
+
+
+def test_names_that_are_not_there(server):
+    crowd = range(10)
+    server.millrace("sql", ";".join(f"CREATE STREAM crowd{n} (at TIMESTAMP) WITH (time = 'at')" for n in crowd))
+    done = server.millrace("stream", "show", "zz")
+    assert done.returncode == 1
+    assert ".late" not in done.stderr
+    assert re.search(r"crowd0, .* and \d+ more$", done.stderr.strip())
+    done = server.millrace("feed", "crowd1.late")
+    assert "nobody feeds crowd1.late: it gets the tuples of crowd1 that come late; feed crowd1" in done.stderr
+    server.millrace("sql", ";".join(f"DROP STREAM crowd{n}" for n in crowd))
+
+
+def test_a_reader_of_a_query_that_gets_other_columns_is_told_so(server):
+    server.millrace("sql", "CREATE QUERY turns AS SELECT k FROM a")
+    tail = subprocess.Popen(
+        [*MILLRACE, "tail", "turns"],
+        env=clean_environment(MILLRACE_ADMIN=server.admin),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert tail.stderr
+    assert "reading turns" in tail.stderr.readline()
+    server.millrace("sql", "CREATE OR REPLACE QUERY turns AS SELECT k, k + 1 AS more FROM a")
+    assert tail.stderr.read() == "millrace: query turns has other columns now: subscribe again\n"
+    assert tail.wait(30) == 1
+    tail.stderr.close()
+    server.millrace("query", "drop", "turns")
+
+
+def test_a_plan_tells_a_shared_operator_once_and_a_rename_whole(server, tmp_path):
+    server.millrace("sql", "CREATE QUERY one AS SELECT k FROM a WHERE k > 70; CREATE QUERY two AS SELECT k FROM one")
+    path = tmp_path / "change.sql"
+    path.write_text(
+        "CREATE QUERY three AS SELECT k + 1 AS k FROM a WHERE k > 70; ALTER QUERY two RENAME TO second;\n"
+        "CREATE OR REPLACE QUERY second AS SELECT k, k AS again FROM one"
+    )
+    done = server.millrace("apply", str(path), "--plan")
+    assert done.returncode == 0, done
+    assert done.stderr.splitlines() == [
+        "would create query three",
+        "would rename query two to second",
+        "would replace query second",
+    ]
+    operators = [line for line in done.stdout.splitlines() if line.startswith("operator ")]
+    assert sum("one.select1" in line for line in operators) == 1
+    assert len(operators) == len(set(operators))
+    server.millrace("sql", "DROP QUERY two; DROP QUERY one")
+
+
+def test_the_ports_are_told_apart(server):
+    done = millrace("query", "list", "--admin", server.listen)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        f"this port is for feeds and subscribers (frames or JSON lines); the HTTP API is at http://{server.admin}"
+        in (done.stderr)
+    )
+    done = server.millrace("tail", "q", "--server", server.admin)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"this port is for the HTTP API; streams are fed and read at {server.listen}" in done.stderr
+
+
 def test_a_bad_row_is_named_by_its_line(server, tmp_path):
     path = tmp_path / "half.jsonl"
     path.write_text('{"k": 1}\n{"k": "x"}\n')
     done = server.millrace("feed", "a", str(path))
     assert done.returncode == 1
     assert f"{path}, line 2, field k: expected bigint" in done.stderr
-    assert "(the first 0 rows were fed)" in done.stderr
+    assert "(nothing was fed)" in done.stderr
     before = server.json("stream", "show", "b")["tuples"]
     good = "".join(f'{{"k": {k}, "name": "{"x" * 400}"}}\n' for k in range(9_000))
     path.write_text(good + "half\n" + good)
     done = server.millrace("feed", "b", str(path))
     assert "line 9001" in done.stderr
-    fed = int(done.stderr.partition("the first ")[2].split()[0])
+    fed = int(done.stderr.partition("its first ")[2].split()[0])
     assert 0 < fed <= 9_000
     assert server.json("stream", "show", "b")["tuples"] - before == fed
     path.write_text('{"k": 1}\n{"k": 2')
@@ -419,7 +508,7 @@ def test_a_row_that_the_server_refuses_is_named_by_its_place_in_the_file(server,
     said = server.millrace("feed", "far", str(file))
     assert said.returncode == 1
     assert f"{file}, row 4: field at: expected at most " in said.stderr
-    assert "(the 0 rows before its frame were fed, and none of its frame)" in said.stderr
+    assert "(nothing was fed; a frame is taken whole or not at all)" in said.stderr
 
 
 def test_tail_and_run_print_the_same_line(server):

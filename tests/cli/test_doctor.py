@@ -43,6 +43,18 @@ def test_what_is_wrong_is_told_and_the_command_helps(tmp_path):
     guards = {"MILLRACE_SERVER__TOKEN_FILE": str(tmp_path / "token")}
     with Server(tmp_path, **guards) as server:
         here = {"MILLRACE_ADMIN": server.admin, "MILLRACE_TOKEN_FILE": str(tmp_path / "token")}
+        (tmp_path / "other").write_text("another\n")
+        for given, words in (
+            ({}, "asks for a token: give --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"),
+            ({"MILLRACE_TOKEN": "another"}, "the token in MILLRACE_TOKEN is not that of the server"),
+            (
+                {"MILLRACE_TOKEN_FILE": str(tmp_path / "other")},
+                f"the token in {tmp_path / 'other'} (--token-file) is not",
+            ),
+        ):
+            done = millrace("query", "list", **{"MILLRACE_ADMIN": server.admin, **given})
+            assert done.returncode == 1
+            assert words in done.stderr
         assert millrace("sql", SQL.format(folder=tmp_path), **here).returncode == 0
         assert millrace("feed", "a", stdin=ROWS, **here).returncode == 0
         found = json.loads(millrace("doctor", "--json", **here).stdout)

@@ -271,6 +271,7 @@ def test_a_pause_skips_and_counts() -> None:
     bench.do(PauseQuery("d"))
     assert bench.engine.gauge.tuples == 0
     bench.run(tick(("c", 3, 3)))
+    assert [query["skipped"] for query in bench.engine.queries() if query["name"] == "d"] == [3]
     assert bench.do(ResumeQuery("d"))["skipped"] == 1
     assert queue_of(bench).skipped == 3
     assert [row[2] for row in rows(bench.run(tick(("a", 4, 4))), "d")] == [4]

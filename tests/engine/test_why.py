@@ -153,6 +153,17 @@ def test_a_stream_tells_its_time_now_and_then() -> None:
     assert "every 1 s only" in found["text"]
 
 
+def test_a_stream_that_tells_its_time_now_and_then_may_know_none() -> None:
+    def looked(*fed: FeedOpened) -> Any:
+        bench = Bench(external("a"), external("b", ets="periodic", ets_interval_us=SECOND))
+        bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
+        bench.run(*fed, give_tv("a", NOON), at=NOON)
+        return [bench.engine.why("u", NOON + seconds * SECOND)["reason"] for seconds in (1, 2)]
+
+    assert looked() == ["periodic", "no_feed"]
+    assert looked(FeedOpened("b", "client-7")) == ["periodic", "silent"]
+
+
 def test_a_tuple_of_the_future_waits_for_the_clock() -> None:
     bench = Bench(external("a"), StreamDefinition("b", TV))
     bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
@@ -232,6 +243,43 @@ def test_a_query_that_is_still_working() -> None:
     bench.step(arrive("s", *range(50)), at=NOON, executions=3)
     found = why(bench, "q")
     assert (found["reason"], found["held"]) == ("working", 47)
+
+
+def test_a_wait_that_lasts_is_told_while_other_rows_are_worked_through() -> None:
+    bench = waiting_for(external("b"), give_tv("b", NOON, feed="client-7"))
+    late = NOON + 2 * SECOND
+    bench.step(give_tv("a", *range(late, late + 50)), at=late, executions=0)
+    assert bench.engine.graph.component_of(bench.engine.query("u").operators[0]).busy()
+    assert why(bench)["reason"] == "working"
+    assert bench.engine.why("u", late + 1)["reason"] == "silent"
+
+
+def test_of_two_operators_that_gather_the_one_that_is_behind_is_told() -> None:
+    bench = Bench(external("a"), external("b"))
+    spec = counting(TimeWindow(SECOND, SECOND))
+    bench.query(
+        plan(
+            "q",
+            ("A", spec, ["a.source"]),
+            ("B", spec, ["b.source"]),
+            ("U", union(), ["A", "B"]),
+            schema=spec.schema([TV]),
+        )
+    )
+    bench.run(give_tv("a", NOON, NOON + 9 * SECOND), give_tv("b", NOON), at=NOON)
+    assert (why(bench, "q")["operator"], why(bench, "q")["stream"]) == ("q.B", "b")
+
+
+def test_late_tuples_come_by_themselves_and_nobody_feeds_them() -> None:
+    bench = Bench(external("s"))
+    schema = bench.engine.streams_by_name["s"].definition.late.schema
+    bench.query(plan("q", ("M", identity(schema), ["s.late.source"]), schema=schema))
+    bench.run(at=NOON)
+    found = why(bench, "q")
+    assert found["text"] == (
+        "Nothing waits: s.late has had no tuple yet, it gets those of s that come late, and no client feeds it."
+    )
+    assert found["try"] == "millrace stream show s"
 
 
 def test_nothing_has_come_yet() -> None:

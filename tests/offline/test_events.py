@@ -64,7 +64,7 @@ def test_the_end_of_a_feed(tmp_path):
 WRONG = [
     ({"tick": True}, "expected a time in at, because a tick has no other, got none"),
     ({"at": 1}, "expected one of tuple, punctuation, close, tick, got none of them"),
-    ({"at": 1, "tick": False}, "expected true in tick, got False"),
+    ({"at": 1, "tick": False}, "expected true in tick, got false"),
     ({"at": 1, "stream": "e", "close": 1}, "expected true in close, got 1"),
     ({"at": 1, "stream": "e", "close": True, "punctuation": 1}, "got punctuation and close"),
     ({"at": "soon", "tick": True}, "at: expected a timestamp"),

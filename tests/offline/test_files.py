@@ -130,7 +130,7 @@ def test_standard_input(monkeypatch):
 
 UNFIT_LINES = [
     ('{"ts": 1, "n": 1.5}', "line 2, field n: expected bigint (an integer of 64 bits), got 1.5"),
-    ('{"ts": 1, "n": true}', "field n: expected bigint (an integer of 64 bits), got True"),
+    ('{"ts": 1, "n": true}', "field n: expected bigint (an integer of 64 bits), got true"),
     (
         '{"ts": 1, "n": 9223372036854775808}',
         "field n: expected bigint (an integer of 64 bits), got 9223372036854775808",

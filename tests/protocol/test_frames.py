@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millrace.protocol import FrameReader, PeerError, frame, speaks_json
-from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
+from millrace.protocol import FrameReader, PeerError, frame, speaks_http, speaks_json
+from millrace.protocol.frames import FRAME_BYTES, HTTP, LARGEST_LIMIT
 
 LIMIT = 40
 BODIES = st.lists(st.binary(min_size=2, max_size=LIMIT), max_size=8)
@@ -38,7 +38,7 @@ def oracle(data, limit=LIMIT):
     while len(data) >= 4:
         size = int.from_bytes(data[:4], "big")
         if size > limit or size < 2:
-            return bodies, "frame_too_large" if size > limit else "bad_frame"
+            return bodies, "bad_frame" if size <= limit else "wrong_port" if data[:4] in HTTP else "frame_too_large"
         if len(data) < 4 + size:
             break
         bodies.append(data[4 : 4 + size])
@@ -102,6 +102,15 @@ def test_a_large_frame_in_many_chunks():
     data = frame(body) + frame(b"ab")
     chunks = [data[start : start + 65_536] for start in range(0, len(data), 65_536)]
     assert read(chunks, FRAME_BYTES) == ([body, b"ab"], None)
+
+
+def test_http_is_known_unless_a_frame_may_begin_so():
+    for word in HTTP:
+        assert len(word) == 4
+        assert read([word + b"/1.1"]) == ([], "wrong_port")
+        assert speaks_http(word + b"/")
+        assert not speaks_http(word[:3])
+        assert not speaks_http(word, LARGEST_LIMIT)
 
 
 def test_json_and_frames_cannot_be_confused():

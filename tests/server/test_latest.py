@@ -47,6 +47,14 @@ async def test_the_staleness_of_a_stream_is_shown_with_its_worst_keys(daemon):
     code, text = await cli(daemon, "stream", "show", "s", "--stale")
     assert code == 0, text
     assert "board.map1, input 0: inplace, 2 keys, 0 waiting" in text
+    await ask(daemon, "POST", "/api/v1/queries/board/pause")
+    await feed(daemon, ("a", 4))
+    code, text = await cli(daemon, "stream", "show", "s", "--stale")
+    assert code == 0, text
+    assert (
+        "board.map1, input 0: inplace; its query is paused: what it has shown grows stale, and 1 tuple went by" in text
+    )
+    assert "above.map1, input 0: fifo, 2 keys" in text
 
 
 @served(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -88,19 +89,20 @@ def test_csv_reads_back(rows):
     assert found == expected * 2
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
 @given(ROWS)
-def test_parquet_reads_back(tmp_path_factory, rows):
-    path = tmp_path_factory.mktemp("parquet") / "x.parquet"
+def test_typed_files_read_back(tmp_path_factory, ending, rows):
+    path = tmp_path_factory.mktemp(ending) / f"x.{ending}"
     writer = open_file(path, SCHEMA)
     writer.write(batch(rows))
     writer.write(batch(rows))
     assert not path.exists()
     writer.close()
-    table = pq.read_table(path)
+    table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(str(path)).read_all()
     assert table.set_column(0, "ts", table["ts"].cast("int64")).to_pylist() == [
         dict(zip(SCHEMA.names, row, strict=True)) for row in rows * 2
     ]
-    assert [part.name for part in path.parent.iterdir()] == ["x.parquet"]
+    assert [part.name for part in path.parent.iterdir()] == [path.name]
 
 
 def test_a_tombstone_is_its_key_and_that_it_is_gone(tmp_path):
@@ -139,7 +141,7 @@ def test_text_files_are_gone_on_with(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [("x.txt", "jsonl, csv, parquet"), ("no/x.csv", "no such file"), ("x", "''")]
+    ("path", "words"), [("x.txt", "jsonl, csv, parquet, arrow"), ("no/x.csv", "no such file"), ("x", "''")]
 )
 def test_what_cannot_be_written(tmp_path, path, words):
     with pytest.raises(Refuse, match=words):

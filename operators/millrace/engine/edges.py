@@ -17,6 +17,7 @@ from millrace.operators.sample import Sample
 from millrace.operators.select import Select
 from millrace.operators.source import Source
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.words import article
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
@@ -135,7 +136,7 @@ def _place_of(engine: Engine, operator: Operator, name: str) -> tuple[Query, Nod
         for node in query.plan.nodes:
             if node.name == name:
                 return query, node
-    raise Refuse(f"{operator.name} is a {operator.kind}: only the operators of queries have queues to exchange")
+    raise Refuse(f"{operator.name} is {article(operator.kind)}: only the operators of queries have queues to exchange")
 
 
 def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
@@ -224,15 +225,21 @@ def kinds(plan: QueryPlan) -> dict[tuple[str, int], QueueKind]:
 
 
 def stale(engine: Engine, stream: str, worst: int) -> list[dict[str, Any]]:
-    """The staleness of every update queue that a stream's tuples go through, directly or through other operators."""
-    reached: set[Operator] = set()
-    ahead: list[Operator] = [engine.graph.operator(f"{stream}.source")]
-    while ahead:
-        reached.add(ahead[0])
-        ahead = ahead[1:] + [one for one in engine.graph.readers(ahead[0]) if one not in reached]
+    """The staleness of every update queue that a stream's tuples go through, directly or through other operators.
+
+    Upward from each operator, because a paused query's readers are away from what they read.
+    """
+    operators = list(engine.graph.operators.values())
+    reached: set[Operator] = {engine.graph.operator(f"{stream}.source")}
+
+    def reads(operator: Operator) -> bool:
+        return any(engine.graph.producer(reader) in reached for reader in operator.inputs)
+
+    while more := [operator for operator in operators if operator not in reached and reads(operator)]:
+        reached.update(more)
     return [
         staleness(engine, operator.name, at, worst)
-        for operator in engine.graph.operators.values()
+        for operator in operators
         for at, reader in enumerate(operator.inputs)
         if isinstance(reader, QueueReader) and reader.edge.updates and engine.graph.producer(reader) in reached
     ]
@@ -252,6 +259,8 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
         "kind": reader.edge.kind,
         "waiting": reader.queue.waiting,
         "superseded": reader.superseded,
+        "paused": reader.away,
+        "skipped": reader.missed,
         "keys": found.keys,
         "queue_mean_us": found.queue_mean_us,
         "application_mean_us": found.application_mean_us,

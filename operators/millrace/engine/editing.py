@@ -26,6 +26,7 @@ from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
 from millrace.operators.spec import FilterSpec, SampleSpec, SelectSpec, Spec
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.words import article
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
@@ -50,7 +51,9 @@ def _find(engine: Engine, name: str, *, looking: bool = False) -> tuple[Operator
     operator = engine.named(name) if looking and engine.knows(name) else engine.graph.operator(name)
     owners = [query for query in engine.owners(operator) if any(node.name == name for node in query.plan.nodes)]
     if not owners or isinstance(operator, Sink):
-        raise Refuse(f"{name} is a {operator.kind}: name an operator of a query that has inputs", code="no_operator")
+        raise Refuse(
+            f"{name} is {article(operator.kind)}: name an operator of a query that has inputs", code="no_operator"
+        )
     assert looking or len(engine.owners(operator)) == 1, f"{name} was to be its query's own before it is changed"
     query = owners[0]
     if query.paused is not None:
@@ -66,13 +69,13 @@ def _checked(node: Node, position: int) -> int:
 
 def _refuse_spec(spec: Spec) -> None:
     if not isinstance(spec, SelectSpec | SampleSpec):
-        raise Refuse(f"a {spec.kind or type(spec).__name__} cannot be put in: select rows, or sample them")
+        raise Refuse(f"{article(spec.kind or type(spec).__name__)} cannot be put in: select rows, or sample them")
     if isinstance(spec, SampleSpec) and not 0 < spec.share < 1:
         raise Refuse(f"a sample is a share of the rows between 0 and 1, got {spec.share:g}", code="bad_share")
 
 
 def _free_name(engine: Engine, query: Query, wanted: str | None) -> str:
-    """`<query>.select<n>`, above all numbers that the query has used."""
+    """`<query>.select<n>`: with the number that is wanted, or above all that the query has used."""
     name = query.plan.name
     if wanted is not None:
         if wanted in engine.graph.operators:
@@ -160,8 +163,8 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
     operator, query, node = _find(engine, name)
     if not isinstance(node.spec, SelectSpec | SampleSpec):
         raise Refuse(
-            f"{name} is a {node.spec.kind} that makes rows of its own, which others are built for: only an operator "
-            "that passes rows as they are can be taken out; replace the query",
+            f"{name} is {article(node.spec.kind)} that makes rows of its own, which others are built for: only an "
+            "operator that passes rows as they are can be taken out; replace the query",
             code="not_removable",
         )
     if query.plan.output == name:
@@ -263,7 +266,7 @@ def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
         spec = FilterSpec(spec.predicate, node.spec.key, node.spec.emit)
     elif not isinstance(node.spec, SelectSpec | SampleSpec):
         raise Refuse(
-            f"{node.name} is a {node.spec.kind}, not one that leaves rows out: replace the query instead",
+            f"{node.name} is {article(node.spec.kind)}, not one that leaves rows out: replace the query instead",
             code="not_replaceable",
         )
     forgotten = operator.state_tuples

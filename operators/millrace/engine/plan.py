@@ -42,6 +42,12 @@ LATE_FIELDS = (
     ("feed", Type.TEXT),
     ("at", Type.TIMESTAMP),
 )
+LATE = ".late"
+
+
+def origin_of(stream: str) -> str | None:
+    """The stream whose late tuples go to this one, if it is a side stream: no other name has a dot."""
+    return stream.removesuffix(LATE) if stream.endswith(LATE) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class StreamDefinition:
             Field(f"late_{name}" if self.schema.index(name) is not None else name, kind, nullable=False)
             for name, kind in LATE_FIELDS
         ]
-        return StreamDefinition(f"{self.name}.late", Schema((*self.schema, *own)))
+        return StreamDefinition(f"{self.name}{LATE}", Schema((*self.schema, *own)))
 
     def with_fields(self, fields: Iterable[Field]) -> StreamDefinition:
         """The stream with more fields behind its own."""

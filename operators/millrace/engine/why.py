@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.engine.plan import origin_of
 from millrace.engine.seam import catching_up
 from millrace.operators.batch import BEGINNING, NO_TIME
 from millrace.operators.feeds import Feed
@@ -19,6 +20,7 @@ from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.source import Source
 from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.words import counted
 
 if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
@@ -53,8 +55,9 @@ class Why:
 def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
     """What keeps a query from giving rows, if anything does; `now_us` is the clock, if that has gone on meanwhile."""
     query = engine.query(name)
-    waiting = partial(_waiting, now_us=max(now_us or 0, engine.moment.now_us))
-    for look in (_catching_up, _paused, _working, waiting, _nothing_came, _gathering, _last_tuple):
+    now_us = max(now_us or 0, engine.moment.now_us)
+    kept, waiting = partial(_kept_waiting, now_us=now_us), partial(_waiting, now_us=now_us)
+    for look in (_catching_up, _paused, kept, _working, waiting, _nothing_came, _gathering, _last_tuple):
         found = look(engine, query)
         if found is not None:
             return found.to_data()
@@ -68,7 +71,11 @@ def _catching_up(engine: Engine, query: Query) -> Why | None:
     if not catching_up(query):
         return None
     kept = sum(reader.waiting for reader in query.entries)
-    doing = "works through its history" if query.paused is not None else f"takes over its past; {_tuples(kept)} wait"
+    doing = (
+        "works through its history"
+        if query.paused is not None
+        else f"takes over its past; {counted(kept, 'tuple')} wait"
+    )
     return Why(f"{query.plan.name} {doing}.", "catching_up", held=kept, try_=f"millrace query show {query.plan.name}")
 
 
@@ -90,12 +97,20 @@ def _paused(engine: Engine, query: Query) -> Why | None:
     return None
 
 
+def _kept_waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
+    """A wait for a silent stream that has lasted: work on what else flows, however much there is, does not end it."""
+    found = _waiting(engine, query, now_us)
+    if found is None or found.stream is None or found.reason in ("clock", "unread") or found.since is None:
+        return None
+    return found if now_us - found.since > SILENT_US else None
+
+
 def _working(engine: Engine, query: Query) -> Why | None:
     component = engine.graph.component_of(query.operators[0])
     queued = sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
     if not component.busy() or not queued:
         return None
-    text = f"Nothing waits: {query.plan.name} has {_tuples(queued)} still to work through."
+    text = f"Nothing waits: {query.plan.name} has {counted(queued, 'tuple')} still to work through."
     return Why(text, "working", held=queued, try_=f"millrace component show {component.name}")
 
 
@@ -120,32 +135,36 @@ def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
 def _holds(waiter: Prone, held: int) -> str:
     """What waits: tuples in line, or what was gathered from those that have been taken."""
     if held:
-        return f"holds back {_tuples(held)}"
-    return f"waits with {_tuples(waiter.state_tuples)} in its state"
+        return f"holds back {counted(held, 'tuple')}"
+    return f"waits with {counted(waiter.state_tuples, 'tuple')} in its state"
 
 
 def _gathering(engine: Engine, query: Query) -> Why | None:
-    """Nobody keeps it waiting: a window, or a row that may still match, is merely not over yet."""
-    for waiter in _waiters(engine, query):
-        need = waiter.need()
-        if need is None or not waiter.state_tuples or not waiter.holding():
-            continue
-        reader = waiter.inputs[waiter.holding()[0]]
-        producer = engine.graph.producer(reader).name
-        upto = "nothing is promised yet" if reader.promise == BEGINNING else f"it has come to {_time(reader.promise)}"
-        text = (
-            f"Nothing waits: {waiter.name} has {_tuples(waiter.state_tuples)} in its state, and gives rows when its "
-            f"input from {producer} has come to {_time(need)}; {upto}"
-        )
-        advice = f"millrace explain {query.plan.name} --analyze"
-        for source in engine.time.holders(waiter, need):
-            if isinstance(source, Source) and not len(source.feeds):
-                text += f", and no client feeds {source.stream}"
-                advice = f"millrace feed {source.stream} FILE"
-                break
-        text += f". {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
-        return Why(text, "gathering", waiter.name, producer, try_=advice)
-    return None
+    """Nobody keeps it waiting: a window, or a row that may still match, is merely not over yet. Of several operators
+    that gather the one whose input has come least far is told, for the others are ahead of it."""
+    gathering = [
+        (waiter.inputs[waiter.holding()[0]].promise, waiter, need)
+        for waiter in _waiters(engine, query)
+        if (need := waiter.need()) is not None and waiter.state_tuples and waiter.holding()
+    ]
+    if not gathering:
+        return None
+    promise, waiter, need = min(gathering, key=lambda found: found[0])
+    producer = engine.graph.producer(waiter.inputs[waiter.holding()[0]]).name
+    upto = "nothing is promised yet" if promise == BEGINNING else f"it has come to {_time(promise)}"
+    text = (
+        f"Nothing waits: {waiter.name} has {counted(waiter.state_tuples, 'tuple')} in its state, and gives rows "
+        f"when its input from {producer} has come to {_time(need)}; {upto}"
+    )
+    advice = f"millrace explain {query.plan.name} --analyze"
+    holders = [source for source in engine.time.holders(waiter, need) if isinstance(source, Source)]
+    unfed = next((source.stream for source in holders if not len(source.feeds)), None)
+    if unfed is not None:
+        text += f", and no client feeds {unfed}"
+        advice = _feeding(unfed)
+    text += f". {query.plan.name} has given {counted(query.sink.sequence, 'row')}."
+    stream = unfed or next((source.stream for source in holders), None)
+    return Why(text, "gathering", waiter.name, producer, stream, try_=advice)
 
 
 def _nothing_came(engine: Engine, query: Query) -> Why | None:
@@ -155,14 +174,18 @@ def _nothing_came(engine: Engine, query: Query) -> Why | None:
     source = sources[0]
     if source.counts.input_tuples:
         text = (
-            f"Nothing waits: all {_tuples(source.counts.input_tuples)} of {source.stream} were late or too far in the "
-            f"future (late {source.late}, too far {source.far})."
+            f"Nothing waits: all {counted(source.counts.input_tuples, 'tuple')} of {source.stream} were late or too "
+            f"far in the future (late {source.late}, too far {source.far})."
         )
         return Why(text, "late", stream=source.stream, try_=f"millrace tail {source.stream}.late")
     feeds = len(source.feeds)
-    clients = f"{feeds} {'feed is' if feeds == 1 else 'feeds are'} open" if feeds else "no client feeds it"
+    origin = origin_of(source.stream)
+    if origin is not None:
+        clients = f"it gets those of {origin} that come late, and no client feeds it"
+    else:
+        clients = f"{feeds} {'feed is' if feeds == 1 else 'feeds are'} open" if feeds else "no client feeds it"
     text = f"Nothing waits: {source.stream} has had no tuple yet, {clients}."
-    return Why(text, "no_tuples", stream=source.stream, try_=f"millrace feed {source.stream} FILE")
+    return Why(text, "no_tuples", stream=source.stream, try_=_feeding(source.stream))
 
 
 def _last_tuple(engine: Engine, query: Query) -> Why | None:
@@ -171,13 +194,13 @@ def _last_tuple(engine: Engine, query: Query) -> Why | None:
     for operator in _below(engine, query, source):
         if operator.counts.last_taken and not operator.counts.last_given:
             kept, taken = operator.counts.output_tuples, operator.counts.input_tuples
-            text = f"{came} and was filtered by {operator.name}, which has kept {kept} of {_tuples(taken)}."
+            text = f"{came} and was filtered by {operator.name}, which has kept {kept} of {counted(taken, 'tuple')}."
             if operator.counts.errors:
                 text += f" {operator.counts.errors} of them could not be computed: {operator.counts.last_error}."
             return Why(
                 text, "filtered", operator.name, stream=source.stream, try_=f"millrace explain {query.plan.name}"
             )
-    text = f"{came}; {query.plan.name} has given {_count(query.sink.sequence, 'row')}."
+    text = f"{came}; {query.plan.name} has given {counted(query.sink.sequence, 'row')}."
     return Why(text, "flowing", stream=source.stream, try_=f"millrace tail {query.plan.name}")
 
 
@@ -203,15 +226,21 @@ class _Held:
         if definition.lull_us is not None and not any(feed.held_since is not None for feed in self.source.feeds):
             seconds = definition.lull_us / 1e6
             return self._say("lull", f"{definition.name} is silent and is waited for until {seconds:g} s later (lull)")
-        if definition.ets != "on-demand":
+        if definition.ets == "none" or self._between_two_tellings(definition):
             return self._by_policy(definition)
         if definition.timestamps == "internal":
             return self._say("clock", f"the clock has not reached {_time(self.need)}")
         feeds = self.source.feeds.below(self.need)
         if not feeds:
-            advice = f"millrace feed {self.source.stream} FILE"
+            advice = _feeding(self.source.stream)
             return self._say("no_feed", f"no client feeds {self.source.stream}", advice)
         return self._by_feed(definition, min(feeds, key=lambda feed: (feed.mark, feed.number)))
+
+    def _between_two_tellings(self, definition: StreamDefinition) -> bool:
+        """Whether the interval of a stream that tells its time periodically explains the wait."""
+        return definition.ets == "periodic" and (
+            self.since is None or self.now_us - self.since <= definition.ets_interval_us
+        )
 
     def _by_policy(self, definition: StreamDefinition) -> Why:
         name = definition.name
@@ -310,12 +339,10 @@ def _below(engine: Engine, query: Query, source: Source) -> Iterator[Operator]:
             yield operator
 
 
-def _tuples(count: int) -> str:
-    return _count(count, "tuple")
-
-
-def _count(count: int, word: str) -> str:
-    return f"1 {word}" if count == 1 else f"{count} {word}s"
+def _feeding(stream: str) -> str:
+    """The command that helps a stream which nobody feeds; a side stream gets its tuples from the stream beside it."""
+    origin = origin_of(stream)
+    return f"millrace feed {stream} FILE" if origin is None else f"millrace stream show {origin}"
 
 
 def _time(value_us: int) -> str:

@@ -122,6 +122,16 @@ class Reader:
         self.unseen = True  # its operator has to pass on what was promised meanwhile
         self.home.admit(self)
 
+    @property
+    def away(self) -> bool:
+        """Whether it has left its arc, to come back."""
+        return self.buffer is not self.home
+
+    @property
+    def missed(self) -> int:
+        """What it has skipped so far, with what goes by while it is away."""
+        return self.skipped + self.home.end - self.taken if self.away else self.skipped
+
     def absorb(self, batch: Batch) -> None:
         """Take what was put, at once (those that absorb do)."""
         raise AssertionError("a head pointer reads what the buffer holds")
@@ -276,7 +286,7 @@ class Reader:
             self.skipped,
             self.peak,
             self.told,
-            None if self.buffer is self.home else self.buffer.promise,
+            self.buffer.promise if self.away else None,
         ]
 
     def restore(self, data: Sequence[Any]) -> None:

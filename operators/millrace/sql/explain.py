@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import gcd
 from typing import Any, Final
 
-from millrace.engine.plan import Node, QueryPlan
+from millrace.engine.plan import Node, QueryPlan, origin_of
 from millrace.operators import expression as e
 from millrace.operators.intervals import format_interval
 from millrace.operators.queues.edge import EdgeSpec
@@ -38,7 +38,7 @@ from millrace.operators.spec import (
 from millrace.protocol import Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 from millrace.sql.parser import written
-from millrace.sql.planned import LATE, Catalog
+from millrace.sql.planned import Catalog
 from millrace.sql.progress import ahead
 from millrace.sql.updates import depends_on_steps, sheds
 
@@ -138,7 +138,7 @@ def equality(plan: QueryPlan, catalog: Catalog) -> str:
 def _stream_words(name: str, catalog: Catalog) -> str:
     stream = catalog.stream(name)
     if name not in catalog.streams:
-        return f"late tuples of stream {name.removesuffix(LATE)}, internal time at"
+        return f"late tuples of stream {origin_of(name)}, internal time at"
     time = f"external time {stream.time}" if stream.time else f"{stream.timestamps} time"
     return f"stream {name}, {time}"
 

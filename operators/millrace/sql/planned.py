@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from millrace.engine.events import AlterStream, RenameQuery
-from millrace.engine.plan import QueryPlan, StreamDefinition
+from millrace.engine.plan import QueryPlan, StreamDefinition, origin_of
 from millrace.protocol import Field
 
 SinkType = Literal["file", "stdout"]
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
 Format = Literal["jsonl", "csv", "parquet", "arrow"]
-# What follows the name of a stream in that of its side stream. No stream's own name holds a dot.
-LATE: Final = ".late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +158,8 @@ class Catalog:
 
     def stream(self, name: str) -> StreamDefinition:
         """The stream that a plan names, which may be the side stream of another's late tuples."""
-        if name not in self.streams and name.endswith(LATE):
-            return self.streams[name.removesuffix(LATE)].late
-        return self.streams[name]
+        origin = origin_of(name)
+        return self.streams[name] if origin is None else self.streams[origin].late
 
     def kind_of(self, name: str) -> str | None:
         """Whether a stream or a query has this name: the two share theirs, because FROM names either."""

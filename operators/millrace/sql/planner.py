@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from millrace.engine.plan import QueryOptions, QueryPlan, StreamDefinition
+from millrace.engine.plan import LATE, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators.functions import LIBRARY, Library
 from millrace.protocol import GONE, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
@@ -27,7 +27,6 @@ from millrace.sql.options import (
 )
 from millrace.sql.parser import parse
 from millrace.sql.planned import (
-    LATE,
     AlterStatement,
     Catalog,
     CreateQuery,

@@ -2,7 +2,7 @@
 
 from millrace.protocol.codes import CODES
 from millrace.protocol.errors import MillraceError, PeerError, Refuse, RowError
-from millrace.protocol.frames import Body, FrameReader, frame, speaks_json
+from millrace.protocol.frames import Body, FrameReader, frame, speaks_http, speaks_json
 from millrace.protocol.messages import Head, Kind, Limits, Message, carries_tuples, decode, encode, peek
 from millrace.protocol.session import Session, Side
 from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
@@ -36,5 +36,6 @@ __all__ = [
     "frame",
     "parse_timestamp",
     "peek",
+    "speaks_http",
     "speaks_json",
 ]

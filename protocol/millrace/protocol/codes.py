@@ -15,6 +15,7 @@ CODES: Mapping[str, str] = {
     "bad_message": "well-formed msgpack or JSON that is not a message: unknown kind, wrong fields, wrong types",
     "unexpected_message": "a message that its side may not send in this state",
     "channel_used": "OPEN and SUBSCRIBE must take a channel number above every earlier one of the connection",
+    "wrong_port": "HTTP came where streams are fed and read, or the other way round; the text names the other port",
     "unsupported_protocol": "HELLO named a protocol number that this server does not speak",
     "unauthorised": "a token is required and the one given, if any, is not it",
     "too_slow": "the peer did not read or answer in time and was disconnected",
@@ -34,7 +35,7 @@ CODES: Mapping[str, str] = {
     "not_retained": "the rows from this sequence on are no longer, or not yet, held by the server",
     # Why a channel (CLOSED) or a connection (BYE) ended.
     "closed": "the channel was closed at the peer's wish",
-    "dropped": "the stream or the query was dropped",
+    "dropped": "the stream or the query was dropped; or the query has other columns now: subscribe again",
     "failed": "the query failed; the text says why",
     "taken_over": "another connection opened the same feed (stream and producer)",
     "shutting_down": "the server is ending; reconnect later",

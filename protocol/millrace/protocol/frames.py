@@ -19,6 +19,8 @@ Body = bytes | memoryview
 HEAD_BYTES = 4
 FRAME_BYTES = 16 * 2**20  # the default limit: 65,536 rows of 256 bytes
 JSON_LINES = ord("{")
+# How requests and answers of HTTP begin: as lengths these would be a gigabyte and more.
+HTTP = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"HTTP")
 # A limit at or above this would let a length begin with `{`.
 LARGEST_LIMIT = JSON_LINES << 24
 SMALLEST_BODY = 2  # the head of the array and the kind
@@ -27,6 +29,11 @@ SMALLEST_BODY = 2  # the head of the array and the kind
 def frame(body: bytes) -> bytes:
     """The body with its length before it."""
     return len(body).to_bytes(HEAD_BYTES, "big") + body
+
+
+def speaks_http(data: bytes, limit: int = FRAME_BYTES) -> bool:
+    """Whether a connection that begins so speaks HTTP, asking or answering: no frame within the limit begins so."""
+    return data.startswith(HTTP) and int.from_bytes(data[:HEAD_BYTES], "big") > limit
 
 
 def speaks_json(first: int) -> bool:
@@ -113,6 +120,10 @@ class FrameReader:
         if SMALLEST_BODY <= size <= self.limit:
             return True
         self._partial = bytearray()
+        if speaks_http(size.to_bytes(HEAD_BYTES, "big"), self.limit):
+            text = "expected frames, got HTTP: the API has a port of its own, 7421 unless configured; streams have 7420"
+            self._error = PeerError(text, code="wrong_port")
+            return False
         self._error = PeerError.at(
             "the length of a frame",
             expected=f"{SMALLEST_BODY} to {self.limit} bytes",

@@ -18,6 +18,7 @@ from millrace.protocol.errors import MillraceError, PeerError
 from millrace.protocol.messages import MAX_NESTING
 from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
 from millrace.protocol.types import MAX_INT64, MIN_INT64
+from millrace.protocol.words import spelt
 
 LINE_BYTES = 2**20  # the default limit: a thousand fields of a kilobyte
 MAIN_FEED = "main"  # the feed of a line that names none
@@ -157,7 +158,7 @@ def parse_object(line: bytes | str) -> dict[str, Any]:
     except ValueError as error:  # an integer of thousands of digits
         raise _unfit("a line", "integers of 64 bits", str(error)[:60], "bad_value") from None
     if not isinstance(said, dict):
-        raise _unfit("a line", "a JSON object", f"{said!r:.60}")
+        raise _unfit("a line", "a JSON object", spelt(said))
     _check(said, "a line", 1)
     return said
 
@@ -167,7 +168,7 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(said) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _unfit("a line", "each name once", f"{twice!r:.60} twice")
+        raise _unfit("a line", "each name once", f"{spelt(twice)} twice")
     return said
 
 
@@ -186,7 +187,7 @@ def _check(value: object, where: str, level: int) -> None:
     elif isinstance(value, float) and not isfinite(value):
         raise _unfit(where, "a finite number", "one beyond a double's range", "bad_value")
     elif isinstance(value, int) and not MIN_INT64 <= value <= MAX_INT64:
-        raise _unfit(where, "an integer of 64 bits, signed", f"{value!r:.60}", "bad_value")
+        raise _unfit(where, "an integer of 64 bits, signed", spelt(value), "bad_value")
     else:
         _check_text(value, where)
 
@@ -209,20 +210,20 @@ def _unfit(where: str, expected: str, got: str, code: str = "bad_message") -> Pe
 def _only(said: Mapping[str, object], *keys: str) -> None:
     for key in said:
         if key not in keys:
-            raise _unfit("a line", "the keys " + ", ".join(keys), f"{key!r:.60}")
+            raise _unfit("a line", "the keys " + ", ".join(keys), spelt(key))
 
 
 def _text(said: Mapping[str, object], key: str, default: str | None = None) -> str:
     value = said.get(key, default)
     if not isinstance(value, str) or not value:
-        raise _unfit(f'"{key}"', "text", f"{value!r:.60}" if key in said else "no such key")
+        raise _unfit(f'"{key}"', "text", spelt(value) if key in said else "no such key")
     return value
 
 
 def _flag(said: Mapping[str, object], key: str) -> bool:
     value = said.get(key, False)
     if not isinstance(value, bool):
-        raise _unfit(f'"{key}"', "true or false", f"{value!r:.60}")
+        raise _unfit(f'"{key}"', "true or false", spelt(value))
     return value
 
 
@@ -235,7 +236,7 @@ def _tuple(said: Mapping[str, object]) -> TupleLine:
     _only(said, "stream", "tuple", "feed")
     values = said["tuple"]
     if not isinstance(values, dict):
-        raise _unfit('"tuple"', "an object of fields by name", f"{values!r:.60}")
+        raise _unfit('"tuple"', "an object of fields by name", spelt(values))
     return TupleLine(_text(said, "stream"), values, _text(said, "feed", MAIN_FEED))
 
 
@@ -251,7 +252,7 @@ def _punctuation(said: Mapping[str, object]) -> PunctuationLine:
 def _close(said: Mapping[str, object]) -> CloseLine:
     _only(said, "stream", "close", "feed")
     if said["close"] is not True:
-        raise _unfit('"close"', "true", f"{said['close']!r:.60}")
+        raise _unfit('"close"', "true", spelt(said["close"]))
     return CloseLine(_text(said, "stream"), _text(said, "feed", MAIN_FEED))
 
 
@@ -259,7 +260,7 @@ def _subscribe(said: Mapping[str, object]) -> SubscribeLine:
     _only(said, "subscribe", "from", "progress")
     start = said.get("from")
     if start is not None and (not isinstance(start, int) or isinstance(start, bool) or start < 0):
-        raise _unfit('"from"', "a sequence number", f"{start!r:.60}")
+        raise _unfit('"from"', "a sequence number", spelt(start))
     return SubscribeLine(_text(said, "subscribe"), start, _flag(said, "progress"))
 
 

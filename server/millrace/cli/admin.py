@@ -14,6 +14,7 @@ from millrace.cli import planned, show, trial
 from millrace.cli.link import Link, segment
 from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
+from millrace.protocol.words import counted
 from millrace.server import chained
 
 Name = Annotated[str, typer.Argument()]
@@ -43,7 +44,8 @@ HELP: Final = {
 
 
 EXAMPLES: Final = {
-    "insert": "For example: millrace operator insert q.join1 --input 0 --where 'mod(src, 10) = 0', or --sample 0.1",
+    "insert": "For example: millrace operator insert q.join1 --input 0 --where 'mod(src, 10) = 0', or --sample 0.1; "
+    "with --name q.select9 that is its name",
     "remove": "For example: millrace operator remove q.select2",
     "replace": "For example: millrace operator replace q.select2 --where 'mod(src, 100) = 0'",
 }
@@ -93,11 +95,15 @@ def _lister(kind: str) -> Callable[..., None]:
             show.as_json(items)
         else:
             columns = COLUMNS[kind]
-            show.table(
-                [name.replace("_", " ") for name in columns], [[item.get(at) for at in columns] for item in items]
-            )
+            rows = [[_told_of(item).get(at) for at in columns] for item in items]
+            show.table([name.replace("_", " ") for name in columns], rows)
 
     return list_all
+
+
+def _told_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A fork has turns and takes nothing: its readers take from what it shares, so its own counts would be noughts."""
+    return {**item, "input_tuples": None, "output_tuples": None} if item.get("kind") == "fork" else item
 
 
 def _shower(kind: str) -> Callable[..., None]:
@@ -120,7 +126,7 @@ def _print(link: Link, item: Mapping[str, Any]) -> None:
     if link.as_json:
         show.as_json(item)
     else:
-        show.details(item)
+        show.details(_told_of(item))
 
 
 def _done(link: Link, answer: object, text: str) -> None:
@@ -141,31 +147,46 @@ def apply(
     """Apply all statements of a file, or none of them."""
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MillraceError(f"{file}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from None
-    _run_sql(link, text, plan)
+    except OSError as error:
+        raise MillraceError(f"{file}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise MillraceError(f"{file}, line {line}: expected statements as UTF-8 text, got other bytes") from None
+    if not _run_sql(link, text, plan):
+        show.tell(f"there is no statement in {file}")
 
 
 def sql(link: Link, statement: Annotated[str, typer.Argument(help="One or more statements.")]) -> None:
     """Execute a statement."""
-    _run_sql(link, statement, False)
+    if not _run_sql(link, statement, False):
+        raise typer.BadParameter("there is no statement in it", param_hint="STATEMENT")
 
 
-def _run_sql(link: Link, text: str, dry_run: bool) -> None:
+def _run_sql(link: Link, text: str, dry_run: bool) -> bool:
+    """Have statements executed or planned; whether there are any."""
     answer = link.post("sql", {"sql": text, "dry_run": dry_run})
     if link.as_json:
         show.as_json(answer)
-        return
+        return True
     for statement in answer["statements"]:
         for warning in statement.get("warnings", ()):
             show.tell(f"warning: {warning}")
         if "text" in statement:
             show.out(statement["text"])
         else:
-            words = statement["kind"].replace("_", " ")
-            show.tell(f"{'would ' if dry_run else ''}{words} {statement['name']}")
-    if "plan" in answer:
+            show.tell(f"{'would ' if dry_run else ''}{_statement_words(statement)}")
+    if "plan" in answer and answer["statements"]:
         planned.show_plan(answer["plan"])
+    return bool(answer["statements"])
+
+
+def _statement_words(statement: Mapping[str, Any]) -> str:
+    name = statement["name"]
+    if statement["kind"] == "rename_query":
+        return f"rename query {statement['was']} to {name}"
+    if statement.get("replaces"):
+        return f"replace query {name}"
+    return f"{statement['kind'].replace('_', ' ')} {name}"
 
 
 def export(link: Link) -> None:
@@ -258,7 +279,7 @@ def query_pause(
 def query_resume(link: Link, name: Name) -> None:
     """Resume a paused query at the then current end."""
     answer = link.post(f"queries/{segment(name)}/resume")
-    _done(link, answer, f"resumed query {name}; it skipped {answer.get('skipped', 0)} tuples")
+    _done(link, answer, f"resumed query {name}; it skipped {counted(answer['skipped'], 'tuple')}")
 
 
 def query_rename(link: Link, name: Name, to: Annotated[str, typer.Argument(help="Its new name.")]) -> None:
@@ -320,7 +341,7 @@ def operator_queue(
 ) -> None:
     """Exchange the queue of an operator's input while it runs."""
     answer = link.put(f"operators/{segment(name)}/queue", {"kind": kind.value, "input": position})
-    lost = f", {answer['superseded']} tuples superseded by it" if answer["superseded"] else ""
+    lost = f", {counted(answer['superseded'], 'tuple')} superseded by it" if answer["superseded"] else ""
     _done(link, answer, f"input {position} of {name} has a queue of kind {kind.value} now{lost}")
 
 
@@ -339,7 +360,10 @@ def operator_insert(
     where: Where = None,
     sample: Share = None,
     seed: Seed = None,
-    called: Annotated[str | None, typer.Option("--name", help="Its name; without one, the query's next.")] = None,
+    called: Annotated[
+        str | None,
+        typer.Option("--name", help="QUERY.selectN, with a number that is free; the next if not given."),
+    ] = None,
     plan: PlanOnly = False,
 ) -> None:
     """Put an operator in front of an input while it runs, for what SQL does not say.
@@ -371,14 +395,18 @@ def operator_replace(
         answer,
         lambda: (
             f"{name} lets other rows through now"
-            + (f"; it forgot {answer['forgotten']} tuples" if answer["forgotten"] else "")
+            + (f"; it forgot {counted(answer['forgotten'], 'tuple')}" if answer["forgotten"] else "")
         ),
     )
 
 
 def _rows(where: str | None, sample: float | None, seed: int | None, plan: bool) -> dict[str, Any]:
-    if (where is None) == (sample is None):
+    if where is None and sample is None:
         raise typer.BadParameter("say which rows go on: give --where or --sample", param_hint="--where")
+    if where is not None and sample is not None:
+        raise typer.BadParameter("give --where or --sample, not both: insert two operators", param_hint="--sample")
+    if seed is not None and sample is None:
+        raise typer.BadParameter("only --sample draws lots", param_hint="--seed")
     if sample is not None and not 0 < sample < 1:
         raise typer.BadParameter(f"expected a share between 0 and 1, got {sample:g}", param_hint="--sample")
     return {"where": where, "sample": sample, "seed": seed, "dry_run": plan}
@@ -411,10 +439,14 @@ def stream_show(
     if not queues:
         show.out(f"nobody reads {name} by LATEST: no queue of it supersedes anything")
     for queue in queues:
+        told = f"{queue['operator']}, input {queue['input']}: {queue['kind']}"
+        if queue["paused"]:
+            skipped = counted(queue["skipped"], "tuple")
+            show.out(f"{told}; its query is paused: what it has shown grows stale, and {skipped} went by")
+            continue
         show.out(
-            f"{queue['operator']}, input {queue['input']}: {queue['kind']}, {queue['keys']} keys, "
-            f"{queue['waiting']} waiting, "
-            f"{queue['superseded']} superseded; stale on the average: queue {_milliseconds(queue['queue_mean_us'])}, "
+            f"{told}, {counted(queue['keys'], 'key')}, {queue['waiting']} waiting, {queue['superseded']} superseded;"
+            f" stale on the average: queue {_milliseconds(queue['queue_mean_us'])}, "
             f"application {_milliseconds(queue['application_mean_us'])}"
         )
         if queue["worst"]:

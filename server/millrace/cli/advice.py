@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from millrace.protocol.words import counted
+
 SECOND_US: Final = 1_000_000
 # Rows that wait this long behind a silent feed are noticed by whoever reads them.
 WAIT_US: Final = 2 * SECOND_US
@@ -32,7 +34,9 @@ STATE_SHARE: Final = 0.8
 SPARE_DESCRIPTORS: Final = 64
 DESCRIPTOR_SHARE: Final = 0.8
 # The reasons of `why` that mean: a feed says nothing, and rows wait for it.
-SILENT: Final = ("no_answer", "no_feed", "ets_none", "no_first_tuple", "answered_below")
+SILENT: Final = ("asked", "no_answer", "no_feed", "ets_none", "no_first_tuple", "answered_below")
+# The other reasons for which an operator waits: each ends by itself, and is told where that takes long.
+LASTING: Final = ("skew", "sending", "clock_behind", "periodic", "lull", "unread", "grace", "clock")
 
 Item = Mapping[str, Any]
 
@@ -82,7 +86,7 @@ def stopped_queries(seen: Snapshot) -> Iterator[Advice]:
         if query["state"] == "failed":
             yield Advice("query_failed", name, f"Query {name} has stopped: {_sentence(reason)}", f"millrace why {name}")
         else:
-            skipped = f" It has skipped {query['skipped']} tuples so far." if query["skipped"] else ""
+            skipped = f" It has skipped {counted(query['skipped'], 'tuple')} so far." if query["skipped"] else ""
             text = f"Query {name} is paused: {_sentence(reason)}{skipped}"
             yield Advice("query_paused", name, text, f"millrace query resume {name}")
 
@@ -114,11 +118,12 @@ def no_max_skew(seen: Snapshot) -> Iterator[Advice]:
 
 
 def silent_feeds(seen: Snapshot) -> Iterator[Advice]:
-    waiting: dict[tuple[str, str, str | None], list[Item]] = {}
+    waiting: dict[tuple[str, str | None], list[Item]] = {}
     for why in seen.whys.values():
         if why["reason"] in SILENT and _waits_long(why, seen):
-            waiting.setdefault((why["reason"], why["stream"], why["feed"]), []).append(why)
-    for (reason, stream, feed), whys in waiting.items():
+            waiting.setdefault((why["stream"], why["feed"]), []).append(why)
+    for (stream, feed), whys in waiting.items():
+        reason = whys[0]["reason"]
         who = {
             "no_feed": f"No client feeds stream {stream}",
             "ets_none": f"Stream {stream} is silent and is never asked for its time (ets = 'none')",
@@ -129,6 +134,47 @@ def silent_feeds(seen: Snapshot) -> Iterator[Advice]:
             "ets_none": f"millrace sql \"ALTER STREAM {stream} SET (ets = 'on-demand')\"",
         }.get(reason, f"millrace stream show {stream}")
         yield Advice("feed_silent", stream, text, try_)
+
+
+def long_waits(seen: Snapshot) -> Iterator[Advice]:
+    """Rows that will come, but not soon; `why` has the reason in words."""
+    streams = {stream["name"]: stream for stream in seen.streams}
+    waiting: dict[tuple[str, str | None], list[tuple[str, Item]]] = {}
+    for query, why in seen.whys.items():
+        if why["reason"] in LASTING and (_waits_long(why, seen) or _each_waits_long(why, streams)):
+            waiting.setdefault((why["reason"], why["stream"]), []).append((query, why))
+    for (reason, stream), found in waiting.items():
+        query, why = found[0]
+        text = why["text"]
+        if others := ", ".join(name for name, _ in found[1:]):
+            text += f" The same holds for {others}."
+        try_ = why["try"] or (f"millrace query show {query}" if stream is None else f"millrace stream show {stream}")
+        skew_us = streams.get(stream or "", {}).get("max_skew_us") or 0
+        if reason == "skew" and skew_us > WAIT_US:
+            text += f" If {stream} is never {_interval(skew_us)} late, a smaller max_skew lets rows go sooner."
+            try_ = f"millrace sql \"ALTER STREAM {stream} SET (max_skew = '2 seconds')\""
+        elif reason == "skew":
+            # Its clock is near enough: it is the time in the other streams that runs ahead of it.
+            text += f" Time in the other streams is ahead of {stream}: what it has for that time lets rows go."
+            try_ = f"millrace feed {stream} FILE"
+        yield Advice("waits_long", stream or query, text, try_)
+
+
+def left_behind(seen: Snapshot) -> Iterator[Advice]:
+    """A stream whose windows stay open because it is silent, while the others that a query reads go on."""
+    newest = {stream["name"]: stream["newest_us"] for stream in seen.streams if stream["timestamps"] == "external"}
+    reads = {query["name"]: query["reads_streams"] for query in seen.queries}
+    for query, why in seen.whys.items():
+        behind = why["stream"]
+        ahead = max((newest.get(name) or 0 for name in reads.get(query, ())), default=0)
+        if why["reason"] != "gathering" or newest.get(behind) is None or ahead - newest[behind] <= WAIT_US:
+            continue
+        text = (
+            f"Stream {behind} is {_seconds(ahead - newest[behind])} behind the others that query {query} reads, and "
+            f"its rows are wanted before any is given. {why['text']}"
+        )
+        fed = why["try"] is not None and why["try"].startswith("millrace feed")
+        yield Advice("left_behind", behind, text, why["try"] if fed else f"millrace stream show {behind}")
 
 
 def append_edges(seen: Snapshot) -> Iterator[Advice]:
@@ -169,10 +215,12 @@ def flapping_joins(seen: Snapshot) -> Iterator[Advice]:
 def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
     for sink in seen.sinks:
         name, limit = sink["name"], sink["slow_limit"]
-        behind = [f"{sink['held']} rows wait for it, the oldest for {_seconds(sink['lag_us'])}"] * (
+        behind = [f"{_waiting(sink['held'], 'row')} for it, the oldest for {_seconds(sink['lag_us'])}"] * (
             sink["lag_us"] > LAG_US or sink["held"] * 2 > limit
         )
-        lost = [f"it has lost {sink['dropped']} rows (on_slow = '{sink['on_slow']}')"] * bool(sink["dropped"])
+        lost = [f"it has lost {counted(sink['dropped'], 'row')} (on_slow = '{sink['on_slow']}')"] * bool(
+            sink["dropped"]
+        )
         if behind or lost:
             text = (
                 f"Sink {name} is slow: {' and '.join([*behind, *lost])}. It acts at {limit} rows that wait; a faster "
@@ -189,11 +237,12 @@ def history_behind(seen: Snapshot) -> Iterator[Advice]:
             text = f"The history of stream {name} cannot be written: {_sentence(archive['error'])}"
         elif archive.get("held"):
             text = (
-                f"The history of stream {name} is behind: {archive['waiting_rows']} rows wait for the disk, and the "
-                "stream's feeds wait for them."
+                f"The history of stream {name} is behind: {_waiting(archive['waiting_rows'], 'row')} for the disk, "
+                "and the stream's feeds wait for them."
             )
         elif archive.get("gaps"):
-            text = f"The history of stream {name} has {len(archive['gaps'])} gaps: results over it are not whole."
+            gaps = counted(len(archive["gaps"]), "gap")
+            text = f"The history of stream {name} has {gaps}: results over it are not whole."
         else:
             continue
         yield Advice("history_behind", name, text, f"millrace stream show {name}")
@@ -207,8 +256,10 @@ def late_tuples(seen: Snapshot) -> Iterator[Advice]:
         if stream["timestamps"] != "external" or stream["late"] <= stream["tuples"] * LATE_SHARE:
             continue
         name, share = stream["name"], stream["late"] / max(stream["tuples"], 1)
-        text = f"{stream['late']} of {stream['tuples']} tuples of stream {name} ({share:.1%}) came late and are in no"
-        text += " result."
+        text = (
+            f"{stream['late']} of {counted(stream['tuples'], 'tuple')} of stream {name} ({share:.1%}) came late and "
+            "are in no result."
+        )
         if stream["broken"] * 2 > stream["late"]:
             text += (
                 f" {stream['broken']} of them broke a promise of their own feed (a punctuation or an answer), which no"
@@ -233,8 +284,8 @@ def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
         name, newest_us = stream["name"], stream["newest_us"]
         if stream["far"]:
             text = (
-                f"{stream['far']} tuples of stream {name} lay further above the server's clock than max_ahead "
-                f"({_interval(stream['ahead_us'])}) and were refused: a sender's clock is wrong."
+                f"{counted(stream['far'], 'tuple')} of stream {name}, further above the server's clock than max_ahead "
+                f"({_interval(stream['ahead_us'])}), had to be refused: a sender's clock is wrong."
             )
         elif newest_us is not None and newest_us - now_us > CLOCK_US:
             text = (
@@ -251,7 +302,7 @@ def refused_tuples(seen: Snapshot) -> Iterator[Advice]:
         refused = stream["rejected"] - stream["far"]
         if refused > 0:
             name = stream["name"]
-            text = f"{refused} tuples of stream {name} were refused because they do not fit its columns."
+            text = f"{counted(refused, 'tuple')} of stream {name} did not fit its columns and had to be refused."
             yield Advice("rejected", name, text, f"millrace stream show {name}")
 
 
@@ -260,7 +311,8 @@ def rows_that_failed(seen: Snapshot) -> Iterator[Advice]:
         if operator["errors"]:
             name = operator["name"]
             query = operator["queries"][0] if operator["queries"] else name.partition(".")[0]
-            text = f"{name} has left out {operator['errors']} rows that it could not compute: {operator['last_error']}."
+            rows = counted(operator["errors"], "row")
+            text = f"{name} has left out {rows} that it could not compute: {operator['last_error']}."
             yield Advice("rows_failed", name, text, f"millrace explain {query}")
 
 
@@ -353,6 +405,8 @@ RULES: Final[tuple[Rule, ...]] = (
     failed_sinks,
     no_max_skew,
     silent_feeds,
+    long_waits,
+    left_behind,
     append_edges,
     flapping_joins,
     slow_sinks,
@@ -379,6 +433,15 @@ def _waits_long(why: Item, seen: Snapshot) -> bool:
     return since is not None and seen.server["now_us"] - since > WAIT_US
 
 
+def _each_waits_long(why: Item, streams: Mapping[str, Item]) -> bool:
+    """Whether the clock has spoken for the stream before: then each row waits as long as the stream may be late,
+    although the wait for this one may have just begun."""
+    stream = streams.get(why["stream"] or "")
+    if why["reason"] != "skew" or stream is None or None in (stream["mark_us"], stream["newest_us"]):
+        return False
+    return (stream["max_skew_us"] or 0) > WAIT_US and bool(stream["mark_us"] > stream["newest_us"])
+
+
 def _rows(whys: Sequence[Item], seen: Snapshot) -> str:
     """What waits, and for how long; queries of one graph can hold the same tuples, so numbers are not added up."""
     operators = ", ".join(dict.fromkeys(why["operator"] for why in whys))
@@ -386,7 +449,11 @@ def _rows(whys: Sequence[Item], seen: Snapshot) -> str:
     waited = _seconds(seen.server["now_us"] - min(why["since"] for why in whys))
     if not most:
         return f"what {operators} has gathered has been waiting for {waited}"
-    return f"{most} tuple{'s wait' if most != 1 else ' waits'} at {operators}, the first for {waited}"
+    return f"{_waiting(most, 'tuple')} at {operators}, the first for {waited}"
+
+
+def _waiting(number: int, word: str) -> str:
+    return f"{counted(number, word)} {'waits' if number == 1 else 'wait'}"
 
 
 def _sentence(text: str) -> str:

@@ -60,6 +60,15 @@ class Link:
         except (OSError, UnicodeDecodeError) as error:
             raise MillraceError(f"token file {self.token_file}: {getattr(error, 'strerror', None) or error}") from None
 
+    def turned_away(self, port: str) -> MillraceError:
+        """What to do about a port that takes our token for none of its own."""
+        if not self.token:
+            ways = "give --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"
+            return MillraceError(f"the server at {port} asks for a token: {ways}", code="unauthorised")
+        given = "in MILLRACE_TOKEN" if self.token_file is None else f"in {self.token_file} (--token-file)"
+        text = f"the token {given} is not that of the server at {port}: its configuration names the file that has it"
+        return MillraceError(text, code="unauthorised")
+
     def tls(self) -> ssl.SSLContext:
         """Trusts the given certificate authority, or the system's."""
         import ssl
@@ -73,11 +82,23 @@ class Link:
         """A page that is no JSON, by its whole path."""
         status, content = self._say("GET", path)
         if status >= 400:
-            _checked(status, content)
+            self._checked(status, content)
         return content.decode(errors="replace")
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
-        return _checked(*self._say(method, f"/api/v1/{path}", body))
+        return self._checked(*self._say(method, f"/api/v1/{path}", body))
+
+    def _checked(self, status: int, content: bytes) -> Any:
+        if status == 401:
+            raise self.turned_away(self.admin)
+        try:
+            said = json.loads(content)
+        except ValueError:
+            text = f"what answers at {self.admin} is no Millrace server: say where it is with --admin HOST:PORT"
+            raise MillraceError(text) from None
+        if status >= 400:
+            raise ServerError(said.get("detail", f"status {status}"), code=said.get("code", "server"))
+        return said
 
     def _say(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         import http.client
@@ -95,7 +116,14 @@ class Link:
             raise MillraceError(
                 f"the server at {self.admin} is not trusted ({error.verify_message}): give its CA with --ca-file"
             ) from None
-        except (OSError, http.client.HTTPException) as error:
+        except ssl.SSLError as error:
+            hint = "it may not speak TLS: leave out --ca-file and https://"
+            raise MillraceError(f"no TLS with {self.admin} ({_reason(error)}); {hint}") from None
+        except (ConnectionResetError, http.client.HTTPException):
+            # Also a server that speaks TLS and nothing else: it hangs up.
+            hint = "is it the HTTP port, and if it speaks TLS, is --ca-file given?"
+            raise MillraceError(f"what listens at {self.admin} hung up without an answer in HTTP: {hint}") from None
+        except OSError as error:
             raise MillraceError(
                 f"no Millrace server answers at {self.admin} ({_reason(error)}): "
                 "start one with `millrace serve`, or say where it is with --admin HOST:PORT"
@@ -123,16 +151,6 @@ class Link:
 def segment(name: str) -> str:
     """A name as one part of a path."""
     return quote(name, safe="")
-
-
-def _checked(status: int, content: bytes) -> Any:
-    try:
-        said = json.loads(content)
-    except ValueError:
-        raise MillraceError(f"expected JSON from the server, got status {status} and {content[:60]!r}") from None
-    if status >= 400:
-        raise ServerError(said.get("detail", f"status {status}"), code=said.get("code", "server"))
-    return said
 
 
 def _reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from millrace.cli import show
+from millrace.protocol.words import counted
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
@@ -27,6 +28,7 @@ def show_plan(plan: Mapping[str, Any]) -> None:
 
 
 def _changes(plan: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    told: set[Sequence[str]] = set()  # operators of queries that share them are told once, with the first
     for stream in plan["streams"]:
         if stream["change"] != "stays":
             yield "stream", stream["name"], stream["change"], ""
@@ -41,7 +43,10 @@ def _changes(plan: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             else:
                 yield "not shared", one["node"], "", one["apart"]
         for one in query["operators"]:
-            yield "operator", _name(one), one["change"], _state(one)
+            line = "operator", _name(one), one["change"], _state(one)
+            if line not in told:
+                told.add(line)
+                yield line
     for component in plan["components"]:
         if component["change"] != "stays":
             yield "component", component["name"], component["change"], ""
@@ -55,7 +60,7 @@ def _name(operator: Mapping[str, Any]) -> str:
 def _state(operator: Mapping[str, Any]) -> str:
     if operator["state"] in (None, "begins empty"):
         return operator["state"] or ""
-    return f"{operator['state']}, {operator['state_tuples']} tuples"
+    return f"{operator['state']}, {counted(operator['state_tuples'], 'tuple')}"
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:

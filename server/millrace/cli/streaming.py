@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,6 +15,7 @@ from millrace.cli import show
 from millrace.cli.link import Link, segment
 from millrace.protocol.errors import MillraceError, Refuse
 from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.words import counted
 
 if TYPE_CHECKING:
     from millrace.client import Client, ServerError
@@ -25,12 +27,19 @@ if TYPE_CHECKING:
 PORTION_SECONDS: Final = 0.05
 
 
+class Format(StrEnum):
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
 def feed(
     link: Link,
     stream: Annotated[str, typer.Argument()],
     file: Annotated[str, typer.Argument(help="A file, or - for the standard input.")] = "-",
     format: Annotated[  # noqa: A002 - the option's name
-        str | None, typer.Option(help="jsonl, csv, parquet or arrow; by the file's ending if not given.")
+        Format | None, typer.Option(help="What the file is; by its ending if not given.")
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Rows per second at most.")] = None,
 ) -> None:
@@ -50,7 +59,7 @@ def feed(
         except Refuse as unfit:
             # What was sent stays sent: whoever goes on after mending the file must know how much that is.
             opened.flush()
-            raise Refuse(f"{unfit.text} (the first {opened.acknowledged} rows were fed)", code=unfit.code) from None
+            raise Refuse(f"{unfit.text} ({_fed(opened.acknowledged - first)})", code=unfit.code) from None
         try:
             opened.flush()
         except ServerError as refused:
@@ -60,7 +69,7 @@ def feed(
     if link.as_json:
         show.as_json({"stream": stream, "tuples": fed, "seconds": round(seconds, 3)})
     else:
-        show.tell(f"fed {fed} tuples to {stream} in {seconds:.1f} s")
+        show.tell(f"fed {counted(fed, 'tuple')} to {stream} in {seconds:.1f} s")
 
 
 def _in_file(refused: ServerError, file: str, first: int) -> MillraceError:
@@ -72,10 +81,14 @@ def _in_file(refused: ServerError, file: str, first: int) -> MillraceError:
     said = text.removeprefix(", ") if found else refused.text
     where = "the standard input" if file == "-" else file
     return Refuse(
-        f"{where}, row {before + refused.row + 1}: {said} (the {before} rows before its frame were fed, and none of "
-        "its frame)",
+        f"{where}, row {before + refused.row + 1}: {said} ({_fed(before)}; a frame is taken whole or not at all)",
         code=refused.code,
     )
+
+
+def _fed(rows: int) -> str:
+    """How much of a file is in the stream, for whoever goes on after mending it."""
+    return f"its first {counted(rows, 'row')} {'was' if rows == 1 else 'were'} fed" if rows else "nothing was fed"
 
 
 def tail(
@@ -132,7 +145,7 @@ def _print_progress(link: Link, query: str, below_us: int) -> None:
 @contextmanager
 def connected(link: Link) -> Iterator[Client]:
     """A client on the server's TCP port; one attempt, because a person is there to try again."""
-    from millrace.client import Client
+    from millrace.client import Client, ServerError
 
     server = link.get("server")
     address = link.server or server["listen"]
@@ -141,8 +154,11 @@ def connected(link: Link) -> Iterator[Client]:
         client = Client(address, token=link.token, tls=tls, name="millrace cli", reconnect=None)
     except ValueError as error:
         raise MillraceError(f"--server: {error}") from None
-    with client:
-        yield client
+    try:
+        with client:
+            yield client
+    except ServerError as refused:
+        raise link.turned_away(address) if refused.code == "unauthorised" else refused from None
 
 
 def _definition(stream: dict[str, Any]) -> StreamDefinition:

@@ -250,7 +250,8 @@ class _Screen:
         words = {column.head: cell(column, row) for column in COLUMNS["operators"]}
         words |= {
             "queries": ", ".join(found["queries"]) or "-",
-            "tuples": f"{found['input_tuples']} in, {found['output_tuples']} out, {found['executions']} executions",
+            "tuples": "" if found["kind"] == "fork" else f"{found['input_tuples']} in, {found['output_tuples']} out",
+            "turns": f"{found['executions']} executions",
             "errors": f"{found['errors']}  {found['last_error']}".strip(),
             "blocked": "yes" if found["blocked"] else "no",
         }

@@ -18,6 +18,7 @@ from millrace.offline.driver import Instant
 from millrace.offline.files import STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
 from millrace.operators.batch import BEGINNING
 from millrace.protocol import Refuse, RowError, TimestampError, parse_timestamp
+from millrace.protocol.words import spelt
 from millrace.server.source import Source
 
 FEED: Final = "main"
@@ -107,14 +108,14 @@ class _Events:
         source = self._sources.get(name) if isinstance(name, str) else None
         if source is None:
             known = ", ".join(self._sources) or "none"
-            raise Refuse(f"{where}: expected one of the streams {known}, got {name!r:.60}", code="unknown_stream")
+            raise Refuse(f"{where}: expected one of the streams {known}, got {spelt(name)}", code="unknown_stream")
         return source
 
     def _happened(self, said: Mapping[str, Any], kind: str, where: str, number: int) -> None:
         stream = self._source(said, where).stream.name
         feed = said.get("feed", FEED)
         if not isinstance(feed, str) or not feed:
-            raise Refuse(f"{where}: expected a feed's name in feed, got {feed!r:.60}", code="bad_row")
+            raise Refuse(f"{where}: expected a feed's name in feed, got {spelt(feed)}", code="bad_row")
         if kind == "tuple":
             self._tuple(stream, feed, said["tuple"], where, number)
             return
@@ -124,11 +125,11 @@ class _Events:
         elif said["close"] is True:
             self._events.append(FeedClosed(stream, feed, ended=True))
         else:
-            raise Refuse(f"{where}: expected true in close, got {said['close']!r:.60}", code="bad_row")
+            raise Refuse(f"{where}: expected true in close, got {spelt(said['close'])}", code="bad_row")
 
     def _tuple(self, stream: str, feed: str, values: Any, where: str, number: int) -> None:
         if not isinstance(values, dict):
-            raise Refuse(f"{where}: expected an object in tuple, got {values!r:.60}", code="bad_row")
+            raise Refuse(f"{where}: expected an object in tuple, got {spelt(values)}", code="bad_row")
         if self._run != (stream, feed):
             self._end_run()
             self._run = (stream, feed)
@@ -152,13 +153,13 @@ class _Events:
 def _kind(said: Mapping[str, Any], where: str) -> str:
     unknown = [key for key in said if key not in KEYS]
     if unknown:
-        raise Refuse(f"{where}: expected the keys {', '.join(KEYS)}, got {unknown[0]!r:.60}", code="bad_row")
+        raise Refuse(f"{where}: expected the keys {', '.join(KEYS)}, got {spelt(unknown[0])}", code="bad_row")
     kinds = [key for key in ONE_OF if key in said]
     if len(kinds) != 1:
         got = " and ".join(kinds) or "none of them"
         raise Refuse(f"{where}: expected one of {', '.join(ONE_OF)}, got {got}", code="bad_row")
     if kinds == ["tick"] and said["tick"] is not True:
-        raise Refuse(f"{where}: expected true in tick, got {said['tick']!r:.60}", code="bad_row")
+        raise Refuse(f"{where}: expected true in tick, got {spelt(said['tick'])}", code="bad_row")
     return kinds[0]
 
 

@@ -25,7 +25,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch, Row
 from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
 from millrace.server.source import EXPECTED, WIRE_TYPES, Source
-from millrace.server.writers import CsvWriter, JsonLinesWriter, ParquetWriter, Writer
+from millrace.server.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
 
 STANDARD: Final = "-"
 ENDINGS: Final = ("jsonl", "csv", "parquet", "arrow")
@@ -456,35 +456,6 @@ _READERS: Final[Mapping[str, Callable[[BinaryIO, str, Source, Advanced], Iterato
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-
-
-class ArrowWriter:
-    """An Arrow IPC file, written as `<name>.part` and renamed when it is closed."""
-
-    def __init__(self, path: Path, schema: Schema) -> None:
-        import pyarrow as pa
-
-        from millrace.server.arrow import arrow_schema, to_arrow
-
-        self._to_arrow = to_arrow
-        self._path = path
-        self._aside = path.with_name(path.name + ".part")
-        self._writer = pa.ipc.new_file(str(self._aside), arrow_schema(schema))
-
-    def write(self, batch: Batch) -> None:
-        self._writer.write_batch(self._to_arrow(batch))
-
-    def flush(self) -> None:
-        """Nothing: the file has no name yet."""
-
-    def close(self) -> None:
-        self._writer.close()
-        self._aside.rename(self._path)
-
-    def abandon(self) -> None:
-        """Leave nothing: half a result must not look like a whole one."""
-        self._writer.close()
-        self._aside.unlink()
 
 
 class PlainTimes:

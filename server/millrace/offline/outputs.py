@@ -14,10 +14,10 @@ import msgspec
 
 from millrace.engine.events import Execution, Late
 from millrace.offline.driver import Time
-from millrace.offline.files import STANDARD, ArrowWriter, create, plain_times, refuse_file
+from millrace.offline.files import STANDARD, create, plain_times, refuse_file
 from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.protocol import Schema, format_timestamp
-from millrace.server.writers import ParquetWriter, Writer, json_lines, json_rows
+from millrace.server.writers import TypedWriter, Writer, json_lines, json_rows
 
 # Rows that are held before they are written.
 HELD: Final = 4_096
@@ -59,7 +59,7 @@ class FileOutput:
 
     def abandon(self) -> None:
         """Lines that were written stay; a file that is whole only at its end does not come to be."""
-        if isinstance(self._writer, ParquetWriter | ArrowWriter):
+        if isinstance(self._writer, TypedWriter):
             self._writer.abandon()
         else:
             self._writer.close()

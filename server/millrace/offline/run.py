@@ -48,6 +48,7 @@ from millrace.offline.progress import Bar, bar
 from millrace.offline.report import Measures, report
 from millrace.offline.script import Script
 from millrace.protocol import Refuse
+from millrace.protocol.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +347,13 @@ def _check_sorted(stream: StreamDefinition, path: str, options: Options) -> None
 def tell_failures(run: Run) -> None:
     """Say on stderr what was dropped on the way."""
     for stream, count in run.refused_rows.items():
-        sys.stderr.write(f"millrace: {stream}: {_rows(count)} too far ahead of the clock (max_ahead) left out\n")
+        sys.stderr.write(
+            f"millrace: {stream}: {counted(count, 'row')} too far ahead of the clock (max_ahead) left out\n"
+        )
     for operator, (count, reason) in run.failed_rows.items():
-        sys.stderr.write(f"millrace: {operator}: {_rows(count)} could not be computed and left out: {reason}\n")
+        sys.stderr.write(
+            f"millrace: {operator}: {counted(count, 'row')} could not be computed and left out: {reason}\n"
+        )
 
 
 def refuse_failures(run: Run) -> None:
@@ -356,7 +361,3 @@ def refuse_failures(run: Run) -> None:
     if run.failed_queries:
         told = "; ".join(f"query {query} failed: {reason}" for query, reason in run.failed_queries.items())
         raise Refuse(f"{told}. Its rows end there", code="query_failed")
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"

@@ -13,7 +13,8 @@ from typing import Final, Protocol, cast
 
 import structlog
 
-from millrace.protocol import Limits, MillraceError, speaks_json
+from millrace.protocol import Limits, MillraceError, speaks_http, speaks_json
+from millrace.server import ports
 from millrace.server.feeds import Feeds
 from millrace.server.logs import client, sparing, without_data
 from millrace.server.runner import Runner
@@ -62,6 +63,7 @@ class Hall:
     token: str | None
     server: str
     most_connections: int
+    admin: Callable[[], str]
     frames: Callable[[Connection], Dialect]
     json_lines: Callable[[Connection], Dialect]
     connections: dict[Connection, None]
@@ -105,6 +107,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard_at = asyncio.get_running_loop().time()
         if self._ending:
+            return
+        if self._dialect is None and speaks_http(data, self.hall.limits.frame_bytes):
+            self.write(ports.to_http(self.hall.admin()))
+            sparing.warning("a client took the wrong port", "streams", client=self.peer)
+            self.close()
             return
         if self._dialect is None:
             begin = self.hall.json_lines if speaks_json(data[0]) else self.hall.frames

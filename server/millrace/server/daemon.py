@@ -52,6 +52,7 @@ from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
 from millrace.server.operations import guards, kernels, process
+from millrace.server.ports import http_protocol
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.recent import recent
 from millrace.server.runner import Runner, Stopwatch, Timepiece
@@ -158,6 +159,7 @@ class Daemon:
             token=_token(listen_security(settings.server)),
             server=f"millrace {version()}",
             most_connections=limits.connections,
+            admin=lambda: f"http{'s' if self._http is not None and self._http.tls else ''}://{self.admin}",
             frames=FrameDialect,
             json_lines=LineDialect,
             connections={},
@@ -339,7 +341,7 @@ class Daemon:
         self._server = await loop.create_server(
             lambda: Connection(self.hall), sock=tcp, ssl=_tls(listen_security(server)), backlog=BACKLOG
         )
-        self._http = _Http(build(self), admin_security(server))
+        self._http = _Http(build(self), admin_security(server), http_protocol(lambda: str(self.listen)))
         self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
         if self.settings.limits.idle_seconds:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
@@ -498,11 +500,12 @@ def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class _Http(uvicorn.Server):
     """uvicorn inside our loop; signals are the daemon's."""
 
-    def __init__(self, app: Any, guard: Security) -> None:
+    def __init__(self, app: Any, guard: Security, protocol: type[asyncio.Protocol]) -> None:
         self.tls = guard.certificate is not None
         super().__init__(
             uvicorn.Config(
                 app,
+                http=protocol,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

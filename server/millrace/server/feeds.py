@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from millrace.engine.events import Answered, Arrived, Punctuated
-from millrace.engine.plan import StreamDefinition
+from millrace.engine.plan import StreamDefinition, origin_of
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.server.logs import sparing
@@ -163,6 +163,10 @@ class Feeds:
     def _find(self, stream: str) -> _Stream:
         found = self._streams.get(stream)
         if found is None:
+            origin = origin_of(stream)
+            if origin in self._streams:
+                text = f"nobody feeds {stream}: it gets the tuples of {origin} that come late; feed {origin}"
+                raise Refuse(text, code="unknown_stream")
             raise Refuse(f"there is no stream {stream}{nearest(stream, list(self._streams))}", code="unknown_stream")
         return found
 

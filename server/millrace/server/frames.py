@@ -54,7 +54,6 @@ from millrace.protocol.messages import (
 from millrace.protocol.session import Stage
 from millrace.server.connection import Connection, Dialect
 from millrace.server.logs import sparing
-from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.source import Source
 
@@ -238,11 +237,7 @@ class FrameDialect(Dialect):
     # -- subscriptions -----------------------------------------------------------------------------
 
     def _subscribe(self, wish: Subscribe) -> None:
-        outlets = self.hall.runner.outlets
-        outlet = outlets.get(wish.query)
-        if outlet is None:
-            text = f"there is no query {wish.query}{nearest(wish.query, list(outlets))}"
-            raise Refuse(text, code="unknown_query")
+        outlet = self.hall.runner.outlet(wish.query)
         subscriber = _Subscriber(self, wish, outlet)
         subscriber.begin()
 

@@ -28,7 +28,6 @@ from millrace.protocol.jsonlines import (
 from millrace.protocol.session import same_token
 from millrace.server.connection import Connection, Dialect
 from millrace.server.logs import sparing
-from millrace.server.names import nearest
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
 
@@ -164,11 +163,7 @@ class LineDialect(Dialect):
     # -- subscriptions -----------------------------------------------------------------------------
 
     def _subscribe(self, said: SubscribeLine) -> None:
-        outlets = self.hall.runner.outlets
-        outlet = outlets.get(said.query)
-        if outlet is None:
-            text = f"there is no query {said.query}{nearest(said.query, list(outlets))}"
-            raise Refuse(text, code="unknown_query")
+        outlet = self.hall.runner.outlet(said.query)
         if said.query in self._readers:
             raise Refuse(f"this connection is subscribed to {said.query} already", code="already_open")
         reader = _LineReaderOf(self, said, outlet)

@@ -76,6 +76,9 @@ EVENTS: Final[dict[str, Told]] = {
     "a client left": Told("debug", ("reason",), "A TCP connection has ended; the reason, if it broke."),
     "turned a connection away: the limit is reached": Told("warning", ("times",), "More than `limits.connections`."),
     "a connection failed by a mistake of the server": Told("error", (), "A bug of the server's, with its traceback."),
+    "a client took the wrong port": Told(
+        "warning", ("times",), "HTTP at the port for streams, or the other way round."
+    ),
     "a client broke the protocol": Told("warning", ("code", "reason", "times"), "Its connection was closed."),
     "a client was refused": Told(
         "warning", ("code", "reason", "times"), "A frame, a line or a wish; the client was told the same."

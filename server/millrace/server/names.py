@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from typing import Final
+
+from millrace.engine.plan import origin_of
+
+# So many names are told: a line or two on a terminal.
+TOLD: Final = 8
 
 
 def counted(number: int, what: str) -> str:
@@ -12,10 +18,15 @@ def counted(number: int, what: str) -> str:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint to end a sentence with: the name that was probably meant, or those that exist."""
+    """A hint to end a sentence with: the name that was probably meant, or those that exist.
+
+    Side streams of late tuples are told only where one of them was meant: there is one beside most streams.
+    """
     close = difflib.get_close_matches(name, known, 1)
     if close:
         return f"; did you mean {close[0]}?"
-    if not known:
+    told = sorted(one for one in known if origin_of(one) is None)
+    if not told:
         return "; there are none yet"
-    return f"; there {'is' if len(known) == 1 else 'are'} {', '.join(sorted(known)[:8])}"
+    more = f" and {len(told) - TOLD} more" if len(told) > TOLD else ""
+    return f"; there {'is' if len(told) == 1 else 'are'} {', '.join(told[:TOLD])}{more}"

@@ -56,9 +56,10 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
-from millrace.protocol import MAX_INT64
+from millrace.protocol import MAX_INT64, Refuse
 from millrace.server.clock import Clock
 from millrace.server.logs import sparing
+from millrace.server.names import nearest
 from millrace.server.sink import Outlet
 
 log = structlog.get_logger()
@@ -239,6 +240,13 @@ class Runner:
         self.add_side_outlet(late)
         self.outlets[late.name].next_sequence = before.next_sequence
         before.end("dropped", f"{late.name} has other columns now: subscribe again")
+
+    def outlet(self, query: str) -> Outlet:
+        """Where a query's rows, or a stream's late tuples, are read."""
+        found = self.outlets.get(query)
+        if found is None:
+            raise Refuse(f"there is no query {query}{nearest(query, list(self.outlets))}", code="unknown_query")
+        return found
 
     def remove_outlet(self, query: str, why: str = "was dropped") -> bool:
         """Whoever reads the query is told why that is over; whether somebody wanted to know its progress."""

@@ -29,6 +29,7 @@ from millrace.operators.batch import (
 )
 from millrace.protocol import MAX_INT64, MIN_INT64, Field, RowError, Type
 from millrace.protocol.timestamps import format_timestamp, parse_timestamp
+from millrace.protocol.words import SHOWN_CHARACTERS, spelt
 
 # What msgspec checks while it decodes. Its integers are unbounded and its floats may be NaN: columns check those.
 WIRE_TYPES: Final[dict[Type, Any]] = {
@@ -49,9 +50,6 @@ EXPECTED: Final[dict[Type, str]] = {
     Type.BYTES: "bytes",
     Type.TIMESTAMP: "timestamp (integer microseconds or ISO 8601 text)",
 }
-
-# Enough of a wrong value to recognise it, never enough to make the answer large.
-SHOWN_CHARACTERS: Final = 60
 
 
 class _Unfit(Exception):  # noqa: N818 - a signal inside this file, not an error that anyone meets
@@ -133,7 +131,7 @@ class Source:
     def _named_row(self, number: int, values: Mapping[str, Any]) -> Row:
         if self.stream.extra == "refuse" and not values.keys() <= self._known:
             unknown = next(name for name in values if name not in self._known)
-            raise _row_error(number, f"the fields {', '.join(self._names)}", f"a field {_shown(unknown)}")
+            raise _row_error(number, f"the fields {', '.join(self._names)}", f"a field {spelt(unknown)}")
         return tuple(_from_json(field, values.get(field.name)) for field in self._fields)
 
     # -- Arrow frames ------------------------------------------------------------------------------
@@ -203,7 +201,7 @@ class Source:
             if not _fits(field, value):
                 expected = EXPECTED[field.type] if value is not None else f"{field.type}, not null"
                 code = "bad_value" if _right_type(field.type, value) else "bad_row"
-                raise _row_error(number, expected, _shown(value), field.name, code)
+                raise _row_error(number, expected, spelt(value), field.name, code)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -370,13 +368,6 @@ _PYTHON_TYPES: Final[dict[Type, tuple[type, ...]]] = {
 def _row_error(row: int, expected: str, got: str, field: str | None = None, code: str = "bad_row") -> RowError:
     where = f"row {row}" if field is None else f"row {row}, field {field}"
     return RowError(f"{where}: expected {expected}, got {got}", row=row, expected=expected, got=got, code=code)
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "null"
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
 def _reason(error: Exception) -> str:

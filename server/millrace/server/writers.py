@@ -1,7 +1,7 @@
-"""Rows to files: JSON lines, CSV, Parquet. Plain blocking code; `sink.py` runs it in a thread.
+"""Rows to files: JSON lines, CSV, Parquet, Arrow. Plain blocking code; `sink.py` runs it in a thread.
 
 Rule: whatever a writer leaves under its final name is whole. JSON lines and CSV are appended a whole batch at a time;
-Parquet, which has its directory at the end, is written aside and gets its name when it is closed.
+Parquet and Arrow, which have their directory at the end, are written aside and get their name when they are closed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Protocol
+from typing import Any, BinaryIO, Final, Literal, Protocol, Self
 
 import msgspec
 
@@ -178,23 +179,26 @@ def _csv_values(values: list[Any]) -> list[Any]:
     ]
 
 
-class ParquetWriter:
-    """A Parquet file, written as `<name>.part` and renamed when it is closed. A file that exists is never replaced."""
+class TypedWriter:
+    """A Parquet or Arrow file, written as `<name>.part` and renamed when it is closed. One that exists is never
+    replaced by a server."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
-        import pyarrow.parquet as pq
-
         from millrace.server.arrow import arrow_schema
 
         self._path = path
         self._aside = path.with_name(path.name + ".part")
-        self._writer = pq.ParquetWriter(self._aside, arrow_schema(schema))
+        self._writer = self._begin(arrow_schema(schema))
         self._held: list[Batch] = []
         self._tuples = 0
 
     @classmethod
-    def open(cls, path: Path, schema: Schema) -> ParquetWriter:
+    def open(cls, path: Path, schema: Schema) -> Self:
         return cls(_free_name(path), schema)
+
+    @abstractmethod
+    def _begin(self, schema: Any) -> Any:
+        """pyarrow's writer, of the file beside."""
 
     def write(self, batch: Batch) -> None:
         self._held.append(batch)
@@ -223,6 +227,24 @@ class ParquetWriter:
         self._held, self._tuples = [], 0
 
 
+class ParquetWriter(TypedWriter):
+    """A Parquet file, with row groups of ROW_GROUP rows."""
+
+    def _begin(self, schema: Any) -> Any:
+        import pyarrow.parquet as pq
+
+        return pq.ParquetWriter(self._aside, schema)
+
+
+class ArrowWriter(TypedWriter):
+    """An Arrow IPC file, with record batches of ROW_GROUP rows."""
+
+    def _begin(self, schema: Any) -> Any:
+        import pyarrow as pa
+
+        return pa.ipc.new_file(str(self._aside), schema)
+
+
 def _free_name(path: Path) -> Path:
     """The path itself, or `<name>-2`, `-3`, ... where a file of an earlier run stands."""
     number, free = 1, path
@@ -236,6 +258,7 @@ _FORMATS: Final[Mapping[str, Callable[[Path, Schema], Writer]]] = {
     "jsonl": JsonLinesWriter.open,
     "csv": CsvWriter.open,
     "parquet": ParquetWriter.open,
+    "arrow": ArrowWriter.open,
 }
 
 
