@@ -55,6 +55,11 @@ EVENTS: Final[dict[str, Told]] = {
         "warning", ("reason",), "A strategy, weight or pause of an earlier run could not be restored."
     ),
     "the catalog cannot be written": Told("error", ("reason",), "Changes hold now, and are lost at the next start."),
+    "the seams of queries cannot be written": Told(
+        "error",
+        ("path", "reason"),
+        "After a restart `backfill start --then-live` does not know where a query's history ends.",
+    ),
     "draining": Told("info", ("at_most_seconds",), "The orderly end has begun."),
     "the time for draining is over; rows that were still queued are lost": Told(
         "warning", (), "Raise `server.drain_seconds`, or look for the slow consumer."
