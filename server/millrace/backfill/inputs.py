@@ -30,10 +30,10 @@ from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_opened
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import Refuse, Type, format_timestamp
+from millrace.protocol.words import counted
 from millrace.server.arrow import ACCEPTED
 from millrace.server.history import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, read_reach
 from millrace.server.history import SEQUENCE as SEQ
-from millrace.server.names import counted
 
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 TABLE: Final = "table:"

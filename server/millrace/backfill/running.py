@@ -28,7 +28,7 @@ from millrace.backfill.outputs import PLAN, Destination, check_destination
 from millrace.backfill.session import check_spark, opened_session, ship
 from millrace.backfill.splitting import ALWAYS, Extent, Mode, Slice, Split, how_words, plan_split, span_words
 from millrace.protocol import Refuse
-from millrace.server.names import counted
+from millrace.protocol.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

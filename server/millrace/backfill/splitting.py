@@ -18,7 +18,7 @@ from millrace.operators import expression as e
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.operators.intervals import format_interval
 from millrace.protocol import Refuse, format_timestamp
-from millrace.server.names import counted
+from millrace.protocol.words import counted
 
 Mode = Literal["auto", "key", "time"]
 How = Literal["key", "time", "one"]

@@ -29,7 +29,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_batches
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import GONE, Field, Refuse, Schema, Type, format_timestamp
-from millrace.server.names import counted
+from millrace.protocol.words import counted
 
 # Below this there is nothing: the end of a span of which nothing is known to be complete.
 NOTHING_US: Final = BEGINNING + 1

@@ -23,7 +23,7 @@ from millrace.cli import show
 from millrace.cli.link import Link, ServerError, segment
 from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
-from millrace.server.names import counted
+from millrace.protocol.words import counted
 
 if TYPE_CHECKING:
     from millrace.backfill.flow import Flow

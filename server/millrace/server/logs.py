@@ -58,7 +58,7 @@ EVENTS: Final[dict[str, Told]] = {
     "the seams of queries cannot be written": Told(
         "error",
         ("path", "reason"),
-        "After a restart `backfill start --then-live` does not know where a query's history ends.",
+        "After a restart a `--then-live` does not know where its history ends.",
     ),
     "draining": Told("info", ("at_most_seconds",), "The orderly end has begun."),
     "the time for draining is over; rows that were still queued are lost": Told(

@@ -1,4 +1,4 @@
-"""Names and numbers as people read them."""
+"""Names as people read them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from millrace.engine.plan import origin_of
 
 # So many names are told: a line or two on a terminal.
 TOLD: Final = 8
-
-
-def counted(number: int, what: str) -> str:
-    """So many of something: `1 row`, `2 rows`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
