@@ -1,9 +1,13 @@
 """History in a running server: what was sent is what is archived, wherever files are cut and servers end."""
 
 import asyncio
+import errno
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 from dataclasses import replace
@@ -339,7 +343,101 @@ def test_a_file_that_fails_half_way_is_taken_back(tmp_path, monkeypatch):
 
     play(live())
     assert [row["k"] for row in archived(tmp_path)] == [0, 1]
-    assert not list(tmp_path.rglob(".*"))
+    assert [path.name for path in tmp_path.rglob(".*")] == [history.HOLD_FILE]
+
+
+def test_a_file_that_is_there_is_never_replaced(tmp_path, monkeypatch):
+    async def live():
+        async with running(STREAM, server={"history_dir": tmp_path}) as daemon:
+            monkeypatch.setattr(archive_module, "RETRY_SECONDS", 0.001)
+            path = tmp_path / "s" / history.date_folder(NOW // DAY) / str(history.Name(0, 0))
+            path.parent.mkdir()
+            path.write_bytes(b"of somebody else")
+            await feed(daemon, [("f", NOW)])
+            with pytest.raises(history.HistoryError, match="is there already, with other rows"):
+                await archive_now(daemon)
+            assert path.read_bytes() == b"of somebody else"
+            path.unlink()
+            await until(lambda: daemon.archive.view("s")["rows"] == 1)
+
+    play(live())
+    assert [row["k"] for row in archived(tmp_path)] == [0]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_file_system_without_links_has_files_all_the_same(tmp_path, monkeypatch, there):
+    def refused(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(history.os, "link", refused)
+    aside, path = tmp_path / ".new", tmp_path / "new"
+    aside.write_bytes(b"rows")
+    if there:
+        path.write_bytes(b"rows")
+    history._give_name(aside, path)
+    assert path.read_bytes() == b"rows"
+    assert not aside.exists()
+
+
+# -- two servers -------------------------------------------------------------------------------------------------------
+
+
+def beside(folder, name):
+    """A server with a data directory of its own, and a history folder that it shares."""
+    (folder / name).mkdir(exist_ok=True)
+    return {"data_dir": folder / name, "history_dir": folder / "h"}
+
+
+def test_a_folder_has_one_server(tmp_path):
+    async def live():
+        async with running(STREAM, server=beside(tmp_path, "a")) as one:
+            await feed(one, [("f", NOW + number) for number in range(10)])
+            async with running(server=beside(tmp_path, "b")) as other:
+                for sql in (STREAM, STREAM.replace("STREAM s", "STREAM other")):
+                    with pytest.raises(Refuse, match=r"another server writes history below .*history_dir"):
+                        await other.catalog.execute(sql)
+                assert not other.engine.streams_by_name
+            assert (await archive_now(one))["rows"] == 10
+
+    play(live())
+    assert len(archived(tmp_path / "h")) == 10
+
+    async def later():
+        # The first has ended: nothing is left of its hold.
+        async with running(STREAM, server=beside(tmp_path, "c")) as daemon:
+            await feed(daemon, [("f", NOW + 20)])
+
+    play(later())
+    assert [row["__seq"] for row in archived(tmp_path / "h")] == list(range(11))
+
+
+def test_a_server_that_has_history_already_does_not_start_beside_another(tmp_path):
+    async def begin():
+        async with running(STREAM, server=beside(tmp_path, "a")):
+            pass
+
+    async def second():
+        async with running(STREAM.replace("STREAM s", "STREAM other"), server=beside(tmp_path, "b")):
+            with pytest.raises(Refuse, match="another server writes history below"):
+                async with running(server=beside(tmp_path, "a")):
+                    pass
+
+    play(begin())
+    play(second())
+
+
+def test_a_killed_server_holds_nothing(tmp_path):
+    code = f"from pathlib import Path\nfrom millrace.server import history\nhistory.hold(Path({str(tmp_path)!r}))\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "print('held', flush=True)\ninput()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(Refuse, match="another server"):
+            history.hold(tmp_path)
+        child.kill()
+    os.close(history.hold(tmp_path))
 
 
 # -- lives -------------------------------------------------------------------------------------------------------------

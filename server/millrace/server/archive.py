@@ -12,6 +12,7 @@ never held while a file is written.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
@@ -222,6 +223,7 @@ class Archive:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
+        self._held: int | None = None  # the folder, from the first stream with history on
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._failure: BaseException | None = None
@@ -278,6 +280,8 @@ class Archive:
         assert self.limits.folder is not None, "check() refuses"
         folder = history.stream_folder(self.limits.folder, stream.name)
         try:
+            if self._held is None:
+                self._held = history.hold(self.limits.folder)
             reach = _open(folder, stream, self._now_us())
         except OSError as error:
             raise Refuse(
@@ -504,15 +508,20 @@ class Archive:
     # -- the end -----------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Write everything, and end the thread."""
-        if self._thread is None:
-            return
+        """Write everything, end the thread, and let go of the folder."""
+        if self._thread is not None:
+            await self._end_thread(self._thread)
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+    async def _end_thread(self, thread: threading.Thread) -> None:
         with self._lock:
             for at in self._streams.values():
                 self._look(at)
             self._closing = True
             self._work.notify()
-        while self._thread.is_alive():  # noqa: ASYNC110 - a thread has nothing to be awaited by
+        while thread.is_alive():  # noqa: ASYNC110 - a thread has nothing to be awaited by
             await asyncio.sleep(0.005)
 
     # -- views -------------------------------------------------------------------------------------

@@ -10,6 +10,9 @@ them, Spark and the daemon's own replay read them.
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import filecmp
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -31,6 +34,8 @@ OWN_COLUMNS: Final = (SEQUENCE, ARRIVED, LATE, MARK, FEED)
 # The column that carries the time of a stream whose tuples bring none.
 IMPLICIT_TIME: Final = "ts"
 REACH_FILE: Final = "_reach.json"
+# Whoever writes below a history folder holds this file of it: the system lets go of it when the process ends, however.
+HOLD_FILE: Final = ".lock"
 # What keys of that file were called before they had the names that `stream show` uses.
 _FORMERLY: Final = {"mark": "reach_us", "file_bytes": "bytes"}
 # What is being written has this prefix: Spark, DuckDB's globs and our own readers pass over it.
@@ -126,6 +131,25 @@ def _fields(stream: StreamDefinition) -> tuple[tuple[str, str, bool], ...]:
 def stream_folder(history: Path, stream: str) -> Path:
     """Where a stream's archive lies (a stream's name is letters, digits, `_` and `-`)."""
     return history / stream
+
+
+def hold(history: Path) -> int:
+    """Hold a history folder against other servers, until the handle is closed or the process ends."""
+    with suppress(FileExistsError):  # a file of that name: opening says so
+        history.mkdir(parents=True)
+    handle = os.open(history / HOLD_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException as error:
+        os.close(handle)
+        if isinstance(error, BlockingIOError):
+            raise Refuse(
+                f"another server writes history below {history}: give this one a folder of its own "
+                "(server.history_dir), or end the other first",
+                code="history",
+            ) from None
+        raise
+    return handle
 
 
 def read_reach(folder: Path) -> Reach | None:
@@ -382,13 +406,31 @@ def _write_file(folder: Path, stream: StreamDefinition, table: Any, ts: Int64s, 
         pq.write_table(table, aside, row_group_size=ROW_GROUP, use_dictionary=texts, compression="snappy")
         _make_durable(aside)
         size = aside.stat().st_size
-        aside.rename(path)
+        _give_name(aside, path)
         _make_durable(folder)
     except BaseException:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
     return Written(path, len(ts), late_rows, size)
+
+
+def _give_name(aside: Path, path: Path) -> None:
+    """Give a whole file its final name, which no other file has: what lies there already is never replaced."""
+    try:
+        os.link(aside, path)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        if not path.exists():
+            # A file system without second names for files: that this server holds the folder has to do.
+            aside.rename(path)
+            return
+        # What failed half way and is done again gives the same files.
+        if not filecmp.cmp(aside, path, shallow=False):
+            text = f"{path} is there already, with other rows: does somebody else write there? Move it away to go on"
+            raise FileExistsError(errno.EEXIST, text) from None
+    aside.unlink()
 
 
 def write_whole(path: Path, data: bytes) -> None:
