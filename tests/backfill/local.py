@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from millrace.backfill.assign import first_and_last, key_numbers
 from millrace.backfill.flow import Flow
-from millrace.backfill.layout import TIME, layout_of, result_batch
+from millrace.backfill.job import read_between
+from millrace.backfill.layout import layout_of, result_batch
 from millrace.backfill.splitting import Extent, Split
 from millrace.backfill.task import Task
 from millrace.operators.batch import Batch
@@ -32,13 +33,12 @@ def run_split(flow: Flow, split: Split, inputs: Mapping[str, Batch], rows_at_a_t
         table = layout.table(number, batch).append_column(SEQUENCE, pa.array(np.arange(len(batch))))
         if STREAM not in table.column_names:
             table = table.append_column(STREAM, pa.array(np.zeros(len(batch), np.int32)))
-        for task, chosen in enumerate(_chosen(split, name, batch)):
+        for task, chosen in enumerate(_chosen(flow, split, name, batch)):
             tables[task].append(table.take(pa.array(order[chosen[order]])))
     rows = []
     for task, parts in enumerate(tables):
         whole = pa.concat_tables(parts).combine_chunks()
-        by = [(SEQUENCE if flow.counts_rows else TIME, "ascending"), (STREAM, "ascending"), (SEQUENCE, "ascending")]
-        whole = whole.sort_by(by)
+        whole = whole.sort_by([(name, "ascending") for name in layout.order()])
         rows += run_task(flow, split, task, layout.chunks(whole.to_batches(rows_at_a_time)))
     return rows
 
@@ -53,10 +53,13 @@ def run_task(flow: Flow, split: Split, number: int, chunks) -> list[dict]:
     ]
 
 
-def _chosen(split: Split, name: str, batch: Batch) -> list[np.ndarray]:
+def _chosen(flow: Flow, split: Split, name: str, batch: Batch) -> list[np.ndarray]:
     """Per task, a mask of the rows that go to it."""
     if split.how == "key":
         numbers = key_numbers(batch, split.keys.get(name, ()), split.tasks)
         return [numbers == task for task in range(split.tasks)]
+    if split.how == "one":
+        low, high = read_between(flow, split, name)
+        return [(batch.ts >= low) & (batch.ts < high)]
     first, last = first_and_last(batch.ts, split.slices, split.reach(name))
     return [(first <= task) & (task <= last) for task in range(split.tasks)]

@@ -6,12 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from millrace.backfill.flow import Flow
 from millrace.backfill.job import flow_of_text
-from millrace.backfill.splitting import Slice
+from millrace.backfill.layout import layout_of
+from millrace.backfill.splitting import Slice, plan_split
 from millrace.backfill.task import Chunk, Task
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse
+from tests.backfill.local import extent_of, run_split
 
 STREAMS = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '1 hour');
@@ -70,3 +75,77 @@ def test_rows_that_cannot_be_computed_are_counted_and_a_query_that_fails_says_so
     failing = Task(small, Slice())
     with pytest.raises(Refuse, match=r"query q failed: .*max_state"):
         list(failing.run(chunks(failing, [])))
+
+
+# -- rows in the order of their arrival --------------------------------------------------------------------------------
+
+DISORDER_US = 5
+T = "CREATE STREAM t (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '5 us');"
+U = "CREATE STREAM u (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '5 us');"
+
+
+def on_time(times: list[int]) -> list[int]:
+    """The times that are not below the mark which they meet."""
+    kept: list[int] = []
+    newest = -DISORDER_US
+    for time in times:
+        if time >= newest - DISORDER_US:
+            kept.append(time)
+            newest = max(newest, time)
+    return kept
+
+
+def batch_of_times(flow: Flow, stream: str, times: list[int]) -> Batch:
+    ts = np.array(times, np.int64)
+    return Batch(flow.streams[stream].schema, ts, [ts, np.arange(len(ts))])
+
+
+ARRIVED = st.lists(st.integers(0, 40), max_size=30).map(on_time)
+
+
+@given(ARRIVED, st.sampled_from([(1, 1), (2, 1), (3, 1), (3, 2), (4, 4)]), st.integers(1, 9))
+@settings(max_examples=150, deadline=None)
+def test_windows_of_rows_count_in_the_order_of_arrival(times, window, at_once):
+    size, slide = window
+    flow = flow_of_text(T + f"SELECT sum(k) AS s, count(*) AS n FROM t [ROWS {size} SLIDE {slide}]")
+    layout = layout_of(flow)
+    task = Task(flow, Slice(), goes_on=True)
+    given = task.run(layout.chunks(layout.table(0, batch_of_times(flow, "t", times)).to_batches(at_once)))
+    rows = [(int(ts), *row) for batch in given for ts, row in zip(batch.ts, batch.rows(), strict=True)]
+    expected = []
+    for end in range(1, len(times) + 1):
+        if (end - size) % slide:
+            continue  # no window ends here: one begins every `slide` rows
+        members = range(max(end - size, 0), end)
+        expected.append((max(times[at] for at in members), sum(members), len(members)))
+    assert rows == expected
+
+
+@given(ARRIVED, st.integers(0, 45))
+@settings(max_examples=60, deadline=None)
+def test_a_span_of_windows_of_rows_is_a_part_of_all_of_them(times, to_us):
+    flow = flow_of_text(T + "SELECT sum(k) AS s FROM t [ROWS 3 SLIDE 2]")
+    inputs = {"t": batch_of_times(flow, "t", times)}
+    extent = extent_of(inputs)
+    every = run_split(flow, plan_split(flow, extent), inputs)
+    part = run_split(flow, plan_split(flow, extent, wanted=Slice(to_us=to_us)), inputs)
+    assert part == [row for row in every if row["__ts"] < to_us]
+
+
+@given(ARRIVED, ARRIVED, st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_streams_beside_counted_rows_come_together_by_time(one, other, at_once):
+    sql = "CREATE QUERY c AS SELECT sum(k) AS s FROM t [ROWS 2 SLIDE 1]; CREATE QUERY q AS "
+    sql += "SELECT c.s FROM c [RANGE '1 hour'] JOIN u [RANGE '1 hour'] ON c.s = u.k"
+    flow = flow_of_text(T + U + sql)
+    inputs = {"t": batch_of_times(flow, "t", one), "u": batch_of_times(flow, "u", other)}
+    rows = run_split(flow, plan_split(flow, extent_of(inputs)), inputs, at_once)
+    sums = [max(2 * at - 1, 0) for at in range(len(one))] + [len(one) - 1] * bool(one)
+    assert sorted(row["s"] for row in rows) == sorted(total for total in sums if total < len(other))
+
+
+def test_what_is_out_of_order_is_told_without_its_rows():
+    flow = flow_of_text(T + "SELECT k FROM t")
+    chunks = [{"t": batch_of_times(flow, "t", [at])} for at in (7, 3)]
+    with pytest.raises(AssertionError, match=r"^t: 1 row came out of order, .* fault of Millrace's, not of the input$"):
+        list(Task(flow, Slice()).run(chunks))

@@ -21,8 +21,8 @@ from millrace.backfill.flow import Flow, flow_of
 from millrace.backfill.frames import key_number, lane_rows, read_input
 from millrace.backfill.inputs import Input, Times, base_streams, check_columns, without_time
 from millrace.backfill.layout import (
+    REST,
     SEQUENCE,
-    STREAM,
     TASK,
     TIME,
     Layout,
@@ -37,6 +37,7 @@ from millrace.backfill.task import Task
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
 from millrace.protocol import Refuse
 from millrace.server.arrow import to_arrow
+from millrace.server.history import SEQUENCE as SEQ
 from millrace.sql import Catalog
 from millrace.sql.functions import install_module
 
@@ -51,18 +52,22 @@ SAMPLE: Final = 100_000
 
 @dataclass(frozen=True)
 class Job:
-    """What every task needs to know; it is sent to the executors."""
+    """What every task needs to know; it is sent to the executors.
+
+    goes_on   whether the streams go on behind the rows that there are: a server still takes them in
+    """
 
     flow: Flow
     split: Split
     layout: Layout
     functions: tuple[str, ...] = ()
+    goes_on: bool = False
 
     def task(self, number: int, tables: Iterable[Any], counted: Callable[[int], None]) -> tuple[Task, Iterator[Batch]]:
         """A task and its rows; `counted` is told how many rows came in."""
         for module in self.functions:
             install_module(module)
-        task = Task(self.flow, self.split.slices[number])
+        task = Task(self.flow, self.split.slices[number], goes_on=self.goes_on)
 
         def seen() -> Iterator[Any]:
             for table in tables:
@@ -72,8 +77,8 @@ class Job:
         return task, task.run(self.layout.chunks(seen()))
 
 
-def job_of(flow: Flow, split: Split, functions: Sequence[str] = ()) -> Job:
-    return Job(flow, split, layout_of(flow), tuple(functions))
+def job_of(flow: Flow, split: Split, functions: Sequence[str] = (), *, goes_on: bool = False) -> Job:
+    return Job(flow, split, layout_of(flow), tuple(functions), goes_on)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -85,18 +90,39 @@ def rows_for_tasks(job: Job, frames: Mapping[str, DataFrame], done: Sequence[int
 
     parts = []
     for number, name in enumerate(job.flow.streams):
-        low, high = job.split.overall.reads(job.split.reach(name))
+        low, high = read_between(job.flow, job.split, name)
         origin = job.flow.catalog.streams[name.removesuffix(".late")]
         rows = lane_rows(job.layout, number, origin, frames[origin.name], low, high)
-        parts.append(_assigned(job, number, name, rows))
+        part = _assigned(job, number, name, rows)
+        if job.layout.by_arrival:
+            # What the server stamped is in order of time, but for a clock that was set back.
+            part = _with_rest(part, SEQ in frames[origin.name].columns and not job.flow.streams[name].always_ordered)
+        parts.append(part)
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionAll(part)
     if done:
         whole = whole.where(~f.col(TASK).isin(*done))
-    order = [SEQUENCE if job.flow.counts_rows else TIME, *([STREAM] if job.layout.several else []), SEQUENCE]
-    sorted_ = whole.repartitionById(job.split.tasks, f.col(TASK)).sortWithinPartitions(*dict.fromkeys(order))
+    sorted_ = whole.repartitionById(job.split.tasks, f.col(TASK)).sortWithinPartitions(*job.layout.order())
     return sorted_.select(*job.layout.columns())
+
+
+def read_between(flow: Flow, split: Split, name: str) -> tuple[int, int]:
+    """The times of a stream's rows that are needed. Where rows are counted, one of any time may have come before."""
+    return (BEGINNING, END_OF_TIME) if flow.counts_rows else split.overall.reads(split.reach(name))
+
+
+def _with_rest(rows: DataFrame, arrived: bool) -> DataFrame:
+    """A stream's rows with the least time of each and those of its task that came after it; of rows of which nobody
+    knows the order in which they `arrived`, with their own: they are taken in order of time."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    if not arrived:
+        return rows.withColumn(REST, f.col(TIME))
+    behind = Window.partitionBy(TASK).orderBy(f.col(SEQUENCE).desc())
+    least = f.min(TIME).over(behind.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    return rows.withColumn(REST, least)
 
 
 def _assigned(job: Job, number: int, name: str, rows: DataFrame) -> DataFrame:
@@ -256,7 +282,7 @@ def frames_of(
     for name, one in inputs.items():
         low, high = BEGINNING, END_OF_TIME
         if split is not None and f"{name}.late" not in flow.streams:
-            low, high = split.overall.reads(split.reach(name))
+            low, high = read_between(flow, split, name)
         found[name] = read_input(session, one, flow.catalog.stream(name), low, high)
     return found
 

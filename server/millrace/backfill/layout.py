@@ -5,6 +5,7 @@ One wide table would be mostly nulls, so streams share columns by type: the firs
 
     s      which stream (only if there are several)
     ts     the row's time
+    rest   the least time of this row and all that arrived after it (only if rows go in by the order of their arrival)
     seq    its place in the order of arrival; sorted by, then left behind
     task   the task that it goes to; left behind likewise
 """
@@ -26,7 +27,7 @@ from millrace.operators.batch import DTYPES, FILLERS, NO_TIME, Batch, Int64s, Va
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.server.arrow import ARROW_TYPES, read_table, to_arrow
 
-STREAM, TIME, SEQUENCE, TASK = "s", "ts", "seq", "task"
+STREAM, TIME, REST, SEQUENCE, TASK = "s", "ts", "rest", "seq", "task"
 # A result's rows have one more column: their own time, which a query over them would window on.
 OWN_TIME: Final = "__ts"
 
@@ -46,10 +47,14 @@ class Lane:
 
 @dataclass(frozen=True)
 class Layout:
-    """All streams' lanes, and the columns that they share, with their types."""
+    """All streams' lanes, and the columns that they share, with their types.
+
+    by_arrival   whether rows go in by the order of their arrival, each with what it promises of those behind it
+    """
 
     lanes: tuple[Lane, ...]
     slots: Mapping[str, Type]
+    by_arrival: bool = False
 
     @property
     def several(self) -> bool:
@@ -57,7 +62,12 @@ class Layout:
 
     def columns(self) -> list[str]:
         """The table's columns as a task gets them."""
-        return [*([STREAM] if self.several else []), TIME, *self.slots]
+        return [*([STREAM] if self.several else []), TIME, *([REST] if self.by_arrival else []), *self.slots]
+
+    def order(self) -> list[str]:
+        """What the rows of a task are sorted by. In each stream the least time that is still to come rises with the
+        order of arrival, so sorting by it keeps that order, and brings streams together by time."""
+        return [REST if self.by_arrival else TIME, *([STREAM] if self.several else []), SEQUENCE]
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -78,10 +88,12 @@ class Layout:
     # -- out (for tests, and wherever no Spark is needed) --------------------------------------------------------------
 
     def table(self, number: int, batch: Batch) -> Any:
-        """A stream's rows in the table's columns, without seq and task."""
+        """A stream's rows, in the order of their arrival, in the table's columns, without seq and task."""
         lane = self.lanes[number]
         rows = to_arrow(batch)
         columns = {TIME: pa.array(batch.ts)}
+        if self.by_arrival:
+            columns[REST] = pa.array(np.minimum.accumulate(batch.ts[::-1])[::-1])
         if self.several:
             columns[STREAM] = pa.array(np.full(len(batch), number, np.int32))
         for at, slot in zip(lane.positions, lane.slots, strict=True):
@@ -110,11 +122,14 @@ def layout_of(flow: Flow) -> Layout:
             own.append(f"{kind.value}{number}")
             slots[own[-1]] = kind
         lanes.append(Lane(stream, positions, tuple(own)))
-    return Layout(tuple(lanes), slots)
+    return Layout(tuple(lanes), slots, flow.counts_rows)
 
 
 def batch_of(lane: Lane, table: Any) -> Batch:
-    """A stream's rows out of the table; Refuse names the stream and what does not fit."""
+    """A stream's rows out of the table; Refuse names the stream and what does not fit.
+
+    If rows go in by the order of their arrival, they arrive at the least time that is still to come.
+    """
     schema, count = lane.stream.schema, table.num_rows
     ts: Int64s = table.column(TIME).to_numpy(zero_copy_only=False)
     columns: list[Values] = [_filler(field.type, count) for field in schema]
@@ -132,7 +147,8 @@ def batch_of(lane: Lane, table: Any) -> Batch:
             raise Refuse(f"stream {lane.stream.name}: {error.text}", code=error.code) from None
         for at, values, mask in zip(lane.positions, read, masks, strict=True):
             columns[at], valid[at] = values, mask
-    return Batch(schema, ts, columns, valid)
+    arrival = table.column(REST).to_numpy(zero_copy_only=False) if REST in table.schema.names else None
+    return Batch(schema, ts, columns, valid, arrival)
 
 
 def _filler(type: Type, count: int) -> Values:

@@ -52,7 +52,8 @@ Said = Callable[[str], None]
 class Wanted:
     """What a backfill is asked to do.
 
-    whole   whether the inputs are known to have all rows that the span needs: the server says so of a seam
+    whole    whether the inputs are known to have all rows that the span needs: the server says so of a seam
+    goes_on  whether a server still takes rows in: windows of rows that are not full yet are not given
     """
 
     flow: Flow
@@ -65,6 +66,7 @@ class Wanted:
     functions: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     whole: bool = False
+    goes_on: bool = False
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -198,7 +200,7 @@ def _run(
     done = sorted(place.done())
     if done:
         say(f"going on: {len(done)} of {split.tasks} tasks are done")
-    job = job_of(flow, split, wanted.functions)
+    job = job_of(flow, split, wanted.functions, goes_on=wanted.goes_on)
     if len(done) < split.tasks:
         rows = rows_for_tasks(job, frames_of(session, wanted.inputs, flow, split), done)
         watched(session, lambda: write_frame(job, rows, wanted.out, done).collect(), advanced)

@@ -4,12 +4,16 @@ Rule: nothing of a query's meaning is decided here. The task gives the engine th
 order of time, moves every stream's mark along with them (so that nobody waits, and state is as wide as the widest
 window and no wider), and keeps the rows whose own time lies in its slice. Late rows never come here: lateness was
 decided when they arrived.
+
+Queries that count rows get them in the order of their arrival. Each row says then, as its arrival by the virtual clock,
+the least time that is still to come, and the marks go by that. Of rows in order of time that is their own time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,13 +39,15 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Driver, Instant, Time
-from millrace.operators.batch import Batch
+from millrace.operators.batch import END_OF_TIME, Batch, Int64s
 from millrace.operators.source import Clocking
 from millrace.protocol import Refuse
+from millrace.protocol.words import counted
 
 FEED = "archive"
 
-# Rows of several streams that belong together: each stream's in order of time, none below what came before.
+# Rows of several streams that belong together: each stream's in order of time, none below what came before; or each
+# in the order of arrival, none below the arrival of one before.
 Chunk = Mapping[str, Batch]
 
 
@@ -68,8 +74,11 @@ class Collected:
                 self.failed_rows[operator] = before + count, reason
             case QueryFailed(query, reason):
                 raise Refuse(f"query {query} failed: {reason}", code="query_failed")
-            case Late(stream) | TooFar(stream):
-                raise AssertionError(f"{stream}: a row came out of order, although they were sorted: {order}")
+            case Late(stream, batch=batch) | TooFar(stream, batch=batch):
+                raise AssertionError(
+                    f"{stream}: {counted(len(batch), 'row')} came out of order, although they were sorted. This is a "
+                    "fault of Millrace's, not of the input"
+                )
             case _:
                 pass  # nobody here answers requests or needs credit
 
@@ -88,10 +97,14 @@ class Collected:
 
 
 class Task:
-    """Runs a flow over one task's rows. `engine` may be looked at meanwhile."""
+    """Runs a flow over one task's rows. `engine` may be looked at meanwhile.
 
-    def __init__(self, flow: Flow, slice_: Slice) -> None:
+    goes_on   whether the streams go on behind the last row: windows that are not full yet are not given then
+    """
+
+    def __init__(self, flow: Flow, slice_: Slice, *, goes_on: bool = False) -> None:
         self.flow = flow
+        self._goes_on = goes_on and flow.counts_rows  # all else that is given below a mark is whole
         self.collected = Collected(flow, slice_)
         self.driver = Driver(self.collected)
         self._exact = _comes_apart(flow)
@@ -116,8 +129,7 @@ class Task:
             yield from self.collected.take()
         if not begun:
             self._begin(0)
-        at_us = int(self.driver.clock_us)
-        self.driver.run([Instant(at_us, [FeedClosed(name, FEED, ended=True) for name in self.flow.streams])])
+        self._obey(int(self.driver.clock_us), list(self._last()))
         yield from self.collected.take()
 
     def _begin(self, at_us: int) -> None:
@@ -129,12 +141,20 @@ class Task:
         streams += [replayed(flow.catalog.stream(name)) for name in sorted(named - flow.streams.keys())]
         self._obey(at_us, [Command(number, AddStream(stream)) for number, stream in enumerate(streams)])
         for stream in streams:
-            if stream.timestamps == "internal":
-                # Its rows bring the stamps that the server gave them.
-                self.engine.source(stream.name).clocking = Clocking("external")
+            if stream.timestamps != "latent":
+                # Its rows bring their times, be it the stamps that the server gave them, and the marks come with them.
+                self.engine.source(stream.name).clocking = Clocking("external", by_tuples=False)
         queries = flow.catalog.queries.values()
         self._obey(at_us, [Command(number, AddQuery(query)) for number, query in enumerate(queries)])
         self._obey(at_us, [FeedOpened(name, FEED) for name in flow.streams])
+
+    def _last(self) -> Iterator[Event]:
+        """What there is to say when all rows have come."""
+        for name, stream in self.flow.streams.items():
+            if not self._goes_on:
+                yield FeedClosed(name, FEED, ended=True)
+            elif stream.timestamps != "latent":
+                yield Punctuated(name, FEED, END_OF_TIME - 2)  # the very last time would end the stream
 
     def _obey(self, at_us: int, events: list[Event]) -> None:
         self.driver.run([Instant(at_us, events)])
@@ -147,19 +167,33 @@ class Task:
             if self._exact:
                 yield from self._one_by_one(batches)
             else:
-                at_us = max(int(batch.ts[-1]) for batch in batches.values())
+                at_us = max(int(self._comes_at(batch)[-1]) for batch in batches.values())
                 yield self._instant(at_us, batches)
 
     def _one_by_one(self, batches: Chunk) -> Iterator[Instant]:
         """What came at each time by itself: an update may supersede only what came with it."""
-        times = np.unique(np.concatenate([batch.ts for batch in batches.values()]))
+        times = np.unique(np.concatenate([self._comes_at(batch) for batch in batches.values()]))
         for at_us in times.tolist():
             here = {}
             for name, batch in batches.items():
-                first, last = np.searchsorted(batch.ts, [at_us, at_us + 1]).tolist()
+                first, last = np.searchsorted(self._comes_at(batch), [at_us, at_us + 1]).tolist()
                 if first < last:
                     here[name] = batch.slice(first, last)
-            yield self._instant(at_us, here)
+            if self.flow.counts_rows:
+                yield from self._run_by_run(at_us, here)
+            else:
+                yield self._instant(at_us, here)
+
+    def _comes_at(self, batch: Batch) -> Int64s:
+        """When rows come by the virtual clock: nothing that comes later lies below."""
+        return batch.arrival if self.flow.counts_rows else batch.ts
+
+    def _run_by_run(self, at_us: int, batches: Chunk) -> Iterator[Instant]:
+        """What arrived together, cut where its time changes: before a row that keeps the mark come later ones."""
+        for name, batch in batches.items():
+            cuts = (np.flatnonzero(np.diff(batch.ts)) + 1).tolist()
+            for first, last in pairwise([0, *cuts, len(batch)]):
+                yield self._instant(at_us, {name: batch.slice(first, last)})
 
     def _instant(self, at_us: int, batches: Chunk) -> Instant:
         events: list[Event] = [Arrived(name, FEED, batch) for name, batch in batches.items()]

@@ -80,6 +80,8 @@ def verify(
         if not Path(path).exists():
             raise Refuse(f"{path}: there is no such file or directory to compare with", code="bad_path")
     asked = wanted.span
+    if lived is not None:
+        wanted = replace(wanted, goes_on=any(lived.marks.get(name) != END_OF_TIME for name in flow.streams))
     if lived is not None and lived.out is not None and (Path(lived.out) / MANIFEST).exists():
         # What lies below the seam is there: with the sinks' rows that is one sequence.
         against, lived = [lived.out, *against], replace(lived, seam_us=None)

@@ -267,6 +267,7 @@ def _wanted(link: Link, asked: Asked, *, out: str = "", then_live: bool = False)
         functions,
         tuple(_pair("--conf", text, "NAME=VALUE") for text in asked.settings or ()),
         whole=then_live,
+        goes_on=then_live,
     )
     return wanted, catalog
 
