@@ -94,7 +94,11 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_rows_without_a_time(tmp_path):
-    assert "1 row has no time (ts is null)" in refusal(write(tmp_path / "a.parquet", ts=pa.array([1, None, 3], TIME)))
+    told = refusal(write(tmp_path / "a.parquet", ts=pa.array([1, None, 3], TIME)))
+    assert "a.parquet, row 2: ts is null; 1 row has no time" in told
+    groups = pa.table({"ts": pa.array([1, 2, 3, 4, None, None], TIME), "k": range(6)})
+    pq.write_table(groups, tmp_path / "b.parquet", row_group_size=4)
+    assert "b.parquet, row 5: ts is null; 2 rows have no time" in refusal(tmp_path / "b.parquet")
 
 
 def test_files_of_one_input_that_differ(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from millrace.backfill.splitting import ALWAYS, Slice
 from millrace.backfill.verifying import Lived, span_of_files, span_of_query, verify
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import Refuse
+from millrace.server.history import Gap, Reach, write_reach
 
 STREAM = "CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');"
 WINDOWS = STREAM + "SELECT k, count(*) AS n, window_end FROM TUMBLE(s, ts, INTERVAL '10 us') GROUP BY k"
@@ -67,6 +69,47 @@ def told(*, mark=None, **lived):
 def test_of_a_query_that_which_it_has_given_whole(history, sql, lived, span):
     flow = flow_of_text(sql)
     assert span_of_query(flow, find_history(flow, str(history), ["s"]), told(**lived)) == span
+
+
+def gap_in(history, after_seq, from_us=None):
+    stream = flow_of_text(PLAIN).streams["s"]
+    gap = Gap(after_seq, from_us, "killed", 2_000)
+    write_reach(history / "s", replace(Reach.begun(stream), reach_us=95, last_seq=9, gaps=(gap,)))
+
+
+DISORDERED = WINDOWS.replace("time = 'ts'", "time = 'ts', disorder = '7 us'")
+
+
+@pytest.mark.parametrize(
+    ("sql", "after_seq", "lived", "span"),
+    [
+        # The first row behind the gap is at 50: a row that is lost was not above it.
+        (PLAIN, 4, {"mark": 90}, Slice(51, 90)),
+        (WINDOWS, 4, {"mark": 90}, Slice(60, 90)),
+        (DISORDERED, 4, {"mark": 90}, Slice(67, 90)),
+        (WINDOWS, 4, {"mark": 90, "since_us": 1_006}, Slice(70, 90)),
+        (WINDOWS, 4, {"mark": 90, "since_us": 1_002}, Slice(60, 90)),
+        # What history lacked when the query began with it, the query lacks as well.
+        (WINDOWS, 4, {"mark": 90, "seam_us": 50}, Slice(50, 90)),
+        (WINDOWS, 4, {"mark": 90, "seam_us": 20}, Slice(60, 90)),
+        (WINDOWS, 9, {"mark": 90}, Slice(END_OF_TIME, 90)),
+    ],
+)
+def test_what_was_made_of_tuples_in_a_gap_is_not_compared(history, sql, after_seq, lived, span):
+    gap_in(history, after_seq, 45)
+    flow = flow_of_text(sql)
+    assert span_of_query(flow, find_history(flow, str(history), ["s"]), told(**lived)) == span
+
+
+def test_a_gap_that_may_matter_for_ever_is_told(history, compared):
+    gap_in(history, 4)
+    with pytest.raises(Refuse, match=r"the archive of s lacks \(those that arrived after number 4: killed\)"):
+        compared(TOTALS, [], [], mark=90)
+    gap_in(history, 9)
+    with pytest.raises(
+        Refuse, match=r"it would begin behind a gap of an archive, and no tuple has come since, and all"
+    ):
+        compared(WINDOWS, [], [], mark=90)
 
 
 def test_a_query_that_never_has_all_is_told_so(history):

@@ -32,7 +32,7 @@ from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import Refuse, Type, format_timestamp
 from millrace.protocol.words import counted
 from millrace.server.arrow import ACCEPTED
-from millrace.server.history import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, read_reach
+from millrace.server.history import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, Gap, Name, read_reach
 from millrace.server.history import SEQUENCE as SEQ
 
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -64,7 +64,7 @@ class Input:
     format    parquet, csv, json, or table (a name that Spark knows)
     columns   the Arrow types of its columns, where they are known before Spark reads it
     reach_us  how far an archive is whole: every row on time below this is in it
-    gaps      at how many places rows may be missing from it all the same
+    gaps      where rows may be missing from it all the same
     widened   whether a stream got columns while it was archived: they are null in the older files
     """
 
@@ -74,7 +74,7 @@ class Input:
     parts: tuple[Part, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
     reach_us: int | None = None
-    gaps: int = 0
+    gaps: tuple[Gap, ...] = ()
     widened: bool = False
 
     @property
@@ -210,18 +210,27 @@ def _spans(head: Any, time: str, file: Path) -> tuple[tuple[int, int, int], ...]
     metadata = head.metadata
     leaf = next((at for at in range(metadata.num_columns) if metadata.schema.column(at).path == time), None)
     spans = []
+    before = 0
     for group in range(metadata.num_row_groups):
         told = metadata.row_group(group)
         if not told.num_rows:
             continue
         statistics = None if leaf is None else told.column(leaf).statistics
         if statistics is not None and statistics.null_count:
-            raise Refuse(f"{file}: {without_time(statistics.null_count)} ({time} is null)", code="bad_row")
+            at = before + _first_null(head, group, time)
+            raise Refuse(f"{file}, row {at}: {time} is null; {without_time(statistics.null_count)}", code="bad_row")
         if statistics is None or not statistics.has_min_max:
             return None
         first, last = (_micros(value, kind) for value in (statistics.min_raw, statistics.max_raw))
         spans.append((first, last, told.num_rows))
+        before += told.num_rows
     return tuple(spans)
+
+
+def _first_null(head: Any, group: int, time: str) -> int:
+    """The place of the first row of a row group that has no time, from 1."""
+    nulls = head.read_row_group(group, [time]).column(time).is_null().to_numpy()
+    return int(np.argmax(nulls)) + 1
 
 
 def _micros(raw: int, kind: Any) -> int:
@@ -235,10 +244,10 @@ def without_time(count: int) -> str:
     return f"{counted(count, 'row')} {'has' if count == 1 else 'have'} no time"
 
 
-def _reach(directory: Path) -> tuple[int | None, int]:
-    """How far an archive is whole, if it says so, and how many gaps it has."""
+def _reach(directory: Path) -> tuple[int | None, tuple[Gap, ...]]:
+    """How far an archive is whole, if it says so, and its gaps."""
     told = read_reach(directory)
-    return (None, 0) if told is None else (told.reach_us, len(told.gaps))
+    return (None, ()) if told is None else (told.reach_us, told.gaps)
 
 
 def _look_into_csv(stream: str, path: str, files: Sequence[Path], flow: Flow) -> Input:
@@ -430,6 +439,32 @@ def newest_before(one: Input, stream: StreamDefinition, arrived_us: int) -> int 
     return None if found == BEGINNING else found
 
 
+def first_behind(one: Input, stream: StreamDefinition, gap: Gap) -> int | None:
+    """The time of the first row on time that an archive has behind a gap; None if none has come since."""
+    found: tuple[int, int] | None = None
+    names = [SEQ, stream.time or IMPLICIT_TIME, LATE]
+    for number, path in sorted((_first_of(part.path), part.path) for part in one.parts):
+        if found is not None and number > found[0]:
+            break  # all that follows came later
+        with pq.ParquetFile(path) as file:
+            for group in range(file.metadata.num_row_groups):
+                numbers, times, late = (
+                    column.cast(pa.int64()).to_numpy() for column in file.read_row_group(group, names).select(names)
+                )
+                behind = np.flatnonzero((numbers > gap.after_seq) & (late == 0))
+                if len(behind):
+                    at = behind[np.argmin(numbers[behind])]
+                    mine = (int(numbers[at]), int(times[at]))
+                    found = mine if found is None else min(found, mine)
+    return None if found is None else found[1]
+
+
+def _first_of(path: str) -> int:
+    """The first number in an archive's file, as its name says it."""
+    name = Name.parse(Path(path).name)
+    return -1 if name is None else name.first
+
+
 def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool = False) -> list[str]:
     """What its reader should know about an input; `whole` if it is known to have all that the span needs."""
     notes = []
@@ -438,7 +473,7 @@ def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool
             reach = "nothing yet" if one.reach_us == BEGINNING else format_timestamp(one.reach_us)
             notes.append(f"{name}: the archive is whole up to {reach}; rows at or above that may still be missing")
         if one.gaps:
-            gaps = counted(one.gaps, "gap")
+            gaps = counted(len(one.gaps), "gap")
             notes.append(f"{name}: the archive has {gaps}, where rows may be missing ({one.path}/{REACH_FILE})")
         if one.columns and not one.flagged:
             notes.append(f"{name}: no {LATE} column, so rows are read in order of time and none is late")

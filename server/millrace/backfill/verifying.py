@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from millrace.backfill.compare import Differences, Row, compare_final, compare_rows
 from millrace.backfill.flow import Flow
-from millrace.backfill.inputs import Input, newest_before
+from millrace.backfill.inputs import Input, first_behind, newest_before
 from millrace.backfill.layout import OWN_TIME
 from millrace.backfill.margins import margins_of
 from millrace.backfill.outputs import MANIFEST, PLAN, Destination
@@ -30,6 +30,7 @@ from millrace.offline.files import read_batches
 from millrace.operators.batch import BEGINNING, END_OF_TIME
 from millrace.protocol import GONE, Field, Refuse, Schema, Type, format_timestamp
 from millrace.protocol.words import counted
+from millrace.server.history import Gap
 
 # Below this there is nothing: the end of a span of which nothing is known to be complete.
 NOTHING_US: Final = BEGINNING + 1
@@ -82,11 +83,13 @@ def verify(
     asked = wanted.span
     if lived is not None:
         wanted = replace(wanted, goes_on=any(lived.marks.get(name) != END_OF_TIME for name in flow.streams))
-    if lived is not None and lived.out is not None and (Path(lived.out) / MANIFEST).exists():
+    out = None if lived is None else lived.out
+    below = out is not None and (Path(out) / MANIFEST).exists()
+    if out is not None and below:
         # What lies below the seam is there: with the sinks' rows that is one sequence.
-        against, lived = [lived.out, *against], replace(lived, seam_us=None)
+        against = [out, *against]
     if not (asked.begins and asked.ends):
-        both = span_of_files(flow, against) if lived is None else span_of_query(flow, wanted.inputs, lived)
+        both = span_of_files(flow, against) if lived is None else span_of_query(flow, wanted.inputs, lived, below=below)
         span = _within(asked, both)
         wanted = replace(wanted, span=span, whole=lived is not None)
         say(f"compared {span_words(span)}, of which both have all rows; --from and --to name another span")
@@ -117,21 +120,29 @@ def _within(asked: Slice, both: Slice) -> Slice:
     low = asked.from_us if asked.begins else both.from_us
     high = asked.to_us if asked.ends else both.to_us
     if low >= high:
-        begins = format_timestamp(low) if low != BEGINNING else "the beginning"
+        begins = _begins_words(low)
         ends = "nothing is complete yet" if high <= NOTHING_US else f"all is there below {format_timestamp(high)} only"
         raise Refuse(
-            f"there is no span yet of which both have all rows: it would begin at {begins}, and {ends}. Wait for more "
+            f"there is no span yet of which both have all rows: it would begin {begins}, and {ends}. Wait for more "
             "rows, or name a span with --from and --to",
             code="no_span",
         )
     return Slice(low, high)
 
 
-def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived) -> Slice:
-    """Of which rows a query has given all: none of them was made of what it has not seen, and it gives no more."""
-    low = BEGINNING if lived.seam_us is None else lived.seam_us
+def _begins_words(low: int) -> str:
+    if low == END_OF_TIME:
+        return "behind a gap of an archive, and no tuple has come since"
+    return "at the beginning" if low == BEGINNING else f"at {format_timestamp(low)}"
+
+
+def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived, *, below: bool = False) -> Slice:
+    """Of which rows a query has given all: none was made of what it has not seen, or of what the archive lacks, and it
+    gives no more. `below` if what lies below its seam is at hand as well."""
+    low = BEGINNING if lived.seam_us is None or below else lived.seam_us
     if lived.since_us is not None:
         low = max([low, *(_seen_from(flow, inputs, name, lived.since_us) for name in flow.streams)])
+    low = max([low, *(_archived_from(flow, inputs, name, gap) for name, gap in _gaps(flow, inputs, lived))])
     if flow.equality == "final" and _telling(flow) is None:
         # The last row of each key counts, and nothing tells which one was the last at some time.
         return Slice(low)
@@ -161,6 +172,33 @@ def _seen_from(flow: Flow, inputs: Mapping[str, Input], name: str, since_us: int
             code="no_span",
         )
     return newest + 1 + back
+
+
+def _gaps(flow: Flow, inputs: Mapping[str, Input], lived: Lived) -> Iterator[tuple[str, Gap]]:
+    """Gaps with tuples that written rows may have been made of: of those before its seam a query that began with its
+    history knows no more than the archive."""
+    for name in flow.streams:
+        for gap in inputs[name.removesuffix(".late")].gaps:
+            known = lived.since_us is None and lived.seam_us is not None
+            if not known or (gap.from_us is not None and gap.from_us >= (lived.seam_us or 0)):
+                yield name, gap
+
+
+def _archived_from(flow: Flow, inputs: Mapping[str, Input], name: str, gap: Gap) -> int:
+    """From where on rows are made only of what came behind a gap: whoever feeds a stream goes on where that was, or
+    below by as much as its disorder."""
+    base = name.removesuffix(".late")
+    stream = flow.catalog.stream(base)
+    first, back = first_behind(inputs[base], stream, gap), margins_of(flow).streams[name].back
+    if first is None:
+        return END_OF_TIME
+    if back is None:
+        raise Refuse(
+            f"what {flow.name} gives may depend for ever on tuples that the archive of {base} lacks (those that "
+            f"arrived after number {gap.after_seq}: {gap.reason}): no span is the same",
+            code="no_span",
+        )
+    return first + stream.disorder_us + 1 + back
 
 
 def span_of_files(flow: Flow, against: Sequence[str]) -> Slice:

@@ -124,7 +124,11 @@ def start(
         _check_then_live(asked)
     wanted, _ = _wanted(link, asked, out=out, then_live=then_live)
     if then_live:
-        wanted = _up_to_the_seam(link, asked, wanted)
+        up_to = _up_to_the_seam(link, asked, wanted)
+        if up_to is None:
+            _tell_nothing_before(link, wanted)
+            return
+        wanted = up_to
     with _interruptible(), _bar() as advanced:
         manifest = run(wanted, show.tell, advanced)
     _tell_failed(manifest["failed_rows"])
@@ -423,8 +427,8 @@ def _catalog_with(known: str, asked: Asked) -> Catalog:
     return Catalog(catalog.streams, {name: catalog.queries[name] for name in [*queries, *made]}, catalog.sinks)
 
 
-def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted) -> Wanted:
-    """Have the server make the query with its past; history's part are the rows below the seam."""
+def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted) -> Wanted | None:
+    """Have the server make the query with its past; history's part are the rows below the seam, if there are any."""
     from dataclasses import replace
 
     from millrace.backfill.java import find_java
@@ -441,9 +445,7 @@ def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted) -> Wanted:
     found = _wait_for_the_seam(link, wanted.flow.name)
     seam = found["seam_us"]
     if seam is None:
-        raise MillraceError(
-            f"query {found['query']} is live, and all rows are its own: there is nothing to compute from history"
-        )
+        return None
     show.tell(
         f"{found['query']} is live: its rows from {_iso(seam)} on are the server's, those before it go to {wanted.out}"
     )
@@ -491,6 +493,15 @@ def _iso(us: int) -> str:
     from millrace.protocol import format_timestamp
 
     return format_timestamp(us)
+
+
+def _tell_nothing_before(link: Link, wanted: Wanted) -> None:
+    """All is well, and nothing is left to do: no tuple's time is known yet, so no row lies below it."""
+    name = wanted.flow.name
+    if link.as_json:
+        show.as_json({"query": name, "seam_us": None, "rows": 0, "files": []})
+    else:
+        show.out(f"{name} is live, and all rows are its own: there is nothing to compute from history")
 
 
 def _tell_caught_up(link: Link, wanted: Wanted) -> None:

@@ -123,7 +123,10 @@ EVENTS: Final[dict[str, Told]] = {
     ),
     # -- queries that begin with their history
     "a query goes on from its history": Told(
-        "info", ("query", "seam_us", "rows_before"), "It is live; so many rows below the seam are history's to compute."
+        "info",
+        ("query", "seam_us", "rows_before"),
+        "It is live; rows below the seam are history's to compute. The server came by so many: where the look-back "
+        "is bounded it worked through the newest part of the past alone.",
     ),
     "a query cannot be given its past": Told("error", ("query", "reason"), "It is dropped again, with its sinks."),
     "the query stays, and gives nothing": Told("warning", ("query", "reason"), "Others read it: drop them, then it."),
