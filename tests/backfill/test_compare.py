@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.backfill.compare import compare_final, compare_rows
+from millrace.backfill.compare import Differences, compare_final, compare_rows, side_by_side
 from tests.comparison import same_final, same_rows
 
 VALUES = st.one_of(st.none(), st.booleans(), st.sampled_from([0.0, -0.0, 1.0, 1.0 + 1e-12, 1.1]))
@@ -37,3 +37,35 @@ def test_what_differs_is_shown():
     final = compare_final(rows, [{"k": 1, "v": 3.0}, {"k": 3, "v": 0.0}], ["k"])
     assert final.changed == [({"k": 1, "v": 1.0}, {"k": 1, "v": 3.0})]
     assert (final.missing, final.extra) == ([rows[2]], [{"k": 3, "v": 0.0}])
+
+
+def test_differences_come_in_order_of_time_with_the_halves_of_a_row_together():
+    def row(at, key, n):
+        return {"n": n, "key": key, "at": at}
+
+    found = Differences(
+        9,
+        missing=[row(30, "a", 3), row(10, "a", 1), row(10, "b", 2), row(None, "c", 1)],
+        extra=[row(10, "b", 5), row(20, "x", 1), row(10, "a", 7), row(10, "c", 9)],
+        changed=[(row(20, "k", 1), row(25, "k", 2))],
+    )
+    assert list(side_by_side(found, "at")) == [
+        (row(None, "c", 1), None),
+        (row(10, "a", 1), None),
+        (None, row(10, "a", 7)),
+        (row(10, "b", 2), None),
+        (None, row(10, "b", 5)),
+        (None, row(10, "c", 9)),
+        (row(20, "k", 1), row(25, "k", 2)),
+        (None, row(20, "x", 1)),
+        (row(30, "a", 3), None),
+    ]
+    assert len(list(side_by_side(found, None))) == found.count
+
+
+@given(ROWS, ROWS)
+def test_side_by_side_loses_nothing(one, other):
+    found = compare_rows(one, other)
+    shown = list(side_by_side(found, "k"))
+    assert sorted(map(str, (left for left, _ in shown if left))) == sorted(map(str, found.missing))
+    assert sorted(map(str, (right for _, right in shown if right))) == sorted(map(str, found.extra))

@@ -14,7 +14,7 @@ from millrace.backfill.outputs import ASIDE, MANIFEST, PLAN, Destination
 from millrace.backfill.running import Wanted, check_asked
 from millrace.backfill.splitting import Extent, plan_split
 from millrace.backfill.verifying import read_backfill
-from millrace.operators.batch import Batch
+from millrace.operators.batch import END_OF_TIME, Batch
 from millrace.protocol import Refuse
 
 DAY = 86_400_000_000
@@ -140,8 +140,13 @@ def test_other_tasks_than_those_that_have_begun_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"query": "other"}, "query q is there already, and now other is asked for"),
-        ({"to_us": 2}, "to_us 1970-01-01T00:00:00.000001Z is there already"),
+        ({"query": "other"}, "a backfill of query q is there already, and now one of query other is asked for"),
+        (
+            {"to_us": 2},
+            "with --to 1970-01-01T00:00:00.000001Z is there already, and now one with --to 1970-01-01T00:00:00.000002Z",
+        ),
+        ({"to_us": END_OF_TIME}, "000001Z is there already, and now one without --to is asked for"),
+        ({"sql": ["SELECT 2"]}, "a backfill of other statements is there already; name another directory"),
         ({"inputs": [1]}, "a backfill with other input files is there already"),
     ],
 )

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.protocol import GONE
 
 RELATIVE: Final = 1e-9
+# Of more pairs of rows of one time nobody looks how much they are alike.
+MOST_LIKENESSES: Final = 10_000
 Row = Mapping[str, Any]
 
 
@@ -89,6 +91,50 @@ def compare_final(recomputed: Iterable[Row], written: Iterable[Row], key: Sequen
             found.changed.append((row, other))
     found.extra = [row for at, row in right.items() if at not in left]
     return found
+
+
+def side_by_side(found: Differences, time: str | None) -> Iterator[tuple[Row | None, Row | None]]:
+    """All differences as (recomputed, written) in one order by time, rows without one first.
+
+    What only one side has stands next to what is most alike of what only the other has, for it may be the same row.
+    """
+    groups: dict[int | None, Differences] = {}
+
+    def group(row: Row) -> Differences:
+        return groups.setdefault(None if time is None else row.get(time), Differences())
+
+    for row in found.missing:
+        group(row).missing.append(row)
+    for row in found.extra:
+        group(row).extra.append(row)
+    for pair in found.changed:
+        group(pair[0]).changed.append(pair)
+    for at in sorted(groups, key=lambda at: (at is not None, at or 0)):
+        yield from groups[at].changed
+        yield from _halves(groups[at].missing, groups[at].extra)
+
+
+def _halves(missing: Sequence[Row], extra: Sequence[Row]) -> Iterator[tuple[Row | None, Row | None]]:
+    """Rows of one time that only one side has, each with what is most alike of the other side behind it."""
+    near: dict[int, int] = {}
+    if len(missing) * len(extra) <= MOST_LIKENESSES:
+        likeness = {(one, at): _alike(row, other) for one, row in enumerate(missing) for at, other in enumerate(extra)}
+        taken: set[int] = set()
+        for one, at in sorted(likeness, key=lambda pair: -likeness[pair]):
+            if one not in near and at not in taken:
+                near[one] = at
+                taken.add(at)
+    for one, row in enumerate(missing):
+        yield row, None
+        if one in near:
+            yield None, extra[near[one]]
+    left = set(range(len(extra))) - set(near.values())
+    yield from ((None, extra[at]) for at in sorted(left))
+
+
+def _alike(one: Row, other: Row) -> int:
+    """How many columns have the same value."""
+    return sum(equal_values(value, other.get(name)) for name, value in one.items())
 
 
 def last_rows(rows: Iterable[Row], key: Sequence[str]) -> dict[Hashable, Row]:

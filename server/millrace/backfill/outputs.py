@@ -140,19 +140,27 @@ def _left_at_birth(path: Path) -> bool:
 def _same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
     for name in wanted:
         if found.get(name) != wanted[name]:
-            told = "other input files" if name == "inputs" else f"{name} {_short(found.get(name), name)}"
-            asked = "" if name == "inputs" else f", and now {_short(wanted[name], name)} is asked for"
+            told, asked = _told(name, found.get(name)), _told(name, wanted[name])
+            now = "" if told == asked else f", and now one {asked} is asked for"
             raise Refuse(
-                f"--out {path}: a backfill with {told} is there already{asked}; name another directory, or remove it",
+                f"--out {path}: a backfill {told} is there already{now}; name another directory, or remove it",
                 code="destination",
             )
 
 
-def _short(value: object, name: str) -> str:
-    if name in ("from_us", "to_us") and isinstance(value, int):
-        value = "open" if value in (BEGINNING, END_OF_TIME) else format_timestamp(value)
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
+# The flags that a part of a plan came by.
+_FLAGS: Final = {"from_us": "--from", "to_us": "--to"}
+
+
+def _told(name: str, value: object) -> str:
+    """A part of a plan, as whoever gave the flags knows it."""
+    if name in _FLAGS:
+        if isinstance(value, int) and value not in (BEGINNING, END_OF_TIME):
+            return f"with {_FLAGS[name]} {format_timestamp(value)}"
+        return f"without {_FLAGS[name]}"
+    if name == "query":
+        return f"of query {value}"
+    return "with other input files" if name == "inputs" else "of other statements"
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -36,6 +37,8 @@ app = typer.Typer(help="Queries over history, as a Spark job with the same opera
 
 # Differences that are shown; --json shows all of them.
 SHOWN: Final = 10
+# Letters of a statement that is wrong: enough to know it by.
+STATEMENT_LETTERS: Final = 60
 
 
 class How(StrEnum):
@@ -190,15 +193,19 @@ def verify(
         paths = _sink_files(catalog, wanted.flow.name) if lived is None else list(lived.paths)
     with _interruptible("start it again"), _bar() as advanced:
         verdict = compare(wanted, paths, show.tell, advanced, lived)
-    _show_verdict(link, wanted.flow.name, verdict)
+    _show_verdict(link, wanted.flow, verdict)
     if verdict.differences.count:
         raise typer.Exit(1)
 
 
-def _show_verdict(link: Link, name: str, verdict: Verdict) -> None:
+def _show_verdict(link: Link, flow: Flow, verdict: Verdict) -> None:
+    from millrace.backfill.compare import side_by_side
     from millrace.backfill.splitting import span_words
+    from millrace.protocol import Type
 
-    found = verdict.differences
+    found, name = verdict.differences, flow.name
+    times = frozenset(field.name for field in flow.schema if field.type is Type.TIMESTAMP)
+    plain = functools.partial(_plain, times)
     for note in verdict.notes:
         show.tell(f"note: {note}")
     if link.as_json:
@@ -211,9 +218,9 @@ def _show_verdict(link: Link, name: str, verdict: Verdict) -> None:
                 "recomputed": found.compared,
                 "written": verdict.written,
                 "equal": not found.count,
-                "missing": [_plain(row) for row in found.missing],
-                "extra": [_plain(row) for row in found.extra],
-                "changed": [{"recomputed": _plain(one), "written": _plain(other)} for one, other in found.changed],
+                "missing": [plain(row) for row in found.missing],
+                "extra": [plain(row) for row in found.extra],
+                "changed": [{"recomputed": plain(one), "written": plain(other)} for one, other in found.changed],
             }
         )
         return
@@ -221,17 +228,27 @@ def _show_verdict(link: Link, name: str, verdict: Verdict) -> None:
         f"{name} {span_words(verdict.span)}: {counted(found.compared, 'row')} recomputed, {verdict.written} written, "
         f"equality {verdict.equality}: {counted(found.count, 'difference') if found.count else 'equal'}"
     )
-    lines = [f"- {_plain(row)}   only recomputed" for row in found.missing]
-    lines += [f"+ {_plain(row)}   only written" for row in found.extra]
-    lines += [f"~ {_plain(one)}   written {_plain(other)}" for one, other in found.changed]
-    for line in lines[:SHOWN]:
-        show.out(line)
-    if len(lines) > SHOWN:
-        show.out(f"... and {len(lines) - SHOWN} more (--json shows all)")
+    told = flow.time_column
+    for one, other in islice(side_by_side(found, None if told is None else flow.schema.names[told[0]]), SHOWN):
+        if one is not None and other is not None:
+            show.out(f"~ {plain(one)}   written {plain(other)}")
+        elif one is not None:
+            show.out(f"- {plain(one)}   only recomputed")
+        elif other is not None:
+            show.out(f"+ {plain(other)}   only written")
+    if found.count > SHOWN:
+        show.out(f"... and {found.count - SHOWN} more (--json shows all)")
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
+def _plain(times: Collection[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as a sink has it: times as text."""
+    return {name: _shown(value, name in times) for name, value in row.items()}
+
+
+def _shown(value: Any, is_time: bool) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return _iso(value) if is_time and isinstance(value, int) else value
 
 
 for _name, _command in (("start", start), ("status", status), ("verify", verify)):
@@ -288,11 +305,44 @@ def _time(flag: str, text: str | None) -> int | None:
 
 
 def _catalog(link: Link, asked: Asked) -> Catalog:
-    from millrace.offline.script import load, plan_script
+    from millrace.offline.script import plan_script
     from millrace.sql import Catalog
 
-    script = load(asked.sql) if asked.sql is not None else plan_script(link.get("catalog")["sql"])
+    if asked.sql is None:
+        script = plan_script(link.get("catalog")["sql"])
+    else:
+        with _statements_of(asked.sql, asked.query) as text:
+            script = plan_script(text)
     return Catalog(script.streams, script.queries, script.sinks)
+
+
+@contextmanager
+def _statements_of(path: str, query: str | None) -> Iterator[str]:
+    """A file's text. Which of its statements is wrong is said: it may be another than the query that is asked for."""
+    from millrace.sql.errors import SqlError
+
+    text = _text(path)
+    try:
+        yield text
+    except SqlError as error:
+        at = _statement_at(text, error.line, error.column)
+        where = path if at is None else f'{path}, in the statement "{at}"'
+        all_of_it = "" if query is None else f" (query {query} needs the whole file to be right)"
+        raise MillraceError(f"{where}{all_of_it}: {error.text}") from None
+
+
+def _statement_at(text: str, line: int, column: int) -> str | None:
+    """The beginning of the statement that stands at a place; None if the text cannot be taken apart."""
+    from millrace.sql import parse
+    from millrace.sql.errors import SqlError
+
+    try:
+        statements = parse(text)
+    except SqlError:
+        return None
+    place = sum(map(len, text.split("\n")[: line - 1])) + line - 1 + column - 1
+    words = next((" ".join(one.sql.split()) for one in reversed(statements) if one.body.span.start <= place), None)
+    return words if words is None or len(words) <= STATEMENT_LETTERS else f"{words[:STATEMENT_LETTERS]}..."
 
 
 def _inputs(link: Link, asked: Asked, flow: Flow, *, live: bool) -> dict[str, Input]:
@@ -413,11 +463,11 @@ def _catalog_with(known: str, asked: Asked) -> Catalog:
 
     assert asked.sql is not None
     _, catalog = plan_all(parse(known), Catalog())
-    text = _text(asked.sql)
-    names = {step.body.name.text for step in parse(text) if hasattr(step.body, "name")}
-    queries = {name: query for name, query in catalog.queries.items() if name not in names}
-    sinks = {name: sink for name, sink in catalog.sinks.items() if name not in names}
-    planned, catalog = plan_all(parse(text), Catalog(catalog.streams, queries, sinks))
+    with _statements_of(asked.sql, asked.query) as text:
+        names = {step.body.name.text for step in parse(text) if hasattr(step.body, "name")}
+        queries = {name: query for name, query in catalog.queries.items() if name not in names}
+        sinks = {name: sink for name, sink in catalog.sinks.items() if name not in names}
+        planned, catalog = plan_all(parse(text), Catalog(catalog.streams, queries, sinks))
     made = [step.plan.name for step in planned if isinstance(step, CreateQuery)]
     if len(made) != 1:
         raise MillraceError(f"{asked.sql}: expected one CREATE QUERY and sinks over it, got {len(made)} of them")
