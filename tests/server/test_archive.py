@@ -369,7 +369,7 @@ def test_a_file_system_without_links_has_files_all_the_same(tmp_path, monkeypatc
     def refused(*_):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(history.os, "link", refused)
+    monkeypatch.setattr(os, "link", refused)
     aside, path = tmp_path / ".new", tmp_path / "new"
     aside.write_bytes(b"rows")
     if there:
@@ -433,6 +433,7 @@ def test_a_killed_server_holds_nothing(tmp_path):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as child:
+        assert child.stdout is not None
         assert child.stdout.readline() == b"held\n"
         with pytest.raises(Refuse, match="another server"):
             history.hold(tmp_path)
