@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 
 import pyarrow as pa
@@ -92,6 +93,17 @@ def test_a_last_line_needs_no_newline_and_empty_lines_say_nothing(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('\ufeff{"ts": 1}\n\n  \n{"ts": "1970-01-01T00:00:00.000002Z", "n": -3}', "utf-8")
     assert [row[:3] for row in read(path)[0]] == [(1, None, None), (2, None, -3)]
+
+
+def test_a_field_may_have_any_name(tmp_path):
+    names = ['a"b', "c\\d", "e\nf", "g h"]
+    stream = StreamDefinition("s", Schema(tuple(Field(name, Type.BIGINT) for name in names)))
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(dict(zip(names, (1, 2, 3, 4), strict=True))) + "\n")
+    assert read(path, stream)[0] == [(1, 2, 3, 4)]
+    path.write_text('{"a\\"b": "x"}\n')
+    with pytest.raises(Refuse, match="line 1"):
+        read(path, stream)
 
 
 def test_unknown_keys_may_be_ignored(tmp_path):

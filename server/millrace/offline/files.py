@@ -34,6 +34,8 @@ ENDINGS: Final = ("jsonl", "csv", "parquet", "arrow")
 ROWS: Final = 8_192
 # Bytes of text read at a time: some thousands of rows.
 CHUNK: Final = 1 << 20
+# A field with one of these in its name has no place in what msgspec decodes to.
+UNTYPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 
 Advanced = Callable[[int], None]
 
@@ -121,8 +123,11 @@ def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[in
 
 
 def _read_jsonl(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
-    decode = _row_decoder(source.stream)
+    decode = None if any(map(UNTYPED.search, source.stream.schema.names)) else _row_decoder(source.stream)
     for number, piece in lines_of(file, path, advanced):
+        if decode is None:
+            yield from _portions(_slow_jsonl(path, number, piece, source))
+            continue
         try:
             rows = decode(piece)
             # Two objects on one line decode just as well: as many rows as lines, or the slow way decides.
