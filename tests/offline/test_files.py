@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 
 import pyarrow as pa
@@ -104,6 +105,21 @@ def test_a_field_may_have_any_name(tmp_path):
     path.write_text('{"a\\"b": "x"}\n')
     with pytest.raises(Refuse, match="line 1"):
         read(path, stream)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet", "arrow"])
+def test_every_format_comes_through_a_pipe_too(tmp_path, ending):
+    path = tmp_path / f"rows.{ending}"
+    rows = [(1, True, 2, 0.5, "t", b"x", 3), (4, None, None, None, None, None, None)]
+    writer = files.create(str(path), SCHEMA)
+    writer.write(batch_of(rows))
+    writer.close()
+    source, sink = os.pipe()
+    with os.fdopen(source, "rb") as piped:
+        os.write(sink, path.read_bytes())
+        os.close(sink)
+        found = list(files.read_opened(piped, "-", STREAM, lambda count: None, ending))
+    assert [row for batch in found for row in batch.rows()] == rows
 
 
 def test_unknown_keys_may_be_ignored(tmp_path):

@@ -225,3 +225,13 @@ def test_what_was_put_in_and_is_not_shared_is_there_again_in_that_order(tmp_path
 
     asyncio.run(play())
     assert "does not fit" not in capsys.readouterr().out
+
+
+@served(
+    "CREATE STREAM u (k BIGINT); CREATE QUERY c AS SELECT k FROM u WHERE k > 1; CREATE QUERY d AS SELECT k FROM u WHERE k > 1"
+)
+async def test_a_shared_operator_is_found_by_all_of_its_names(daemon):
+    assert names(daemon, "d") == names(daemon, "c") == ["c.select1"]
+    code, text = await cli(daemon, "operator", "insert", "d.select1", "--where", "k < 9")
+    assert code == 0, text
+    assert (names(daemon, "c"), names(daemon, "d")) == (["c.select1"], ["d.select2", "d.select1"])
