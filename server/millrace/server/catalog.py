@@ -501,9 +501,14 @@ class Catalog:
         query = self.known.queries[name]
         shared = sharing.told(self._engine, self._engine.query(name))
         text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
-        edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]
-        if edited:
-            text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in edited)])
+        joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
+        changed = Decisions(
+            operators=tuple(edit for edit in edits(self._engine) if edit.query == name),
+            joins=tuple(join for join in joins if join.query == name),
+            queues=exchanged(self._engine, {name: self.known.queries[name]}),
+        ).shell()
+        if changed:
+            text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in changed)])
         return {"query": name, "text": text, "sql": query.sql, "shared": shared}
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
@@ -673,13 +678,13 @@ class Catalog:
 
     async def _decide(self, decisions: Decisions) -> None:
         """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
-        futures = [self._runner.command(command) for command in decisions.parting()]
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
         for edit in decisions.operators:  # each is about the operators that those before it have made
             try:
                 await self._runner.command(edit.command(self._engine))
             except Refuse as refused:
                 log.warning("a decision of the catalog does not fit any more", reason=refused.text)
+        futures = [self._runner.command(command) for command in decisions.parting()]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
         futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
         outcomes += await asyncio.gather(*futures, return_exceptions=True)
         for outcome in outcomes:
