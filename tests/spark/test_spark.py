@@ -27,7 +27,7 @@ from millrace.cli.main import app
 from millrace.offline.script import plan_script
 from millrace.operators.batch import Batch
 from millrace.operators.expression import Column
-from millrace.protocol import MillraceError, Refuse, Schema
+from millrace.protocol import MillraceError, Refuse, Schema, format_timestamp
 from millrace.server.arrow import to_arrow
 from millrace.server.history import Reach, write_reach
 from tests.comparison import same_final, same_rows
@@ -272,7 +272,7 @@ def test_verify_shows_what_differs(spark, files, tmp_path):
     assert done.exit_code == 1
     told = json.loads(done.stdout)
     assert (len(told["missing"]), len(told["extra"])) == (2, 1)
-    assert told["extra"] == [wrong[3]]
+    assert told["extra"] == [{**wrong[3], "window_start": format_timestamp(wrong[3]["window_start"])}]
 
 
 def test_rows_that_do_not_fit_are_told_with_their_place_and_leave_nothing(spark, files, tmp_path, monkeypatch):

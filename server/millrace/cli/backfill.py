@@ -433,12 +433,20 @@ LOOK_SECONDS: Final = 0.25
 UNKNOWN: Final = "unknown_backfill"
 
 
-@functools.cache
 def _text(path: str) -> str:
-    """A file of SQL, which may be the standard input: it is read once."""
+    """A file of SQL. The standard input can be read once only, and is asked for more than once."""
+    from millrace.offline.files import STANDARD
     from millrace.offline.script import load_text
 
-    return load_text(path)
+    return _standard_input() if path == STANDARD else load_text(path)
+
+
+@functools.cache
+def _standard_input() -> str:
+    from millrace.offline.files import STANDARD
+    from millrace.offline.script import load_text
+
+    return load_text(STANDARD)
 
 
 def _check_then_live(asked: Asked) -> None:
