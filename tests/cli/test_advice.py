@@ -242,6 +242,13 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"sink": {"dropped": 12, "on_slow": "drop_oldest"}},
         ),
         (
+            "catalog_unwritten",
+            "server",
+            "written down: cannot write the catalog d/catalog.sqlite: disk full. What has changed since holds now",
+            "millrace export > catalog.sql",
+            {"server": {"catalog_error": "cannot write the catalog d/catalog.sqlite: disk full"}},
+        ),
+        (
             "history_behind",
             "s",
             "is behind: 900 rows wait for the disk, and the stream's feeds wait",

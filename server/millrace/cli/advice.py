@@ -98,6 +98,17 @@ def failed_sinks(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("sink_failed", sink["name"], text, f"millrace sink drop {sink['name']}")
 
 
+def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
+    """What runs now and would not after a restart."""
+    error = seen.server.get("catalog_error")
+    if error is not None:
+        text = (
+            f"What exists here is not written down: {_sentence(error)} What has changed since holds now and is lost "
+            "when the server ends. It is tried again every second; until then keep a copy."
+        )
+        yield Advice("catalog_unwritten", "server", text, "millrace export > catalog.sql")
+
+
 # -- what keeps rows waiting -------------------------------------------------------------------------------------------
 
 
@@ -403,6 +414,7 @@ Rule = Callable[[Snapshot], Iterator[Advice]]
 RULES: Final[tuple[Rule, ...]] = (
     stopped_queries,
     failed_sinks,
+    catalog_unwritten,
     no_max_skew,
     silent_feeds,
     long_waits,

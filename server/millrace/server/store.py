@@ -6,6 +6,7 @@ Rule: a file that cannot be read in full is left as it is, and the server does n
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -88,5 +89,16 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            hint = "; does another server use the folder?" if "locked" in str(error) else ""
-            raise StoreError(f"cannot {verb} the catalog {self.path}: {error}{hint}") from None
+            raise StoreError(f"cannot {verb} the catalog {self.path}: {error}{self._hint(error)}") from None
+
+    def _hint(self, error: sqlite3.Error) -> str:
+        """SQLite has the same few words for many causes: the one that a person can mend is looked for."""
+        if "locked" in str(error):
+            return "; does another server use the folder?"
+        closed = next((path for path in (self.path.parent, self.path) if path.exists() and not is_writable(path)), None)
+        return "" if closed is None else f"; {closed} is not writable for this server's user"
+
+
+def is_writable(path: Path) -> bool:
+    """Whether this process may write the file, or make files in the folder."""
+    return os.access(path, os.W_OK | os.X_OK if path.is_dir() else os.W_OK)
