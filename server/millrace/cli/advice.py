@@ -295,17 +295,18 @@ def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
         name, newest_us = stream["name"], stream["newest_us"]
         if stream["far"]:
             text = (
-                f"{counted(stream['far'], 'tuple')} of stream {name}, further above the server's clock than max_ahead "
-                f"({_interval(stream['ahead_us'])}), had to be refused: a sender's clock is wrong."
+                f"{counted(stream['far'], 'tuple')} of stream {name} had to be refused: they, or others of their frames, lay "
+                f"further above the server's clock than max_ahead ({_interval(stream['ahead_us'])}). A sender's "
+                "clock is wrong; the log names the feed."
             )
+            yield Advice("clock_ahead", name, text, f"millrace stream show {name}")
         elif newest_us is not None and newest_us - now_us > CLOCK_US:
             text = (
                 f"The newest tuple of stream {name} lies {_seconds(newest_us - now_us)} above the server's clock. A "
                 "sender's clock is ahead, and whoever is on time may be late against it. A bound refuses such tuples."
             )
-        else:
-            continue
-        yield Advice("clock_ahead", name, text, f"millrace sql \"ALTER STREAM {name} SET (max_ahead = '1 second')\"")
+            try_ = f"millrace sql \"ALTER STREAM {name} SET (max_ahead = '1 second')\""
+            yield Advice("clock_ahead", name, text, try_)
 
 
 def refused_tuples(seen: Snapshot) -> Iterator[Advice]:

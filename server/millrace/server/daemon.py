@@ -188,7 +188,8 @@ class Daemon:
                 **stream,
                 "connections": at.connections,
                 "bytes": at.bytes,
-                "rejected": at.rejected + stream["far"],
+                "far": self.runner.far.get(name, 0),
+                "rejected": at.rejected + self.runner.far.get(name, 0),
                 "feeds": _holding_most(stream["feeds"]),
                 "archive": self.archive.view(name),
             }

@@ -110,7 +110,9 @@ EVENTS: Final[dict[str, Told]] = {
     "a client broke its own punctuation; the tuples are late": Told(
         "warning", ("stream", "feed", "tuples"), "It sent tuples below what it had promised."
     ),
-    "tuples too far in the future were refused": Told("warning", ("stream", "feed", "tuples"), "Beyond `max_ahead`."),
+    "tuples too far in the future were refused": Told(
+        "warning", ("stream", "feed", "tuples"), "Beyond `max_ahead`; all of a frame that holds one such tuple."
+    ),
     "rows were dropped": Told("warning", ("operator", "reason", "tuples"), "Rows that could not be computed."),
     "the engine rejected an event": Told("warning", ("kind", "reason"), "What came from outside did not fit any more."),
     # -- consumers
