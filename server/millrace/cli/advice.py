@@ -295,9 +295,9 @@ def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
         name, newest_us = stream["name"], stream["newest_us"]
         if stream["far"]:
             text = (
-                f"{counted(stream['far'], 'tuple')} of stream {name} had to be refused: they, or others of their frames, lay "
-                f"further above the server's clock than max_ahead ({_interval(stream['ahead_us'])}). A sender's "
-                "clock is wrong; the log names the feed."
+                f"{counted(stream['far'], 'tuple')} of stream {name} had to be refused: they, or others of their "
+                f"frames, lay further above the server's clock than max_ahead ({_interval(stream['ahead_us'])}). A "
+                "sender's clock is wrong; the log names the feed."
             )
             yield Advice("clock_ahead", name, text, f"millrace stream show {name}")
         elif newest_us is not None and newest_us - now_us > CLOCK_US:

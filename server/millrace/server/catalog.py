@@ -44,6 +44,7 @@ from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse, Schema
 from millrace.server.archive import Archive
+from millrace.server.config import CATALOG
 from millrace.server.decisions import (
     ComponentDecisions,
     Decisions,
@@ -173,7 +174,7 @@ class Catalog:
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
         self._took = Pause()  # of the change whose turn it is
-        self._store = None if folder is None else Store(folder / "catalog.sqlite")
+        self._store = None if folder is None else Store(folder / CATALOG)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="catalog")  # a disk may take its time
         self.error: str | None = None  # why the newest state is not on the disk
         self._writing: asyncio.Future[None] | None = None

@@ -6,7 +6,6 @@ Rule: a file that cannot be read in full is left as it is, and the server does n
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.protocol import MillraceError
+from millrace.server.config import is_writable
 
 # Counted up when the tables change; a newer server reads older files, never the other way round.
 # 1: statements. 2: decisions beside them.
@@ -97,8 +97,3 @@ class Store:
             return "; does another server use the folder?"
         closed = next((path for path in (self.path.parent, self.path) if path.exists() and not is_writable(path)), None)
         return "" if closed is None else f"; {closed} is not writable for this server's user"
-
-
-def is_writable(path: Path) -> bool:
-    """Whether this process may write the file, or make files in the folder."""
-    return os.access(path, os.W_OK | os.X_OK if path.is_dir() else os.W_OK)
