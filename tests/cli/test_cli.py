@@ -480,6 +480,7 @@ def test_usage():
     assert millrace("fly").returncode == 2
     assert millrace("query", "show").returncode == 2
     assert millrace("query", "list", "--nonsense").returncode == 2
+    assert millrace("tail", "q", "--from", "99999999999999999999").returncode == 2
     helped = millrace("--help")
     assert helped.returncode == 0
     for verb in ("serve", "run", "apply", "sql", "feed", "tail", "stream", "component", "strategy", "break", "config"):

@@ -26,9 +26,10 @@ from millrace.engine.events import (
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.expression import Column, Constant
 from millrace.operators.queues.edge import EdgeSpec
-from millrace.operators.spec import Band, SampleSpec, SelectSpec
+from millrace.operators.spec import Band, FilterSpec, SampleSpec, SelectSpec
 from millrace.protocol import Type
 from tests.engine.graphs import (
+    TV,
     Bench,
     V,
     arrive,
@@ -47,7 +48,7 @@ from tests.engine.graphs import (
 )
 from tests.engine.test_edges import TICKS, tick, ticks, with_edges
 from tests.engine.test_joins import joined, pairs
-from tests.engine.test_replacing import counting, having
+from tests.engine.test_replacing import COUNT, counting, having
 
 BELOW_5 = SelectSpec(compare("<", 5))
 TV_V = Column(Type.BIGINT, True, 1, "v")
@@ -316,3 +317,19 @@ def test_what_waited_when_an_operator_went_does_not_say_what_is_newer(
     assert bench.engine.query("q").plan.nodes[0].edge(0).key == (TICKS.index("k"),)
     same(bench)
     assert sorted(rows(bench.run(), "q")) == ([(2, "b", 2), (3, "a", 3)] if waiting else [])
+
+
+def test_rows_that_replace_each_other_are_all_let_through() -> None:
+    """A select in front of them would leave standing what the row that it keeps out replaces."""
+    bench = Bench(external("x"), ticks())
+    total = replace(COUNT, window=None, keys=(("v", TV_V),), bounds=())
+    schema = total.schema([TV])
+    made = plan("g", ("C", total, ["x.source"]), ("H", FilterSpec(compare(">", 1), (0,)), ["C"]), schema=schema)
+    bench.query(made)
+    bench.query(with_edges(plan("l", ("A", identity(TICKS), ["s.source"]), schema=TICKS), [EdgeSpec("inplace", (1,))]))
+    before = bench.engine.save()
+    for command in (InsertOperator("g.H", ALL), InsertOperator("l.A", SampleSpec(0.5, 1))):
+        assert "its rows replace each other" in refusal(bench, command)
+        assert bench.engine.save() == before
+    bench.do(InsertOperator("g.C", ALL))
+    bench.do(InsertOperator("l.A", SelectSpec(compare("<", 4, TICKS_V))))

@@ -210,3 +210,15 @@ def test_what_was_inside_can_become_the_output():
     assert bench.do(ReplaceQuery(counting("q")))["kept"] == ["q.A"]
     restored(bench)
     assert rows(bench.run(give_tv("s", 11, 22)), "q") == [(2, 0), (1, 10)]
+
+
+def test_what_a_paused_query_skips_is_counted_over_a_replacement():
+    bench = Bench(external("s"))
+    bench.query(counting("q"))
+    bench.run(give_tv("s", 1))
+    bench.do(PauseQuery("q"))
+    bench.run(give_tv("s", 2, 3))
+    bench.do(ReplaceQuery(counting("q", below=[("S", select(compare(">", 0)), ["s.source"])])))
+    restored(bench)
+    bench.run(give_tv("s", 4))
+    assert bench.do(ResumeQuery("q")) == {"query": "q", "skipped": 3}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import sys
 
 import pyarrow as pa
@@ -92,6 +94,32 @@ def test_a_last_line_needs_no_newline_and_empty_lines_say_nothing(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('\ufeff{"ts": 1}\n\n  \n{"ts": "1970-01-01T00:00:00.000002Z", "n": -3}', "utf-8")
     assert [row[:3] for row in read(path)[0]] == [(1, None, None), (2, None, -3)]
+
+
+def test_a_field_may_have_any_name(tmp_path):
+    names = ['a"b', "c\\d", "e\nf", "g h"]
+    stream = StreamDefinition("s", Schema(tuple(Field(name, Type.BIGINT) for name in names)))
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(dict(zip(names, (1, 2, 3, 4), strict=True))) + "\n")
+    assert read(path, stream)[0] == [(1, 2, 3, 4)]
+    path.write_text('{"a\\"b": "x"}\n')
+    with pytest.raises(Refuse, match="line 1"):
+        read(path, stream)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet", "arrow"])
+def test_every_format_comes_through_a_pipe_too(tmp_path, ending):
+    path = tmp_path / f"rows.{ending}"
+    rows = [(1, True, 2, 0.5, "t", b"x", 3), (4, None, None, None, None, None, None)]
+    writer = files.create(str(path), SCHEMA)
+    writer.write(batch_of(rows))
+    writer.close()
+    source, sink = os.pipe()
+    with os.fdopen(source, "rb") as piped:
+        os.write(sink, path.read_bytes())
+        os.close(sink)
+        found = list(files.read_opened(piped, "-", STREAM, lambda count: None, ending))
+    assert [row for batch in found for row in batch.rows()] == rows
 
 
 def test_unknown_keys_may_be_ignored(tmp_path):

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millrace.engine.editing import takes_updates
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -336,7 +337,10 @@ class Play:
         if nodes:
             node = self.rng.choice(nodes)
             spec = SelectSpec(Constant(Type.BOOLEAN, False, True))
-            self._edit(InsertOperator(node.name, spec, self.rng.randrange(len(node.inputs))))
+            at = self.rng.randrange(len(node.inputs))
+            (plan,) = (query.plan for query in queries if node in query.plan.nodes)
+            if not takes_updates(self.engine, plan, node, at):
+                self._edit(InsertOperator(node.name, spec, at))
 
     def _take_out(self) -> None:
         queries = [query for query in self.engine.queries_by_name.values() if query.paused is None]

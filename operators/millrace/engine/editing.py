@@ -24,7 +24,16 @@ from millrace.operators.prone import Prone
 from millrace.operators.queues.edge import APPEND, EdgeSpec
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
-from millrace.operators.spec import FilterSpec, SampleSpec, SelectSpec, Spec
+from millrace.operators.spec import (
+    AggregateSpec,
+    FilterSpec,
+    MapSpec,
+    SampleSpec,
+    SelectSpec,
+    Spec,
+    TopSpec,
+    UnionSpec,
+)
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.words import article
 
@@ -99,12 +108,8 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     position = _checked(node, command.input)
     reader = behind.inputs[position]
     home = reader.home
-    if home.schema.retracts:
-        raise Refuse(
-            f"operator {command.before}, input {position}: its rows replace each other and say which are gone; "
-            "leaving some out would keep what is gone for ever",
-            code="update_stream",
-        )
+    if _is_sample_of_newest(command.spec, node, position) or takes_updates(engine, query.plan, node, position):
+        raise _replacing(command.before, position)
     name = _free_name(engine, query, command.name)
     own = home.attach(reader.since_us)
     made = build(name, command.spec, [own], engine.gauge, engine.moment)
@@ -125,6 +130,48 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     engine.graph.exchange(arranged, (), {})
     _became(engine, query, nodes, operators, entries, edit)
     return {"operator": name, "before": command.before, "input": position}
+
+
+def _replacing(name: str, position: int) -> Refuse:
+    return Refuse(
+        f"operator {name}, input {position}: its rows replace each other; leaving one out would keep the row that it "
+        "replaces for ever",
+        code="update_stream",
+    )
+
+
+def _is_sample_of_newest(spec: Spec, node: Node, position: int) -> bool:
+    return isinstance(spec, SampleSpec) and node.edge(position).updates
+
+
+def takes_updates(engine: Engine, plan: QueryPlan, node: Node, position: int) -> bool:
+    """Whether an input carries rows that replace each other."""
+    return _takes_current_rows(node.spec) or _replace_each_other(engine, plan, node.inputs[position])
+
+
+def _takes_current_rows(spec: Spec) -> bool:
+    """Whether an operator takes each row in the place of an earlier one."""
+    match spec:
+        case FilterSpec() | UnionSpec(key=tuple()):
+            return True
+        case AggregateSpec(replaces=replaces) | TopSpec(replaces=replaces):
+            return replaces is not None
+    return False
+
+
+def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:
+    """Whether the rows of what a plan reads are an update stream. Those of a stream with an update key are rows like
+    all others to whoever does not say LATEST."""
+    node = next((one for one in plan.nodes if one.name == name), None)
+    if node is None:
+        other = next((one.plan for one in engine.queries_by_name.values() if one.plan.output == name), None)
+        return other is not None and other.update_key is not None
+    match node.spec:
+        case AggregateSpec(window=None) | TopSpec(closes_at=None):
+            return True
+        case SelectSpec() | SampleSpec() | MapSpec():
+            return node.edge(0).updates or _replace_each_other(engine, plan, node.inputs[0])
+    return _takes_current_rows(node.spec)
 
 
 def _with(inputs: Sequence[str], position: int, name: str) -> tuple[str, ...]:
@@ -269,6 +316,8 @@ def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
             f"{node.name} is {article(node.spec.kind)}, not one that leaves rows out: replace the query instead",
             code="not_replaceable",
         )
+    if _is_sample_of_newest(spec, node, 0):
+        raise _replacing(node.name, 0)
     forgotten = operator.state_tuples
     made = build(node.name, spec, operator.inputs, engine.gauge, engine.moment, engine.beginning(operator))
     made.output, made.counts = operator.output, operator.counts

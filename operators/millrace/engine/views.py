@@ -185,8 +185,8 @@ def operators(engine: Engine) -> list[dict[str, Any]]:
 
 
 def operator_named(engine: Engine, name: str) -> dict[str, Any]:
-    """One operator, or a fork, without a look at all the others."""
-    found = engine.graph.operator(name)
+    """One operator, or a fork, without a look at all the others; a shared one by any of its names."""
+    found = engine.named(name) if engine.knows(name) else engine.graph.operator(name)
     readers = _readers_by_source(engine).get(found) if isinstance(found, Source) else None
     return operator(engine, found, readers or [query.plan.name for query in engine.owners(found)])
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # With --rate, rows leave in portions of this many seconds.
 PORTION_SECONDS: Final = 0.05
+# The largest number that a row can have.
+MOST: Final = 2**63 - 1
 
 
 class Format(StrEnum):
@@ -94,7 +96,9 @@ def _fed(rows: int) -> str:
 def tail(
     link: Link,
     query: Annotated[str, typer.Argument()],
-    from_sequence: Annotated[int | None, typer.Option("--from", min=0, help="The first row's sequence number.")] = None,
+    from_sequence: Annotated[
+        int | None, typer.Option("--from", min=0, max=MOST, help="The first row's sequence number.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.")] = None,
     progress: Annotated[
         bool, typer.Option("--progress", help="Show the time below which the rows are complete, too.")

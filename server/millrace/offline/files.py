@@ -14,8 +14,11 @@ import json
 import math
 import operator
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -34,6 +37,8 @@ ENDINGS: Final = ("jsonl", "csv", "parquet", "arrow")
 ROWS: Final = 8_192
 # Bytes of text read at a time: some thousands of rows.
 CHUNK: Final = 1 << 20
+# A field with one of these in its name has no place in what msgspec decodes to.
+UNTYPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 
 Advanced = Callable[[int], None]
 
@@ -121,8 +126,11 @@ def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[in
 
 
 def _read_jsonl(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
-    decode = _row_decoder(source.stream)
+    decode = None if any(map(UNTYPED.search, source.stream.schema.names)) else _row_decoder(source.stream)
     for number, piece in lines_of(file, path, advanced):
+        if decode is None:
+            yield from _portions(_slow_jsonl(path, number, piece, source))
+            continue
         try:
             rows = decode(piece)
             # Two objects on one line decode just as well: as many rows as lines, or the slow way decides.
@@ -396,9 +404,10 @@ def _read_parquet(file: BinaryIO, path: str, source: Source, advanced: Advanced)
     import pyarrow.parquet as pq
 
     try:
-        opened = pq.ParquetFile(file)
-        tables = opened.iter_batches(batch_size=ROWS)
-        yield from _arrow_batches(tables, path, source, _share(file, advanced, opened.metadata.num_rows))
+        with _seekable(file) as whole:
+            opened = pq.ParquetFile(whole)
+            tables = opened.iter_batches(batch_size=ROWS)
+            yield from _arrow_batches(tables, path, source, _share(whole, advanced, opened.metadata.num_rows))
     except pa.ArrowException as error:
         raise _unread(path, "a Parquet file", error) from None
 
@@ -408,14 +417,15 @@ def _read_arrow(file: BinaryIO, path: str, source: Source, advanced: Advanced) -
     import pyarrow as pa
 
     try:
-        is_file = file.read(6) == b"ARROW1"
-        file.seek(0)
-        if is_file:
-            opened = pa.ipc.open_file(file)
-            tables: Iterator[Any] = (opened.get_batch(number) for number in range(opened.num_record_batches))
-        else:
-            tables = iter(pa.ipc.open_stream(file))
-        yield from _arrow_batches(tables, path, source, lambda rows: advanced(0))
+        with _seekable(file) as whole:
+            is_file = whole.read(6) == b"ARROW1"
+            whole.seek(0)
+            if is_file:
+                opened = pa.ipc.open_file(whole)
+                tables: Iterator[Any] = (opened.get_batch(number) for number in range(opened.num_record_batches))
+            else:
+                tables = iter(pa.ipc.open_stream(whole))
+            yield from _arrow_batches(tables, path, source, lambda rows: advanced(0))
     except pa.ArrowException as error:
         raise _unread(path, "an Arrow IPC file or stream", error) from None
 
@@ -434,6 +444,18 @@ def _arrow_batches(tables: Iterator[Any], path: str, source: Source, passed: Adv
         first += len(batch)
         passed(len(batch))
         yield from _portions(batch)
+
+
+@contextmanager
+def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
+    """The file, or what comes through a pipe: a format with its index at the end is not read from front to back."""
+    if file.seekable():
+        yield file
+        return
+    with tempfile.TemporaryFile() as kept:
+        shutil.copyfileobj(file, kept)
+        kept.seek(0)
+        yield kept
 
 
 def _share(file: BinaryIO, advanced: Advanced, rows: int) -> Advanced:

@@ -676,13 +676,13 @@ class Catalog:
 
     async def _decide(self, decisions: Decisions) -> None:
         """Carry out what can be; what cannot (an operator is made otherwise now) is told, and no reason to stop."""
-        futures = [self._runner.command(command) for command in decisions.parting()]
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
         for edit in decisions.operators:  # each is about the operators that those before it have made
             try:
                 await self._runner.command(edit.command(self._engine))
             except Refuse as refused:
                 log.warning("a decision of the catalog does not fit any more", reason=refused.text)
+        futures = [self._runner.command(command) for command in decisions.parting()]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
         futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
         outcomes += await asyncio.gather(*futures, return_exceptions=True)
         for outcome in outcomes:

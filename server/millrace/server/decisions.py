@@ -168,7 +168,8 @@ class Decisions(Part):
     operators: tuple[OperatorEdit, ...] = ()
 
     def parting(self) -> list[CommandBody]:
-        """What takes operators apart that were apart: before all else, because forks follow from it."""
+        """What takes operators apart that were apart: behind the edits, which do so themselves and may have put them
+        there, and before all else, because forks follow from it."""
         return [UnshareQuery(found.query, found.operators) for found in self.apart]
 
     def commands(self, engine: Engine) -> list[CommandBody]:
@@ -186,11 +187,11 @@ class Decisions(Part):
 
     def shell(self) -> list[str]:
         """The same for a person: commands to type."""
-        made = [
+        made = [edit.shell() for edit in self.operators]
+        made += [
             f"millrace query unshare {quote(found.query)} {' '.join(map(quote, found.operators))}"
             for found in self.apart
         ]
-        made += [edit.shell() for edit in self.operators]
         for component in self.components:
             name = quote(component.component)
             made.append(f"millrace strategy set {name} {quote(component.strategy)}")

@@ -17,7 +17,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
     Side streams of late tuples are told only where one of them was meant: there is one beside most streams.
     """
-    close = difflib.get_close_matches(name, known, 1)
+    close = [one for one in known if one.lower() == name.lower()] or difflib.get_close_matches(name, known, 1)
     if close:
         return f"; did you mean {close[0]}?"
     told = sorted(one for one in known if origin_of(one) is None)
