@@ -53,6 +53,30 @@ def test_addresses_that_cannot_be_removed_stop_nothing(tmp_path):
     assert pq.read_table(out)["k"].to_pylist() == [7]
 
 
+def test_a_sink_that_cannot_be_finished_leaves_the_others(tmp_path):
+    out = tmp_path / "out.parquet"
+
+    def fails():
+        raise ValueError("no footer")
+
+    async def live():
+        with capture_logs() as logs:
+            async with running(SQL.format(tmp_path / "first")) as daemon:
+                broken = daemon.catalog._sinks["f"].consumer
+                broken._writer.close = fails
+                await daemon.catalog.execute(
+                    f"CREATE SINK g FROM q WITH (type = 'file', path = '{out}', format = 'parquet')"
+                )
+                async with lines(daemon) as nc:
+                    nc.say('{"stream": "s", "tuple": {"k": 7}}')
+                    await until(lambda: daemon.streams()[0]["tuples"] == 1)
+        (told,) = [line for line in logs if line["event"] == "a sink could not be finished"]
+        assert (told["sink"], told["reason"]) == ("f", "no footer")
+
+    play(live())
+    assert pq.read_table(out)["k"].to_pylist() == [7]
+
+
 PARTS = ("seams", "trials", "catalog", "archive")
 
 
