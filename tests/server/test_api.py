@@ -504,3 +504,15 @@ async def test_requests_of_other_sites_and_huge_ones_are_refused(daemon):
     assert await with_head("transfer-encoding: chunked\r\n\r\n0") == 413
     assert daemon.engine.queries()[0]["state"] == "running"
     assert await with_head("origin: http://me") == 200
+
+
+@served()
+async def test_what_a_request_lacks_is_said_by_the_name_that_it_was_given(daemon):
+    for body, words in (({"weight": 10**14}, "weight: expected less than or equal to"), ({}, "weight: Field required")):
+        status, _, said = await ask(daemon, "PUT", "/api/v1/components/s/weight", body)
+        assert status == 422
+        assert said["detail"].startswith(words)
+    assert (
+        "got 100000000000000"
+        in (await ask(daemon, "PUT", "/api/v1/components/s/weight", {"weight": 10**14}))[2]["detail"]
+    )

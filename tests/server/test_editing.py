@@ -227,9 +227,12 @@ def test_what_was_put_in_and_is_not_shared_is_there_again_in_that_order(tmp_path
     assert "does not fit" not in capsys.readouterr().out
 
 
-@served(
-    "CREATE STREAM u (k BIGINT); CREATE QUERY c AS SELECT k FROM u WHERE k > 1; CREATE QUERY d AS SELECT k FROM u WHERE k > 1"
+TWINS = "CREATE STREAM u (k BIGINT);" + ";".join(
+    f"CREATE QUERY {name} AS SELECT k FROM u WHERE k > 1" for name in ("c", "d")
 )
+
+
+@served(TWINS)
 async def test_a_shared_operator_is_found_by_all_of_its_names(daemon):
     assert names(daemon, "d") == names(daemon, "c") == ["c.select1"]
     code, text = await cli(daemon, "operator", "insert", "d.select1", "--where", "k < 9")

@@ -20,6 +20,7 @@ from millrace.engine import views
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
+from millrace.protocol.words import spelt
 from millrace.server import logs
 from millrace.server.analysis import analyze as analyzed
 from millrace.server.analysis import asked_for
@@ -284,8 +285,12 @@ def _more(error: MillraceError) -> dict[str, Any]:
 def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return problem(422, "invalid_request", _title(422), f"{where}: {first['msg']}")
+    # Where it stood (in the body, in the path) says nothing to who typed a command.
+    where = ".".join(str(part) for part in first["loc"][1:]) or "the request"
+    text = first["msg"].replace("Input should be", "expected", 1)
+    given = first.get("input")
+    got = f", got {spelt(given)}" if isinstance(given, str | int | float | bool) else ""
+    return problem(422, "invalid_request", _title(422), f"{where}: {text}{got}")
 
 
 def _mistake(_: Request, error: Exception) -> JSONResponse:

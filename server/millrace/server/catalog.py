@@ -504,9 +504,14 @@ class Catalog:
         query = self.known.queries[name]
         shared = sharing.told(self._engine, self._engine.query(name))
         text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
-        edited = [edit.shell() for edit in edits(self._engine) if edit.query == name]
-        if edited:
-            text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in edited)])
+        joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
+        changed = Decisions(
+            operators=tuple(edit for edit in edits(self._engine) if edit.query == name),
+            joins=tuple(join for join in joins if join.query == name),
+            queues=exchanged(self._engine, {name: self.known.queries[name]}),
+        ).shell()
+        if changed:
+            text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in changed)])
         return {"query": name, "text": text, "sql": query.sql, "shared": shared}
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
