@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make a certificate of its own, its key and a token in the folder $1 for the host names after it, unless they are there.
+# Make a certificate of its own, its key and a token in the folder $1 (made if need be) for the host names after it, unless they are there.
 #
 # For trying things out on one machine, and for networks where everybody who should trust the server can be given
 # certificate.pem. Elsewhere use the certificates of your organisation.
@@ -7,7 +7,8 @@ set -eu
 
 folder=${1:?usage: make-keys.sh FOLDER HOST...}
 shift
-cd "$folder"
+mkdir -p -- "$folder"
+cd -- "$folder"
 [ -e token ] && [ -e key.pem ] && [ -e certificate.pem ] && exit 0
 
 names=IP:127.0.0.1

@@ -242,6 +242,13 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"sink": {"dropped": 12, "on_slow": "drop_oldest"}},
         ),
         (
+            "catalog_unwritten",
+            "server",
+            "written down: cannot write the catalog d/catalog.sqlite: disk full. What has changed since holds now",
+            "millrace export > catalog.sql",
+            {"server": {"catalog_error": "cannot write the catalog d/catalog.sqlite: disk full"}},
+        ),
+        (
             "history_behind",
             "s",
             "is behind: 900 rows wait for the disk, and the stream's feeds wait",
@@ -293,8 +300,8 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "clock_ahead",
             "s",
-            "3 tuples of stream s, further above the server's clock than max_ahead (24 hours), had to be refused",
-            "millrace sql \"ALTER STREAM s SET (max_ahead = '1 second')\"",
+            "3 tuples of stream s had to be refused: they, or others of their frames, lay further above",
+            "millrace stream show s",
             {"stream": {"far": 3, "rejected": 3}},
         ),
         ("rejected", "s", "5 tuples of stream s did not fit", "millrace stream show s", {"stream": {"rejected": 5}}),

@@ -90,6 +90,59 @@ def test_what_is_wrong_is_told_and_the_command_helps(tmp_path):
     assert io.StringIO(parts["README.txt"]).readline().startswith("Made by millrace support-bundle")
 
 
+def test_each_port_with_a_token_of_its_own(tmp_path):
+    """Whichever way the two tokens are given, each goes to its port; a wrong one is told with its flag."""
+    streams, admin, wrong = tmp_path / "streams", tmp_path / "admin", tmp_path / "wrong"
+    for file in (streams, admin, wrong):
+        file.write_text(f"the token of {file.name}\n")
+    guards = {"MILLRACE_SERVER__TOKEN_FILE": str(streams), "MILLRACE_SERVER__ADMIN_TOKEN_FILE": str(admin)}
+    with Server(tmp_path / "data", **guards) as server:
+        there = {"MILLRACE_ADMIN": server.admin}
+        sql = "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s"
+        assert millrace("sql", sql, "--token-file", str(admin), **there).returncode == 0
+        fed = 0
+        for flags, variables, words in (
+            (("--token-file", admin, "--feed-token-file", streams), {}, None),
+            (("--token-file", admin), {"MILLRACE_FEED_TOKEN": "the token of streams"}, None),
+            (
+                (),
+                {"MILLRACE_TOKEN": "the token of admin", "MILLRACE_FEED_TOKEN_FILE": str(streams)},
+                None,
+            ),
+            (
+                ("--token-file", admin),
+                {},
+                f"the token in {admin} (--token-file) is not that of the server at {server.listen}",
+            ),
+            (("--token-file", admin), {}, "differs from the HTTP port's, give --feed-token-file FILE, or set"),
+            (
+                ("--token-file", streams),
+                {},
+                f"(--token-file) is not that of the server at {server.admin}, the HTTP port",
+            ),
+            (
+                ("--token-file", admin, "--feed-token-file", wrong),
+                {},
+                f"the token in {wrong} (--feed-token-file) is not that of the server at {server.listen}",
+            ),
+            (("--token-file", admin), {"MILLRACE_FEED_TOKEN": "no"}, "the token in MILLRACE_FEED_TOKEN is not"),
+            (("--feed-token-file", streams), {}, "asks for a token: give --token-file FILE"),
+            (("--token-file", admin, "--feed-token-file", "/no/token"), {}, "token file /no/token: "),
+        ):
+            given = [str(flag) for flag in flags]
+            done = millrace("feed", "s", *given, stdin='{"k": 1}\n', **there, **variables)
+            if words is None:
+                fed += 1
+                assert done.returncode == 0, done
+                tailed = millrace("tail", "q", "--from", "0", "--limit", str(fed), *given, **there, **variables)
+                assert tailed.stdout == '{"k":1}\n' * fed, tailed
+            else:
+                assert done.returncode == 1
+                assert words in done.stderr
+                assert done.stderr.count("\n") == 1
+        assert server.end()[0] == 0
+
+
 def test_the_token_is_left_out_of_whatever_holds_it():
     from millrace.cli.bundle import pack
 

@@ -344,6 +344,24 @@ def test_a_query_that_catches_up_says_so():
     assert shown(live)[0] == "running"
 
 
+def test_a_wait_taken_over_from_the_past_began_here():
+    """The past has a clock of its own; nobody has waited in this engine since then."""
+    live = Live()
+    made = planned("union", "event")
+    live.obey(AddQuery(gated(made)))
+    live.obey(HoldQuery("q"))
+    past = Past(list(CATALOG.streams.values()), made)
+    past.take("a", Batch.from_rows(CATALOG.streams["a"].schema, [(7, 1, 1)], [7]), 20)
+    past.take("a", Batch.from_rows(CATALOG.streams["a"].schema, [(9, 1, 1)], [9]), 80)
+    live.obey(AdoptPast("q", past.finish().state))
+    live.now += 30
+    live.step([Arrived("a", "f", Batch.from_rows(CATALOG.streams["a"].schema, [(11, 1, 1)], [11]))])
+    why = live.engine.why("q")
+    assert (why["since"], why["held"]) == (1_000, 3), why
+    union = next(one for one in live.engine.operators() if one["name"] == why["operator"])
+    assert [given["idle_wait_us"] for given in union["inputs"]] == [30, 30]
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_what_cannot_be_done_meanwhile(held):
     live = catching_up()

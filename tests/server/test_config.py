@@ -95,6 +95,50 @@ def test_files_that_are_named_must_be_there(tmp_path):
     assert "expected a token" in problems(flags={"server": {"token_file": empty}})[0]
     assert "certificate and its key" in problems(flags={"server": {"tls_key": empty}})[0]
     assert "is no folder" in problems(flags={"server": {"data_dir": empty}})[0]
+    assert "is no folder" in problems(flags={"server": {"data_dir": empty / "inside"}})[0]
+
+
+@pytest.mark.parametrize("key", ["data_dir", "history_dir"])
+def test_a_folder_that_is_not_writable_is_told_before_anything_is_begun(tmp_path, monkeypatch, key):
+    closed = tmp_path / "rod"
+    closed.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)  # root may write everywhere
+    assert problems(flags={"server": {key: closed}}) == [f"server.{key}: {closed} is not writable"]
+    inside = closed / "a" / "b"
+    assert problems(flags={"server": {key: inside}}) == [
+        f"server.{key}: {inside} cannot be made: {closed} is not writable"
+    ]
+    load(flags={"server": {key: tmp_path / "another"}})
+
+
+def test_a_catalog_that_is_not_writable(tmp_path, monkeypatch):
+    catalog = tmp_path / "catalog.sqlite"
+    catalog.touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != catalog)
+    assert problems(flags={"server": {"data_dir": tmp_path}}) == [f"server.data_dir: {catalog} is not writable"]
+
+
+@pytest.mark.parametrize(
+    ("listen", "admin", "one"),
+    [
+        ("127.0.0.1:7420", "127.0.0.1:7420", True),
+        ("localhost:7420", "127.0.0.1:7420", True),
+        ("0.0.0.0:7420", "127.0.0.1:7420", True),
+        ("127.0.0.1:7420", "[::]:7420", True),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+        ("127.0.0.1:7420", "127.0.0.1:7421", False),
+        ("127.0.0.1:7420", "127.0.0.2:7420", False),
+        ("127.0.0.1:7420", "[::1]:7420", False),
+        ("0.0.0.0:7420", "[::1]:7420", False),
+    ],
+)
+def test_the_two_ports_are_two(listen, admin, one):
+    try:
+        load(flags={"server": {"listen": listen, "admin": admin}})
+        found = []
+    except ConfigError as error:
+        found = error.problems
+    assert any(line.startswith(f"server.admin: {admin} is the same port") for line in found) == one
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import os
 import termios
 import time
 
+import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
+from millrace.cli.advice import Snapshot, advise
 from millrace.client import AsyncClient
 from millrace.protocol import encode
 from millrace.protocol.frames import frame
@@ -20,6 +22,7 @@ from millrace.protocol.messages import (
     Close,
     Closed,
     Data,
+    DataArrow,
     Error,
     Ets,
     EtsRequest,
@@ -29,6 +32,7 @@ from millrace.protocol.messages import (
     Result,
 )
 from millrace.server.clock import Clock
+from millrace.server.logs import sparing
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask, get
 
@@ -562,6 +566,63 @@ async def test_by_default_a_day_ahead_is_as_far_as_a_tuple_may_be(daemon):
         await daemon.catalog.execute("ALTER STREAM s SET (max_ahead = '3 days')")
         nc.say(json.dumps({"stream": "s", "tuple": {"ts": now_us + 2 * DAY, "k": 1}}))
         await until(lambda: stream(daemon, "s")["tuples"] == 2)
+
+
+FIT_AND_FAR = LATE.replace("(time = 'ts')", "(time = 'ts', max_ahead = '1 h')")
+FAR = "tuples too far in the future were refused"
+
+
+async def by_lines(daemon, rows):
+    async with lines(daemon) as nc:
+        for ts, k in rows:
+            nc.say(json.dumps({"stream": "s", "feed": "f", "tuple": {"ts": ts, "k": k}}))
+            assert "error" in await nc.hear()
+
+
+async def by_frames(daemon, rows):
+    async with peer(daemon) as feeder:
+        await feeder.open("s", producer="f")
+        for number, row in enumerate(rows):
+            feeder.data(number, [row])
+            await feeder.hear(Error)
+
+
+async def by_arrow(daemon, rows):
+    async with peer(daemon) as feeder:
+        await feeder.open("s", producer="f")
+        for number, (ts, k) in enumerate(rows):
+            table = pa.table({"ts": pa.array([ts], pa.timestamp("us", "UTC")), "k": [k]})
+            payload = pa.BufferOutputStream()
+            with pa.ipc.new_stream(payload, table.schema) as writer:
+                writer.write_table(table)
+            feeder.say(DataArrow(0, number, 1, payload.getvalue().to_pybytes()))
+            await feeder.hear(Error)
+
+
+@pytest.mark.parametrize("feed", [by_lines, by_frames, by_arrow])
+def test_what_is_refused_is_counted_told_and_logged_alike_by_all_ways_in(feed):
+    """Two tuples a day ahead and one that does not fit its columns."""
+
+    @served(FIT_AND_FAR)
+    async def play(daemon):
+        far_us = time.time_ns() // 1_000 + DAY
+        with capture_logs() as logs:
+            await feed(daemon, [(far_us, 1), (far_us, 2), (5, "five")])
+            sparing.flush(everything=True)
+        shown = {one["name"]: one for one in await get(daemon, "/api/v1/streams")}["s"]
+        assert (shown["tuples"], shown["far"], shown["rejected"]) == (0, 2, 3)
+        assert 'millrace_source_rejected_total{stream="s"} 3.0' in await get(daemon, "/metrics")
+        far = [line for line in logs if line["event"] == FAR]
+        assert sum(line["tuples"] for line in far) == 2
+        assert {(line["stream"], line["feed"].rpartition("/")[2]) for line in far} == {("s", "f")}
+        (refused,) = [line for line in logs if line["event"] == "a client was refused"]
+        assert refused["times"] == 1
+        advice = [one.code for one in advise(Snapshot(daemon.describe(), streams=[shown]))]
+        assert [code for code in advice if code in ("clock_ahead", "rejected")] == ["clock_ahead", "rejected"]
+        await daemon.catalog.execute("DROP QUERY q; DROP STREAM s; CREATE STREAM s (ts TIMESTAMP) WITH (time = 'ts')")
+        assert (stream(daemon, "s")["far"], stream(daemon, "s")["rejected"]) == (0, 0), "another stream of that name"
+
+    play()
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from millrace.engine.events import (
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition, names
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
 from millrace.operators.gate import Gate
+from millrace.operators.prone import Prone
 from millrace.operators.source import Clocking
 from millrace.operators.spec import GateSpec
 from millrace.protocol import Refuse
@@ -143,19 +144,21 @@ def adopt(engine: Engine, name: str, past: bytes | None) -> dict[str, Any]:
         saved = saving.unpack(past)
         if saved["version"] != saving.VERSION or saved["plan"] != query.plan:
             raise Refuse(f"query {name}: the past is that of another query, or of another version", code="bad_state")
-        given = _restore(query, saved)
+        given = _restore(query, saved, engine.moment.now_us)
     for gate in gates(query):
         gate.open()
     engine.graph.rewire()
     return {"query": name, "rows": given}
 
 
-def _restore(query: Query, saved: dict[str, Any]) -> int:
+def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
     for operator in query.operators:
         counts, readers, output, state = saved["operators"][operator.name]
         operator.counts.restore(counts)
         operator.output.restore(output)
         operator.restore(state)
+        if isinstance(operator, Prone):
+            operator.wait_anew(now_us)  # the past had a clock of its own
         if not isinstance(operator, Gate):
             for reader, data in zip(operator.inputs, readers, strict=True):
                 reader.restore(data)

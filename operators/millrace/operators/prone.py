@@ -126,6 +126,11 @@ class Prone(Operator):
         """The clock has jumped by so much, and that was no waiting."""
         self.idle_since = [None if since is None else since + by_us for since in self.idle_since]
 
+    def wait_anew(self, now_us: int) -> None:
+        """Its state comes from elsewhere: nobody has waited here for what it holds back until now."""
+        self.idle_since = [None if since is None else now_us for since in self.idle_since]
+        self.idle_us = [0] * len(self.idle_us)
+
     def save(self) -> Any:
         return [self.idle_since, self.idle_us, self.awaited]
 

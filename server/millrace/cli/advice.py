@@ -98,6 +98,17 @@ def failed_sinks(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("sink_failed", sink["name"], text, f"millrace sink drop {sink['name']}")
 
 
+def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
+    """What runs now and would not after a restart."""
+    error = seen.server.get("catalog_error")
+    if error is not None:
+        text = (
+            f"What exists here is not written down: {_sentence(error)} What has changed since holds now and is lost "
+            "when the server ends. It is tried again every second; until then keep a copy."
+        )
+        yield Advice("catalog_unwritten", "server", text, "millrace export > catalog.sql")
+
+
 # -- what keeps rows waiting -------------------------------------------------------------------------------------------
 
 
@@ -284,17 +295,18 @@ def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
         name, newest_us = stream["name"], stream["newest_us"]
         if stream["far"]:
             text = (
-                f"{counted(stream['far'], 'tuple')} of stream {name}, further above the server's clock than max_ahead "
-                f"({_interval(stream['ahead_us'])}), had to be refused: a sender's clock is wrong."
+                f"{counted(stream['far'], 'tuple')} of stream {name} had to be refused: they, or others of their "
+                f"frames, lay further above the server's clock than max_ahead ({_interval(stream['ahead_us'])}). A "
+                "sender's clock is wrong; the log names the feed."
             )
+            yield Advice("clock_ahead", name, text, f"millrace stream show {name}")
         elif newest_us is not None and newest_us - now_us > CLOCK_US:
             text = (
                 f"The newest tuple of stream {name} lies {_seconds(newest_us - now_us)} above the server's clock. A "
                 "sender's clock is ahead, and whoever is on time may be late against it. A bound refuses such tuples."
             )
-        else:
-            continue
-        yield Advice("clock_ahead", name, text, f"millrace sql \"ALTER STREAM {name} SET (max_ahead = '1 second')\"")
+            try_ = f"millrace sql \"ALTER STREAM {name} SET (max_ahead = '1 second')\""
+            yield Advice("clock_ahead", name, text, try_)
 
 
 def refused_tuples(seen: Snapshot) -> Iterator[Advice]:
@@ -403,6 +415,7 @@ Rule = Callable[[Snapshot], Iterator[Advice]]
 RULES: Final[tuple[Rule, ...]] = (
     stopped_queries,
     failed_sinks,
+    catalog_unwritten,
     no_max_skew,
     silent_feeds,
     long_waits,

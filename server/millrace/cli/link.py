@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # A server that has not answered by then is stuck: every route answers within a few engine steps.
 TIMEOUT_SECONDS: Final = 60.0
+TOKEN_WAYS: Final = "give --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"
+FEED_TOKEN_WAYS: Final = "give --feed-token-file FILE, or set MILLRACE_FEED_TOKEN_FILE or MILLRACE_FEED_TOKEN"
 
 
 class ServerError(MillraceError):
@@ -37,6 +39,7 @@ class Link:
     server: str | None = None
     token_file: Path | None = None
     ca_file: Path | None = None
+    feed_token_file: Path | None = None
     as_json: bool = False
 
     def get(self, path: str) -> Any:
@@ -53,21 +56,36 @@ class Link:
 
     @property
     def token(self) -> str | None:
-        if self.token_file is None:
-            return os.environ.get("MILLRACE_TOKEN")
-        try:
-            return self.token_file.read_text(encoding="utf-8").partition("\n")[0].strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise MillraceError(f"token file {self.token_file}: {getattr(error, 'strerror', None) or error}") from None
+        """The token for the HTTP port."""
+        return _token(self.token_file, "MILLRACE_TOKEN")
 
-    def turned_away(self, port: str) -> MillraceError:
-        """What to do about a port that takes our token for none of its own."""
+    @property
+    def feed_token(self) -> str | None:
+        """The token for the port that streams are fed and read at: its own if one was given, else the other port's."""
+        own = _token(self.feed_token_file, "MILLRACE_FEED_TOKEN")
+        return self.token if own is None else own
+
+    def turned_away(self) -> MillraceError:
+        """What to do about an HTTP port that takes our token for none of its own."""
+        where = f"the server at {self.admin}"
         if not self.token:
-            ways = "give --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"
-            return MillraceError(f"the server at {port} asks for a token: {ways}", code="unauthorised")
-        given = "in MILLRACE_TOKEN" if self.token_file is None else f"in {self.token_file} (--token-file)"
-        text = f"the token {given} is not that of the server at {port}: its configuration names the file that has it"
-        return MillraceError(text, code="unauthorised")
+            return _unauthorised(f"{where} asks for a token: {TOKEN_WAYS}")
+        given = _given(self.token_file, "--token-file", "MILLRACE_TOKEN")
+        text = f"{given} is not that of {where}, the HTTP port: its configuration names the file that has it"
+        return _unauthorised(f"{text} (server.admin_token_file, else server.token_file)")
+
+    def turned_away_from_streams(self, address: str) -> MillraceError:
+        """The same for the port for feeds and subscribers, which may have a token of its own."""
+        where = f"the server at {address}, its port for feeds and subscribers"
+        if not self.feed_token:
+            return _unauthorised(f"{where}, asks for a token: {FEED_TOKEN_WAYS}")
+        text = "its configuration names the file that has it (server.token_file)"
+        if self.feed_token_file is not None or os.environ.get("MILLRACE_FEED_TOKEN") is not None:
+            given = _given(self.feed_token_file, "--feed-token-file", "MILLRACE_FEED_TOKEN")
+        else:
+            given = _given(self.token_file, "--token-file", "MILLRACE_TOKEN")
+            text += f"; if that differs from the HTTP port's, {FEED_TOKEN_WAYS}"
+        return _unauthorised(f"{given} is not that of {where}: {text}")
 
     def tls(self) -> ssl.SSLContext:
         """Trusts the given certificate authority, or the system's."""
@@ -90,7 +108,7 @@ class Link:
 
     def _checked(self, status: int, content: bytes) -> Any:
         if status == 401:
-            raise self.turned_away(self.admin)
+            raise self.turned_away()
         try:
             said = json.loads(content)
         except ValueError:
@@ -146,6 +164,24 @@ class Link:
         if parts.scheme == "https":
             return http.client.HTTPSConnection(host, port or 7421, timeout=TIMEOUT_SECONDS, context=self.tls())
         return http.client.HTTPConnection(host, port or 7421, timeout=TIMEOUT_SECONDS)
+
+
+def _token(file: Path | None, variable: str) -> str | None:
+    """The first line of the file if one was given, else what the variable says."""
+    if file is None:
+        return os.environ.get(variable)
+    try:
+        return file.read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MillraceError(f"token file {file}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _given(file: Path | None, option: str, variable: str) -> str:
+    return f"the token in {variable}" if file is None else f"the token in {file} ({option})"
+
+
+def _unauthorised(text: str) -> MillraceError:
+    return MillraceError(text, code="unauthorised")
 
 
 def segment(name: str) -> str:

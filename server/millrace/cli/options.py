@@ -50,20 +50,35 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     ),
     "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON.")], False),
 }
+# What those commands take, too, that go on to the TCP port.
+_STREAMING: Final[dict[str, tuple[Any, Any]]] = {
+    "feed_token_file": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                envvar="MILLRACE_FEED_TOKEN_FILE",
+                help="File with the TCP port's token, where that is another than the HTTP port's (or set "
+                "MILLRACE_FEED_TOKEN).",
+            ),
+        ],
+        None,
+    ),
+}
 
 
-def linked(command: Callable[..., None]) -> Callable[..., None]:
+def linked(command: Callable[..., None], *, streaming: bool = False) -> Callable[..., None]:
     """The command with the options of a Link in place of its first parameter."""
+    options = {**_STREAMING, **_OPTIONS} if streaming else _OPTIONS
 
     @functools.wraps(command)
     def with_link(**given: Any) -> None:
-        link = Link(**{name: given.pop(name) for name in _OPTIONS})
+        link = Link(**{name: given.pop(name) for name in options})
         command(link, **given)
 
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in _OPTIONS.items()
+        for name, (annotation, default) in options.items()
     ]
     own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     with_link.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]

@@ -155,14 +155,13 @@ def connected(link: Link) -> Iterator[Client]:
     address = link.server or server["listen"]
     tls: Any = link.tls() if server["listen_tls"] else None
     try:
-        client = Client(address, token=link.token, tls=tls, name="millrace cli", reconnect=None)
+        client = Client(address, token=link.feed_token, tls=tls, name="millrace cli", reconnect=None)
     except ValueError as error:
         raise MillraceError(f"--server: {error}") from None
-    try:
-        with client:
-            yield client
     except ServerError as refused:
-        raise link.turned_away(address) if refused.code == "unauthorised" else refused from None
+        raise link.turned_away_from_streams(address) if refused.code == "unauthorised" else refused from None
+    with client:
+        yield client
 
 
 def _definition(stream: dict[str, Any]) -> StreamDefinition:

@@ -355,7 +355,7 @@ def _refuse_token(request: Request, token: str | None) -> Response | None:
 def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/-/healthy", response_class=PlainTextResponse, summary="Whether the process answers")
     async def healthy() -> str:
-        return "".join(f"{line}\n" for line in ("healthy", *daemon.archive.problems()))
+        return "".join(f"{line}\n" for line in ("healthy", *daemon.problems()))
 
     @app.get(
         "/-/ready",

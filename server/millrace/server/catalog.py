@@ -44,6 +44,7 @@ from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse, Schema
 from millrace.server.archive import Archive
+from millrace.server.config import CATALOG
 from millrace.server.decisions import (
     ComponentDecisions,
     Decisions,
@@ -173,8 +174,10 @@ class Catalog:
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
         self._took = Pause()  # of the change whose turn it is
-        self._store = None if folder is None else Store(folder / "catalog.sqlite")
+        self._store = None if folder is None else Store(folder / CATALOG)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="catalog")  # a disk may take its time
+        self.error: str | None = None  # why the newest state is not on the disk
+        self._writing: asyncio.Future[None] | None = None
         self._loaded = False  # before that, what holds is not yet what is to be kept
 
     # -- statements --------------------------------------------------------------------------------
@@ -766,8 +769,29 @@ class Catalog:
         writing = asyncio.get_running_loop().run_in_executor(
             self._writer, self._store.write, self.statements(), self.decisions().model_dump_json()
         )
-        writing.add_done_callback(_tell_failure)
+        writing.add_done_callback(self._written)
+        self._writing = writing
         return writing
+
+    def _written(self, writing: asyncio.Future[None]) -> None:
+        """Remember whether the newest state is on the disk, and tell when that changes."""
+        error = None if writing.cancelled() else writing.exception()
+        if isinstance(error, StoreError):
+            if self.error is None:
+                log.error("the catalog cannot be written", reason=error.text)
+            self.error = error.text
+        elif error is None and self.error is not None:
+            self.error = None
+            log.info("the catalog is written again")
+
+    def write_again(self) -> None:
+        """Try once more what could not be written, now that time has passed."""
+        if self.error is not None and self._writing is not None and self._writing.done():
+            self._begin_to_write()
+
+    def problems(self) -> list[str]:
+        """What the next start would not know, for whoever asks for the server's health."""
+        return [] if self.error is None else [f"{self.error}; what has changed since is lost at the next start"]
 
     def query_failed(self) -> None:
         """A query has stopped by itself: it shall not begin again because the server does. Nobody waits for that."""
@@ -781,12 +805,6 @@ class Catalog:
         if store is not None:
             await asyncio.get_running_loop().run_in_executor(self._writer, store.close)
         self._writer.shutdown(wait=False)
-
-
-def _tell_failure(writing: asyncio.Future[None]) -> None:
-    error = None if writing.cancelled() else writing.exception()
-    if isinstance(error, StoreError):
-        log.error("the catalog cannot be written", reason=error.text)
 
 
 def _shared_words(found: Mapping[str, Any]) -> str:

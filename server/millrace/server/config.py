@@ -27,6 +27,8 @@ from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 PREFIX: Final = "MILLRACE_"
 # The paths of the server's section that are folders; all others are files that must be there.
 FOLDERS: Final = ("data_dir", "history_dir")
+# The catalog's file in `data_dir`.
+CATALOG: Final = "catalog.sqlite"
 DELIMITER: Final = "__"
 
 
@@ -413,7 +415,22 @@ def _contradictions(server: ServerSection) -> Iterator[str]:
             )
         if (guard.certificate is None) != (guard.key is None):
             yield f"{key}: TLS needs a certificate and its key, and one of the two is missing"
+    if _overlap(server.listen, server.admin):
+        yield (
+            f"server.admin: {server.admin} is the same port as server.listen ({server.listen}): feeds and subscribers "
+            "have one and the HTTP API another; give one of them another number"
+        )
     yield from _missing_files(server)
+
+
+def _overlap(one: Address, other: Address) -> bool:
+    """Whether the same socket would be opened twice; port 0 is another one each time."""
+    if one.port != other.port or not one.port:
+        return False
+    hosts = {"127.0.0.1" if address.host == "localhost" else address.host for address in (one, other)}
+    if len(hosts) == 1 or "::" in hosts:  # which takes IPv4, too
+        return True
+    return "0.0.0.0" in hosts and not any(":" in host for host in hosts)
 
 
 def _missing_files(server: ServerSection) -> Iterator[str]:
@@ -429,8 +446,26 @@ def _missing_files(server: ServerSection) -> Iterator[str]:
                     yield from (f"server.{name}: {problem}" for problem in error.problems)
     for name in FOLDERS:
         path = getattr(server, name)
-        if path is not None and path.exists() and not path.is_dir():
-            yield f"server.{name}: {path} is no folder"
+        if path is not None and (problem := _unusable(path)) is not None:
+            yield f"server.{name}: {problem}"
+
+
+def _unusable(folder: Path) -> str | None:
+    """Why files cannot be kept in a folder, which is made at the start if it is not there yet."""
+    there = next((path for path in (folder, *folder.absolute().parents) if os.path.exists(path)), None)
+    if there is None:
+        return None  # a drive that is not there, say: making the folder will tell
+    if not there.is_dir():
+        return f"{there} is no folder"
+    if not is_writable(there):
+        return f"{there} is not writable" if there == folder else f"{folder} cannot be made: {there} is not writable"
+    catalog = folder / CATALOG
+    return f"{catalog} is not writable" if catalog.exists() and not is_writable(catalog) else None
+
+
+def is_writable(path: Path) -> bool:
+    """Whether this process may write the file, or make files in the folder."""
+    return os.access(path, os.W_OK | os.X_OK if path.is_dir() else os.W_OK)
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from millrace.server.feeds import Feeds
 from millrace.server.logs import client, sparing, without_data
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow
+from millrace.server.source import TooFarAheadError
 
 log = structlog.get_logger()
 
@@ -201,6 +202,8 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def log_refusal(self, error: MillraceError) -> None:
+        if isinstance(error, TooFarAheadError):
+            return  # told where it is counted, with its stream
         sparing.warning("a client was refused", self._culprit(error), code=error.code, reason=without_data(error.text))
 
     def log_breach(self, error: MillraceError) -> None:

@@ -16,7 +16,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -174,6 +174,7 @@ class Daemon:
         self._server: asyncio.Server | None = None
         self._http: _Http | None = None
         self._failure: BaseException | None = None
+        self._disorder: StartError | None = None  # a part of the end has failed
 
     # -- views -------------------------------------------------------------------------------------
 
@@ -187,7 +188,8 @@ class Daemon:
                 **stream,
                 "connections": at.connections,
                 "bytes": at.bytes,
-                "rejected": at.rejected + stream["far"],
+                "far": self.runner.far.get(name, 0),
+                "rejected": at.rejected + self.runner.far.get(name, 0),
                 "feeds": _holding_most(stream["feeds"]),
                 "archive": self.archive.view(name),
             }
@@ -289,12 +291,17 @@ class Daemon:
             if self.settings.server.data_dir is None
             else str(self.settings.server.data_dir.absolute()),
             "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
-            "problems": self.archive.problems(),
+            "problems": self.problems(),
+            "catalog_error": self.catalog.error,
             "kernels": kernels(),
             "clock_held_back_us": self.runner.clock_held_back_us,
             **guards(self.settings.server),
             "process": process(),
         }
+
+    def problems(self) -> list[str]:
+        """What keeps the server from writing down what it must not forget, for whoever asks for its health."""
+        return [*self.catalog.problems(), *self.archive.problems()]
 
     def mark_of(self, stream: str) -> int:
         """No tuple that is still to come is on time below it: those that the engine stamps get at least its clock."""
@@ -322,14 +329,14 @@ class Daemon:
         except BaseException:
             for bound in self._sockets:
                 bound.close()
-            await self._close_sinks()
-            await self._close_archive()
-            await self._end_tasks()
+            for part in (self._close_sinks, self._close_archive, self._end_tasks):
+                await self._whatever_happens(part)
             raise
 
     async def _start(self) -> None:
         server = self.settings.server
-        self._remove_addresses()  # of a server that was killed
+        with self._in_the_folder():
+            self._remove_addresses()  # of a server that was killed
         for setting, address in (("server.listen", server.listen), ("server.admin", server.admin)):
             self._sockets.append(_bind(setting, address))
         tcp, http = self._sockets
@@ -348,7 +355,8 @@ class Daemon:
         self._watch(asyncio.create_task(self._measure(), name="rates"))
         self._watch(asyncio.create_task(self.archive.run(), name="history"))
         self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
-        self._write_addresses()
+        with self._in_the_folder():
+            self._write_addresses()
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
         if server.data_dir is None:
@@ -358,8 +366,8 @@ class Daemon:
         """Until `stop` is called or something fails; then drain, and end."""
         await self.wait_stopping()
         await self._end()
-        if self._failure is not None:
-            raise self._failure
+        if (failure := self._failure or self._disorder) is not None:
+            raise failure
 
     async def wait_stopping(self) -> None:
         """Until the orderly end is about to begin."""
@@ -373,39 +381,66 @@ class Daemon:
         self.metrics.delivered(query, now_us, batch)
         self.trials.delivered(query, now_us, batch)
 
-    async def _end_trials(self) -> None:
-        """Nothing that is only tried outlives the server."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TRIAL_SECONDS):
-                await self.trials.close()
-
     async def _end(self) -> None:
         """Stop accepting, finish what is queued within the bound, flush the sinks, say goodbye."""
         self.state = "draining"
-        self._remove_addresses()
-        seconds = self.settings.server.drain_seconds
-        log.info("draining", at_most_seconds=seconds)
-        await self.seams.close()
+        log.info("draining", at_most_seconds=self.settings.server.drain_seconds)
+        for part in (
+            self._withdraw_addresses,
+            self.seams.close,
+            self._end_trials,
+            self._stop_reading,
+            self._drain,
+            self._say_goodbye,
+            self._close_sinks,
+            self._close_archive,
+            self._end_tasks,
+        ):
+            await self._whatever_happens(part)
+        sparing.flush(everything=True)
+        log.info("ended")
+
+    async def _whatever_happens(self, part: Callable[[], Awaitable[None]]) -> None:
+        """One part of the end. Whatever is wrong with it, the others still keep what can be kept."""
+        try:
+            await part()
+        except Exception as error:
+            text = "a part of the end failed; the others go on"
+            log.error(text, part=part.__name__.strip("_"), reason=repr(error))
+            told = "the server could not end in good order; its log has the story"
+            self._disorder = StartError(told, code="internal")
+
+    async def _withdraw_addresses(self) -> None:
+        try:
+            self._remove_addresses()
+        except OSError as error:
+            log.warning("addresses.json cannot be removed", path=str(self._addresses), reason=_reason(error))
+
+    async def _end_trials(self) -> None:
+        """Nothing that is only tried outlives the server."""
         if self._failure is None:
-            await self._end_trials()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TRIAL_SECONDS):
+                    await self.trials.close()
+
+    async def _stop_reading(self) -> None:
         if self._server is not None:
             self._server.close()
         for connection in tuple(self.hall.connections):
             connection.hold_reading("draining")
+
+    async def _drain(self) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self.settings.server.drain_seconds):
                 if self._failure is None:
                     await self.runner.wait_drained()
                 await self.runner.wait_delivered()
         except TimeoutError:
             log.warning("the time for draining is over; rows that were still queued are lost")
+
+    async def _say_goodbye(self) -> None:
         for connection in tuple(self.hall.connections):
             connection.farewell("the server is ending")
-        await self._close_sinks()
-        await self._close_archive()
-        await self._end_tasks()
-        sparing.flush(everything=True)
-        log.info("ended")
 
     async def _close_sinks(self) -> None:
         try:
@@ -457,6 +492,7 @@ class Daemon:
     async def _measure(self) -> None:
         while True:
             self.rates.look()
+            self.catalog.write_again()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _watch_ages(self) -> None:
@@ -470,6 +506,15 @@ class Daemon:
             bound_us = self.catalog.strictest_us
             pause = MOST_SECONDS if bound_us is None else min(bound_us / 2e6, MOST_SECONDS)
             await asyncio.sleep(max(pause, LEAST_SECONDS, 20 * took))
+
+    @contextmanager
+    def _in_the_folder(self) -> Iterator[None]:
+        """At the start, a folder that takes nothing is a reason not to."""
+        try:
+            yield
+        except OSError as error:
+            text = f"server.data_dir: cannot write {self._addresses}: {_reason(error)}"
+            raise StartError(text) from None
 
     def _write_addresses(self) -> None:
         """Tell programs on this machine where the server listens, for as long as it does."""
@@ -567,10 +612,14 @@ def _bind(setting: str, address: Address) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = _reason(error)
         hint = "; is another server running?" if "in use" in reason else ""
         raise StartError(f"{setting}: cannot listen on {address}: {reason}{hint}") from None
     return bound
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _bound(bound: socket.socket) -> Address:
@@ -647,6 +696,4 @@ def _make_folder(settings: Settings) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(
-            [f"server.data_dir: cannot make {folder}: {(error.strerror or str(error)).lower()}"]
-        ) from None
+        raise ConfigError([f"server.data_dir: cannot make {folder}: {_reason(error)}"]) from None

@@ -18,7 +18,7 @@ from millrace.protocol import Refuse, Schema
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
-from millrace.server.source import Source
+from millrace.server.source import Source, TooFarAheadError
 
 # Producers whose next sequence number is remembered after they left: a few megabytes; the oldest are forgotten first.
 REMEMBERED_PRODUCERS: Final = 65_536
@@ -26,7 +26,8 @@ REMEMBERED_PRODUCERS: Final = 65_536
 
 @dataclass(slots=True)
 class Received:
-    """What has come in for one stream, counted at the socket."""
+    """What has come in for one stream, counted at the socket; `rejected` without tuples too far ahead, which the runner
+    counts: the engine meets some, too."""
 
     connections: int = 0
     tuples: int = 0
@@ -145,6 +146,7 @@ class Feeds:
         dropped = self._streams.pop(name)
         if dropped.source.stream.timestamps == "external":
             self._runner.remove_outlet(dropped.source.stream.late.name)
+        self._runner.far.pop(name, None)
         self._look_for_guesses()
         for stream, producer in [key for key in self._owners if key[0] == name]:
             owner = self._owners.pop((stream, producer))
@@ -218,11 +220,16 @@ class Feeds:
         self._runner.submit(Answered(stream, producer, request, value_us))
 
     def check_ahead(self, stream: str, batch: Batch) -> None:
-        """RowError for a tuple further above the clock than the stream allows."""
+        """TooFarAheadError for a tuple further above the clock than the stream allows."""
         self._find(stream).source.check_ahead(batch, self._runner.now_us())
 
-    def count(self, stream: str, *, received: int = 0, rejected: int = 0) -> None:
-        """Bytes of a payload, and tuples refused, for the metrics."""
-        counters = self._find(stream).received
-        counters.bytes += received
-        counters.rejected += rejected
+    def count(self, stream: str, received: int) -> None:
+        """Bytes of a payload, for the metrics."""
+        self._find(stream).received.bytes += received
+
+    def refused(self, stream: str, producer: str, tuples: int, error: Refuse) -> None:
+        """Count tuples that were turned away at the door, in whatever form they came, by what was wrong with them."""
+        if isinstance(error, TooFarAheadError):
+            self._runner.refuse_far(stream, producer, tuples)
+        else:
+            self._find(stream).received.rejected += tuples

@@ -174,7 +174,7 @@ class FrameDialect(Dialect):
             if self.session.receive(message):
                 self._heard[type(message)](message)
         except Refuse as error:
-            self._refuse(error, getattr(message, "channel", None))
+            self.refuse(error, getattr(message, "channel", None))
 
     def _hello(self, said: Hello) -> None:
         self._connection.called(said.client)
@@ -184,7 +184,7 @@ class FrameDialect(Dialect):
         self._said_bye = True
         self._connection.close()
 
-    def _refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
+    def refuse(self, error: Refuse, channel: int | None, sequence: int | None = None) -> None:
         """Tell the peer. An error on a channel that is only being opened ends it, by the session's rules."""
         self._connection.log_refusal(error)
         self.say(Error.of(error, channel, sequence))
@@ -209,7 +209,7 @@ class FrameDialect(Dialect):
             skip = self.session.take(head.channel, head.sequence, head.tuples)
         except Refuse as error:
             self._take_gathered()
-            self._refuse(error, head.channel, head.sequence)
+            self.refuse(error, head.channel, head.sequence)
             return
         if skip < head.tuples:
             self._gathered.setdefault(head.channel, []).append(_Frame(head, body, skip))
@@ -342,8 +342,8 @@ class _Feed:
         try:
             batch = self._decode(frame)
         except Refuse as error:
-            self._feeds.count(self.stream, rejected=frame.head.tuples)
-            self._dialect.say(Error.of(error, self.channel, frame.head.sequence))
+            self._feeds.refused(self.stream, self.producer, frame.head.tuples, error)
+            self._dialect.refuse(error, self.channel, frame.head.sequence)
             # The engine never sees these tuples, so it would never give their credit back.
             self._dialect.say(Credit(self.channel, frame.head.tuples - frame.skip))
         else:

@@ -220,7 +220,7 @@ class _LineFeed:
             except RowError as error:
                 # One kind of check goes over all lines before the next: those before this one may not fit either.
                 self._take(gathered[: error.row], numbers[: error.row])
-                self._feeds.count(self.stream, rejected=1)
+                self._feeds.refused(self.stream, self.producer, 1, error)
                 self._dialect.refuse(_about_the_tuple(error), numbers[error.row])
                 gathered, numbers = gathered[error.row + 1 :], numbers[error.row + 1 :]
 
@@ -262,9 +262,10 @@ class _LineFeed:
         self._feeds.close(self.stream, self.producer, self)
 
 
-def _about_the_tuple(error: RowError) -> MillraceError:
+def _about_the_tuple(error: RowError) -> RowError:
     """A line has one tuple, so its row number says nothing."""
-    return MillraceError(error.text.removeprefix(f"row {error.row}").lstrip(":, "), code=error.code)
+    text = error.text.removeprefix(f"row {error.row}").lstrip(":, ")
+    return type(error)(text, row=0, expected=error.expected, got=error.got, code=error.code)
 
 
 class _LineReaderOf:

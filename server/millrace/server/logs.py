@@ -54,11 +54,20 @@ EVENTS: Final[dict[str, Told]] = {
     "a decision of the catalog does not fit any more": Told(
         "warning", ("reason",), "A strategy, weight or pause of an earlier run could not be restored."
     ),
-    "the catalog cannot be written": Told("error", ("reason",), "Changes hold now, and are lost at the next start."),
+    "the catalog cannot be written": Told(
+        "error", ("reason",), "Changes hold now, and are lost at the next start. It is tried again every second."
+    ),
+    "the catalog is written again": Told("info", (), "The end of the line above."),
     "the seams of queries cannot be written": Told(
         "error",
         ("path", "reason"),
         "After a restart a `--then-live` does not know where its history ends.",
+    ),
+    "addresses.json cannot be removed": Told(
+        "warning", ("path", "reason"), "The server ends all the same; the file says where it listened."
+    ),
+    "a part of the end failed; the others go on": Told(
+        "error", ("part", "reason"), "The server keeps what can be kept, and ends with exit code 1."
     ),
     "draining": Told("info", ("at_most_seconds",), "The orderly end has begun."),
     "the time for draining is over; rows that were still queued are lost": Told(
@@ -101,7 +110,9 @@ EVENTS: Final[dict[str, Told]] = {
     "a client broke its own punctuation; the tuples are late": Told(
         "warning", ("stream", "feed", "tuples"), "It sent tuples below what it had promised."
     ),
-    "tuples too far in the future were refused": Told("warning", ("stream", "feed", "tuples"), "Beyond `max_ahead`."),
+    "tuples too far in the future were refused": Told(
+        "warning", ("stream", "feed", "tuples"), "Beyond `max_ahead`; all of a frame that holds one such tuple."
+    ),
     "rows were dropped": Told("warning", ("operator", "reason", "tuples"), "Rows that could not be computed."),
     "the engine rejected an event": Told("warning", ("kind", "reason"), "What came from outside did not fit any more."),
     # -- consumers

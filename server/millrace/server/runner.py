@@ -485,10 +485,13 @@ class Runner:
         self.on_history(order)
 
     def _too_far(self, order: TooFar) -> None:
-        self.far[order.stream] = self.far.get(order.stream, 0) + len(order.batch)
-        whose = {"stream": order.stream, "feed": order.feed}
+        self.refuse_far(order.stream, order.feed, len(order.batch))
+
+    def refuse_far(self, stream: str, feed: str, tuples: int) -> None:
+        """Count and tell tuples beyond `max_ahead`, whether they were met at the door or by the engine."""
+        self.far[stream] = self.far.get(stream, 0) + tuples
         text = "tuples too far in the future were refused"
-        sparing.warning(text, " ".join(whose.values()), len(order.batch), unit="tuples", **whose)
+        sparing.warning(text, f"{stream} {feed}", tuples, unit="tuples", stream=stream, feed=feed)
 
     def _grant(self, order: Grant) -> None:
         peer = self.feeds.get((order.stream, order.feed))

@@ -462,7 +462,7 @@ class WriterSink(Consumer):
             await asyncio.sleep(0)  # let the callback begin the next write
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
-        except OSError as error:
-            self.failed = str(error)
+        except Exception as error:  # as in a write: whatever it is, other sinks' files are to be finished
+            self.failed = str(error) or type(error).__name__
             log.error("a sink could not be finished", sink=self.name, reason=self.failed)
         self._thread.shutdown(wait=False)

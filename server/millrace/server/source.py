@@ -56,6 +56,10 @@ class _Unfit(Exception):  # noqa: N818 - a signal inside this file, not an error
     """A column holds a value that does not fit; the slow way will say which."""
 
 
+class TooFarAheadError(RowError):
+    """A tuple lies further above the server's clock than its stream's `max_ahead`."""
+
+
 class Source:
     """Decodes what the feeds of one stream send."""
 
@@ -154,7 +158,7 @@ class Source:
     # -- time ---------------------------------------------------------------------------------------
 
     def check_ahead(self, batch: Batch, now_us: int) -> None:
-        """RowError for the first row whose time lies further above the clock than the stream allows."""
+        """TooFarAheadError for the first row whose time lies further above the clock than the stream allows."""
         ahead_us = self.stream.ahead_us
         if ahead_us is None or self._time is None or not len(batch.ts):
             return
@@ -163,7 +167,8 @@ class Source:
             return
         row = int((batch.ts > most_us).argmax())
         expected = f"at most {format_timestamp(most_us)} ({ahead_us / 1e6:g} s above the server's clock, max_ahead)"
-        raise _row_error(row, expected, format_timestamp(int(batch.ts[row])), self.stream.time, "bad_value")
+        got = format_timestamp(int(batch.ts[row]))
+        raise _row_error(row, expected, got, self.stream.time, "bad_value", TooFarAheadError)
 
     # -- the slow way ------------------------------------------------------------------------------
 
@@ -365,9 +370,16 @@ _PYTHON_TYPES: Final[dict[Type, tuple[type, ...]]] = {
 }
 
 
-def _row_error(row: int, expected: str, got: str, field: str | None = None, code: str = "bad_row") -> RowError:
+def _row_error(
+    row: int,
+    expected: str,
+    got: str,
+    field: str | None = None,
+    code: str = "bad_row",
+    made: type[RowError] = RowError,
+) -> RowError:
     where = f"row {row}" if field is None else f"row {row}, field {field}"
-    return RowError(f"{where}: expected {expected}, got {got}", row=row, expected=expected, got=got, code=code)
+    return made(f"{where}: expected {expected}, got {got}", row=row, expected=expected, got=got, code=code)
 
 
 def _reason(error: Exception) -> str:

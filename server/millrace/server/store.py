@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.protocol import MillraceError
+from millrace.server.config import is_writable
 
 # Counted up when the tables change; a newer server reads older files, never the other way round.
 # 1: statements. 2: decisions beside them.
@@ -88,5 +89,11 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            hint = "; does another server use the folder?" if "locked" in str(error) else ""
-            raise StoreError(f"cannot {verb} the catalog {self.path}: {error}{hint}") from None
+            raise StoreError(f"cannot {verb} the catalog {self.path}: {error}{self._hint(error)}") from None
+
+    def _hint(self, error: sqlite3.Error) -> str:
+        """SQLite has the same few words for many causes: the one that a person can mend is looked for."""
+        if "locked" in str(error):
+            return "; does another server use the folder?"
+        closed = next((path for path in (self.path.parent, self.path) if path.exists() and not is_writable(path)), None)
+        return "" if closed is None else f"; {closed} is not writable for this server's user"

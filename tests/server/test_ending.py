@@ -1,0 +1,156 @@
+"""The end of a server whose data folder has become unwritable: everything that can be kept is, and somebody is told."""
+
+import asyncio
+import sqlite3
+
+import pyarrow.parquet as pq
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from millrace.protocol import MillraceError
+from millrace.server.daemon import Daemon, StartError
+from tests.server.harness import lines, running, settings, until
+from tests.server.test_api import get
+
+SQL = """
+    CREATE STREAM s (k BIGINT);
+    CREATE QUERY q AS SELECT k FROM s;
+    CREATE SINK f FROM q WITH (type = 'file', path = '{}', format = 'parquet')
+"""
+
+
+def play(test):
+    async def bounded():
+        async with asyncio.timeout(40):
+            await test
+
+    uvloop.run(bounded())
+
+
+def block(addresses):
+    """What no process may unlink, root's neither."""
+    addresses.unlink(missing_ok=True)
+    (addresses / "in the way").mkdir(parents=True)
+
+
+def test_addresses_that_cannot_be_removed_stop_nothing(tmp_path):
+    """The rows of a sink are in its file all the same."""
+    out = tmp_path / "out.parquet"
+
+    async def live():
+        with capture_logs() as logs:
+            async with running(SQL.format(out), server={"data_dir": tmp_path}) as daemon:
+                async with lines(daemon) as nc:
+                    nc.say('{"stream": "s", "tuple": {"k": 7}}')
+                    await until(lambda: daemon.streams()[0]["tuples"] == 1)
+                block(tmp_path / "addresses.json")
+        told = [line["event"] for line in logs]
+        assert told[-1] == "ended"
+        assert told.index("draining") < told.index("addresses.json cannot be removed")
+
+    play(live())
+    assert pq.read_table(out)["k"].to_pylist() == [7]
+
+
+def test_a_sink_that_cannot_be_finished_leaves_the_others(tmp_path):
+    out = tmp_path / "out.parquet"
+
+    def fails():
+        raise ValueError("no footer")
+
+    async def live():
+        with capture_logs() as logs:
+            async with running(SQL.format(tmp_path / "first")) as daemon:
+                broken = daemon.catalog._sinks["f"].consumer
+                broken._writer.close = fails
+                await daemon.catalog.execute(
+                    f"CREATE SINK g FROM q WITH (type = 'file', path = '{out}', format = 'parquet')"
+                )
+                async with lines(daemon) as nc:
+                    nc.say('{"stream": "s", "tuple": {"k": 7}}')
+                    await until(lambda: daemon.streams()[0]["tuples"] == 1)
+        (told,) = [line for line in logs if line["event"] == "a sink could not be finished"]
+        assert (told["sink"], told["reason"]) == ("f", "no footer")
+
+    play(live())
+    assert pq.read_table(out)["k"].to_pylist() == [7]
+
+
+PARTS = ("seams", "trials", "catalog", "archive")
+
+
+@pytest.mark.parametrize("broken", PARTS)
+def test_a_part_of_the_end_that_fails_leaves_the_others(tmp_path, monkeypatch, broken):
+    ended = []
+
+    async def live():
+        daemon = Daemon(settings(server={"data_dir": tmp_path}))
+        await daemon.start()
+        for name in PARTS:
+            room = getattr(daemon, name)
+            monkeypatch.setattr(room, "close", closing(name, room.close))
+        daemon.stop()
+        with capture_logs() as logs, pytest.raises(StartError, match="could not end in good order"):
+            await daemon.wait_ended()
+        (told,) = [line for line in logs if line["event"] == "a part of the end failed; the others go on"]
+        assert told["reason"] == "PermissionError(13, 'no')"
+        assert logs[-1]["event"] == "ended"
+
+    def closing(name, close):
+        async def maybe():
+            ended.append(name)
+            if name == broken:
+                raise PermissionError(13, "no")
+            await close()
+
+        return maybe
+
+    play(live())
+    assert ended == list(PARTS)
+
+
+def test_addresses_that_cannot_be_written_are_told_at_the_start(tmp_path):
+    block(tmp_path / "addresses.json")
+
+    async def live():
+        daemon = Daemon(settings(server={"data_dir": tmp_path}))
+        with pytest.raises(StartError, match=r"server\.data_dir: cannot write .*addresses\.json"):
+            await daemon.start()
+
+    play(live())
+
+
+def test_a_catalog_that_cannot_be_written_is_told_until_it_can(tmp_path, monkeypatch):
+    async def live():
+        async with running("CREATE STREAM s (k BIGINT)", server={"data_dir": tmp_path}) as daemon:
+            store = daemon.catalog._store
+            write, full = store.write, [True]
+
+            def maybe(*given):
+                with store._told("write"):
+                    if full:
+                        raise sqlite3.OperationalError("database or disk is full")
+                write(*given)
+
+            monkeypatch.setattr(store, "write", maybe)
+            with capture_logs() as logs:
+                with pytest.raises(MillraceError, match="will be forgotten"):
+                    await daemon.catalog.execute("CREATE STREAM t (k BIGINT)")
+                daemon.catalog.write_again()
+                await until(lambda: daemon.catalog._writing.done())
+                text = "cannot write the catalog"
+                assert text in (await get(daemon, "/-/healthy")).split("\n")[1]
+                server = await get(daemon, "/api/v1/server")
+                assert text in server["catalog_error"]
+                assert text in server["problems"][0]
+                full.clear()
+                daemon.catalog.write_again()
+                await until(lambda: daemon.catalog.error is None)
+                assert await get(daemon, "/-/healthy") == "healthy\n"
+            told = [line["event"] for line in logs if "catalog" in line["event"]]
+            assert told == ["the catalog cannot be written", "the catalog is written again"], "told once each"
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert [stream["name"] for stream in daemon.streams()] == ["s", "t"]
+
+    play(live())
