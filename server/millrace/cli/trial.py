@@ -5,6 +5,7 @@ Rule: the trial is the server's. Whoever interrupts the command has only stopped
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
@@ -89,7 +90,7 @@ def _watch(link: Link, path: str, trial: Mapping[str, Any]) -> Mapping[str, Any]
         if trial["state"] != told or time.monotonic() >= due:
             told, due = trial["state"], time.monotonic() + TELL_SECONDS
             under = trial["was"] if told == "before" else trial["strategy"]
-            show.tell(f"measuring under {under}; the trial ends in {trial['left_seconds']:.0f} s")
+            show.tell(f"measuring under {under}; the trial ends in {math.ceil(trial['left_seconds'])} s")
         time.sleep(min(POLL_SECONDS, max(trial["left_seconds"], 0.01)))
         trial = link.get(path)
     return trial
