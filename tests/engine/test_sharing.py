@@ -19,6 +19,7 @@ from millrace.engine.events import (
     AddStream,
     Change,
     DropQuery,
+    FeedOpened,
     InsertOperator,
     PauseQuery,
     RemoveOperator,
@@ -469,3 +470,15 @@ def test_why_it_is_apart_is_told_after_a_rename_and_a_restart_and_not_of_another
     assert told("r") == ["r.A"]
     made.do(ReplaceQuery(query("r", "having")))
     assert told("r") == []
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_what_a_failed_query_held_is_counted_whoever_shared_it(share):
+    made = bench(share)
+    made.may_fail = True
+    for name in ("p", "q"):
+        one = query(name, "counted")
+        made.query(replace(one, options=replace(one.options, max_state=2)))
+    made.run(FeedOpened("s", "slow"), give_tv("s", 2, 13))  # its windows stay open for a feed that says nothing
+    made.run(give_tv("s", 24, 35))
+    assert [(one["state"], one["lost"]) for one in made.engine.queries()] == [("failed", 4)] * 2

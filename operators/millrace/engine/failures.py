@@ -74,11 +74,11 @@ def state_tuples(query: Query) -> int:
 
 def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: str = "") -> None:
     """Stop a query and forget what it held."""
+    held = state_tuples(query)
+    held += sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
     sharing.unshare(engine, query, remembering=False)
     # What still lies on the arcs that it shares with others is skipped, like in a pause, and counted there.
-    outside = sum(reader.waiting for reader in query.entries)
-    lost = state_tuples(query) - outside
-    lost += sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
+    lost = held - sum(reader.waiting for reader in query.entries)
     if query.paused is None:
         for reader in query.entries:
             reader.leave()
