@@ -18,6 +18,7 @@ from millrace.engine import views
 from millrace.protocol import MillraceError
 from millrace.server.daemon import Daemon
 from millrace.server.decisions import Decisions
+from millrace.server.sink import Backpressure
 from millrace.server.store import Store, StoreError
 from tests.server.harness import lines, running, served, settings, until
 from tests.server.test_api import ask, get
@@ -128,19 +129,19 @@ def test_a_query_that_failed_does_not_begin_again_by_itself(tmp_path):
     assert reason.startswith("failed before the server was started again: it remembered")
 
 
-def test_a_query_that_waits_for_a_slow_consumer_is_not_paused_for_ever(tmp_path):
+def test_feeds_that_wait_for_a_slow_consumer_are_no_decision_of_an_admin(tmp_path):
     async def first(daemon):
         await daemon.catalog.execute("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")
-        daemon.runner._wait(daemon.runner.outlets["q"], True, "somebody does not keep up")
-        await until(lambda: daemon.queries()[0]["state"] == "paused")
+        daemon.runner._press(daemon.runner.outlets["q"], Backpressure.SOFT)
+        await until(lambda: daemon.engine.withheld() == {"s": ["q"]})
         assert daemon.catalog.decisions().paused == ()
         await daemon.catalog.pause("q")
         assert [paused.query for paused in daemon.catalog.decisions().paused] == ["q"]
 
     async def second(daemon):
-        return daemon.queries()[0]["state"]
+        return daemon.queries()[0]["state"], daemon.engine.withheld()
 
-    assert lives(tmp_path, first, second)[1] == "paused"
+    assert lives(tmp_path, first, second)[1] == ("paused", {})
 
 
 @served()

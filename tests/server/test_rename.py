@@ -7,6 +7,7 @@ import pytest
 
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Result, Subscribe
+from millrace.server.sink import Backpressure
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask
 from tests.server.test_etags import ask as tagged
@@ -104,21 +105,22 @@ async def test_a_query_of_a_component_in_trial_keeps_its_name(daemon):
 
 @served(SQL)
 async def test_what_a_slow_reader_asks_for_meanwhile_is_asked_of_the_query_by_its_new_name(daemon):
-    """A pause, and what else is on its way to the engine when the name changes, does not miss the query."""
+    """Backpressure, and what else is on its way to the engine when the name changes, does not miss the query."""
     outlet = daemon.runner.outlets["q"]
     command = daemon.runner.command
 
     def ask_and_more(*asks):
         daemon.runner.command = command
         asked = command(*asks)
-        daemon.runner._wait(outlet, True, "somebody is slow")
+        daemon.runner._press(outlet, Backpressure.SOFT)
         daemon.runner.watch("q", True)
         return asked
 
     daemon.runner.command = ask_and_more
     await daemon.catalog.execute("ALTER QUERY q RENAME TO z")
-    await until(lambda: daemon.queries()[0]["state"] == "paused")
-    assert daemon.runner.holds("z")
+    await until(lambda: daemon.engine.withheld() == {"s": ["z"]})
     assert daemon.engine.queries_by_name["z"].sink.watched
-    daemon.runner._wait(outlet, False, "it has caught up")
-    await until(lambda: daemon.queries()[0]["state"] == "running")
+    await daemon.catalog.execute("ALTER QUERY z RENAME TO q")
+    assert daemon.engine.withheld() == {"s": ["q"]}
+    daemon.runner._press(outlet, Backpressure.NONE)
+    await until(lambda: daemon.engine.withheld() == {})

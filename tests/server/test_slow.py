@@ -1,20 +1,24 @@
 """Consumers that do not keep up: each policy, counted; and a long queue beside the admin API."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import Ack, Closed, Result
-from millrace.server.sink import Consumer, Outlet, Slow, Subscription
-from tests.server.harness import peer, served, until
+from millrace.server.sink import Backpressure, Consumer, Outlet, Slow, Subscription
+from tests.server.harness import lines, peer, served, until
 
 SCHEMA = Schema.of(k="bigint")
 
 
 def batch(first, count):
     return Batch.from_rows(SCHEMA, [(k,) for k in range(first, first + count)], [0] * count)
+
+
+NONE, SOFT, STRICT = Backpressure
 
 
 class Hand:
@@ -46,8 +50,8 @@ class Outlets:
     """An outlet and what it asked of its query."""
 
     def __init__(self, retain=5):
-        self.waits: list[bool] = []
-        self.outlet = Outlet("q", SCHEMA, retain, lambda wait, reason: self.waits.append(wait))
+        self.pressed: list[Backpressure] = []
+        self.outlet = Outlet("q", SCHEMA, retain, self.pressed.append)
 
     def subscribe(self, policy, limit, room=0, start=None):
         hand = Hand(room)
@@ -56,30 +60,48 @@ class Outlets:
         return hand, subscription
 
 
-def test_wait_pauses_the_query_and_lets_it_go_on_at_half():
+def test_feeds_wait_for_a_slow_consumer_until_half_of_its_rows_have_left():
     made = Outlets()
     hand, slow = made.subscribe("wait", 10)
     fast, _ = made.subscribe("wait", 10, room=1_000)
     made.outlet.deliver(0, batch(0, 9))
-    assert made.waits == []
+    assert made.pressed == []
     made.outlet.deliver(9, batch(9, 1))
-    assert made.waits == [True]
+    assert made.pressed == [SOFT]
     hand.left = 4
     slow.pump()
-    assert made.waits == [True]
+    assert made.pressed == [SOFT]
     hand.left = 1
     slow.pump()
-    assert made.waits == [True, False]
+    assert made.pressed == [SOFT, NONE]
     assert hand.rows == [(k, k) for k in range(5)]
     assert len(fast.rows) == 10
 
 
-def test_a_query_goes_on_when_the_slow_one_leaves():
+def test_feeds_go_on_when_the_slow_consumer_leaves():
     made = Outlets()
     _, slow = made.subscribe("wait", 2)
     made.outlet.deliver(0, batch(0, 5))
     made.outlet.remove(slow)
-    assert made.waits == [True, False]
+    assert made.pressed == [STRICT, NONE]
+
+
+def test_who_is_behind_by_twice_the_limit_is_waited_for_whatever_others_wait_for():
+    made = Outlets()
+    hand, slow = made.subscribe("wait", 10)
+    made.outlet.deliver(0, batch(0, 19))
+    made.outlet.deliver(19, batch(19, 1))
+    hand.left = 9
+    slow.pump()
+    assert made.pressed == [SOFT, STRICT]
+    hand.left = 2
+    slow.pump()
+    assert made.pressed == [SOFT, STRICT, SOFT]
+    assert made.outlet.slowest == slow
+    hand.left = 4
+    slow.pump()
+    assert made.pressed == [SOFT, STRICT, SOFT, NONE]
+    assert made.outlet.slowest is None
 
 
 def test_drop_oldest_holds_the_newest_and_counts():
@@ -142,44 +164,167 @@ def test_a_consumer_hands_out_slices():
     assert [None if part is None else (part[0], len(part[1])) for part in taken] == [(7, 2), (9, 2), (11, 1), None]
 
 
-@served(limits={"on_slow": "wait", "slow_limit": 50})
-async def test_a_subscriber_without_credit_pauses_its_query_alone(daemon):
-    await daemon.catalog.execute("CREATE QUERY other AS SELECT k FROM s")
-    async with peer(daemon) as feeder, peer(daemon) as slow, peer(daemon) as fine:
+WAITING = {"limits": {"on_slow": "wait", "slow_limit": 50}, "engine": {"credit": 40}}
+
+
+async def fill(feeder, daemon, rows=10):
+    """Feed stream s until the server grants no more credit; the number of rows fed."""
+    sent = 0
+    while True:
+        state = feeder.session.channels[0]
+        if state.credit < rows:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    while state.credit < rows:
+                        await feeder.hear()
+            if state.credit < rows:
+                return sent
+        feeder.data(sent, [(sent + at, 0.0, "") for at in range(rows)])
+        sent += rows
+
+
+@served(**WAITING)
+async def test_a_slow_subscriber_holds_back_the_feeds_and_nobody_loses_a_row(daemon):
+    await daemon.catalog.execute(
+        "CREATE STREAM t (k BIGINT, v DOUBLE, name TEXT); CREATE QUERY other AS SELECT k FROM t"
+    )
+    async with peer(daemon) as feeder, peer(daemon) as slow, peer(daemon) as fast, peer(daemon) as apart:
         await feeder.open()
         await slow.subscribe("q", credit=0)
-        await fine.subscribe("other", credit=100_000)
-        sent = 0
-        while daemon.engine.queries()[0]["state"] == "running":
-            feeder.data(sent, [(sent, 0.0, "")] * 10)
-            sent += 10
-            await feeder.hear(Ack)
-        assert 50 <= daemon.queries()[0]["rows"] <= 70
-        feeder.data(sent, [(sent, 0.0, "")] * 10)
-        sent += 10
-        await until(lambda: daemon.queries()[1]["rows"] == sent)
-        slow.credit(1_000)
-        await until(lambda: daemon.engine.queries()[0]["state"] == "running")
-        assert daemon.queries()[0]["skipped"] >= 10
-        feeder.data(sent, [(-1, 0.0, ""), (99, 0.0, "back")])
-        while (await slow.hear(Result)).rows[-1] != (99, 0.0, "back"):
-            pass
+        await fast.subscribe("q", credit=100_000)
+        sent = await fill(feeder, daemon)
+        assert 50 <= sent < 50 + 40 + 40
+        (query, _) = daemon.queries()
+        assert (query["state"], query["skipped"], query["rows"]) == ("running", 0, sent)
+        assert [row[0] for row in await rows_of(fast, sent)] == list(range(sent))
+
+        await apart.open("t")
+        for first in range(0, 400, 10):
+            apart.data(first, [(first, 0.0, "")] * 10)
+            while apart.session.channels[0].credit < 10:
+                await apart.hear()
+        await until(lambda: daemon.queries()[1]["rows"] == 400)
+
+        slow.credit(100_000)
+        while feeder.session.channels[0].credit < 10:
+            await feeder.hear()
+        feeder.data(sent, [(sent, 0.0, "last")])
+        assert [row[0] for row in await rows_of(slow, sent + 1)] == list(range(sent + 1))
+        assert [row[0] for row in await rows_of(fast, 1)] == [sent]
 
 
-@served(limits={"on_slow": "wait", "slow_limit": 50})
-async def test_what_an_admin_paused_stays_paused(daemon):
+async def rows_of(subscriber, count):
+    """The next rows of a subscriber, this many."""
+    found: list[tuple[object, ...]] = []
+    while len(found) < count:
+        found += (await subscriber.hear(Result)).rows
+    return found
+
+
+@served(**WAITING)
+async def test_a_slow_subscriber_that_leaves_releases_the_feeds(daemon):
     async with peer(daemon) as feeder, peer(daemon) as slow:
         await feeder.open()
         await slow.subscribe("q", credit=0)
-        feeder.data(0, [(1, 0.0, "")] * 60)
-        await until(lambda: daemon.engine.queries()[0]["state"] == "paused")
+        await fill(feeder, daemon)
+        assert daemon.engine.withheld() == {"s": ["q"]}
+        await slow.close()
+        while feeder.session.channels[0].credit < 10:
+            await feeder.hear()
+        assert daemon.engine.withheld() == {}
+
+
+@served(**WAITING)
+async def test_a_new_feed_of_a_stream_that_waits_gets_its_credit_with_the_others(daemon):
+    async with peer(daemon) as feeder, peer(daemon) as slow, peer(daemon) as second:
+        await feeder.open()
+        await slow.subscribe("q", credit=0)
+        await fill(feeder, daemon)
+        await second.open(producer="second")
+        assert second.session.channels[0].credit == 0
+        slow.credit(100_000)
+        while second.session.channels[0].credit < 40:
+            await second.hear()
+
+
+@served(**WAITING)
+async def test_a_query_that_an_admin_pauses_holds_back_no_feed_and_does_so_again_when_it_is_resumed(daemon):
+    async with peer(daemon) as feeder, peer(daemon) as slow:
+        await feeder.open()
+        await slow.subscribe("q", credit=0)
+        sent = await fill(feeder, daemon)
         await daemon.catalog.pause("q")
-        slow.credit(1_000)
-        await until(lambda: daemon.runner.outlets["q"].consumers[0].held == 0)
-        await asyncio.sleep(0)
-        assert daemon.engine.queries()[0]["state"] == "paused"
+        while feeder.session.channels[0].credit < 10:
+            await feeder.hear()
+        feeder.data(sent, [(1, 0.0, "")] * 10)
+        slow.credit(10)
+        await until(lambda: daemon.queries()[0]["skipped"] == 10)
+        assert daemon.queries()[0]["state"] == "paused"
         await daemon.catalog.resume("q")
-        assert daemon.engine.queries()[0]["state"] == "running"
+        assert daemon.engine.withheld() == {"s": ["q"]}
+
+
+@served(**WAITING)
+async def test_a_query_that_is_dropped_or_replaced_holds_back_no_feed(daemon):
+    async with peer(daemon) as feeder, peer(daemon) as slow:
+        await feeder.open()
+        await slow.subscribe("q", credit=0)
+        await fill(feeder, daemon)
+        await daemon.catalog.execute("CREATE OR REPLACE QUERY q AS SELECT k FROM s")
+        await until(lambda: daemon.engine.withheld() == {})
+        await slow.hear(Closed)
+        await slow.subscribe("q", channel=101, credit=0)
+        await fill(feeder, daemon)
+        assert daemon.engine.withheld() == {"s": ["q"]}
+        await daemon.catalog.execute("DROP QUERY q; CREATE QUERY q AS SELECT k FROM s")
+        await until(lambda: daemon.engine.withheld() == {})
+
+
+@served(**WAITING)
+async def test_a_reader_of_late_tuples_holds_back_their_stream(daemon):
+    await daemon.catalog.execute("CREATE STREAM e (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts')")
+    async with peer(daemon) as feeder, peer(daemon) as slow:
+        await feeder.open("e")
+        await slow.subscribe("e.late", credit=0)
+        feeder.data(0, [(1_000_000, 0)])
+        sent = 1
+        while feeder.session.channels[0].credit >= 10:
+            feeder.data(sent, [(sent, sent) for sent in range(sent, sent + 10)])
+            sent += 10
+            await feeder.hear(Ack)
+        await until(lambda: daemon.engine.withheld() == {"e": ["e.late"]})
+        slow.credit(1_000)
+        assert [row[1] for row in await rows_of(slow, sent - 1)] == list(range(1, sent))
+
+
+@served(**WAITING)
+async def test_json_lines_feeds_wait_unread(daemon):
+    async with lines(daemon) as feeder, peer(daemon) as slow:
+        await slow.subscribe("q", credit=0)
+        for k in range(20_000):
+            feeder.say(f'{{"stream": "s", "tuple": {{"k": {k}}}}}')
+        await until(lambda: daemon.engine.withheld() == {"s": ["q"]})
+        await asyncio.sleep(0.05)
+        assert daemon.queries()[0]["rows"] < 20_000
+        slow.credit(100_000)
+        assert [row[0] for row in await rows_of(slow, 20_000)] == list(range(20_000))
+        assert daemon.queries()[0]["skipped"] == 0
+
+
+@served(**WAITING)
+async def test_a_client_that_feeds_and_subscribes_is_not_stuck(daemon):
+    async with peer(daemon) as both:
+        await both.open()
+        await both.subscribe("q", credit=0)
+        sent = await fill(both, daemon)
+        both.credit(100_000)
+        while both.session.channels[0].credit < 10:
+            await both.hear()
+        both.data(sent, [(sent, 0.0, "last")])
+        rows = [row[0] for message in both.heard if isinstance(message, Result) for row in message.rows]
+        while len(rows) <= sent:
+            rows += [row[0] for row in (await both.hear(Result)).rows]
+        assert rows == list(range(sent + 1))
 
 
 @served(limits={"on_slow": "disconnect", "slow_limit": 50})
@@ -242,9 +387,9 @@ def pairs(*rows):
     return Batch.from_rows(PAIRS, rows, [v for _, v in rows])
 
 
-def newest(room=0, wait=lambda *_: None, key=(0,)):
+def newest(room=0, press=lambda _: None, key=(0,)):
     hand = Hand(room)
-    outlet = Outlet("q", PAIRS, 5, wait, key)
+    outlet = Outlet("q", PAIRS, 5, press, key)
     slow = Subscription("x", Slow("latest", 2), hand)
     outlet.add(slow)
     return outlet, hand, slow
@@ -254,7 +399,7 @@ def test_who_is_slow_gets_the_newest_row_of_each_key_under_its_own_number():
     outlet, hand, slow = newest()
     outlet.deliver(0, pairs(("a", 0), ("b", 1), ("c", 2), ("a", 3)))
     outlet.deliver(4, pairs(("c", 4), ("d", 5)))
-    assert (slow.held, slow.superseded, slow.dropped, slow.waits) == (4, 2, 0, False)
+    assert (slow.held, slow.superseded, slow.dropped, slow.fill) == (4, 2, 0, 0)
     outlet.progressed(6)
     hand.left = 2
     slow.pump()
@@ -277,22 +422,21 @@ def test_who_keeps_up_gets_every_row():
 
 
 def test_of_rows_that_replace_nothing_none_is_the_newest():
-    waits = []
-    _, _, slow = newest(wait=lambda wait, reason: waits.append(wait), key=None)
+    _, _, slow = newest(key=None)
     assert slow.slow.policy == "wait"
 
 
 def test_rows_that_are_no_updates_any_more_replace_nothing():
-    waits = []
-    outlet, hand, slow = newest(wait=lambda wait, reason: waits.append(wait))
+    pressed: list[Backpressure] = []
+    outlet, hand, slow = newest(press=pressed.append)
     outlet.deliver(0, pairs(("a", 0), ("b", 1), ("a", 2)))
     outlet.rekey(None)
     outlet.deliver(3, pairs(("a", 3), ("a", 4), ("a", 5)))
-    assert (slow.held, slow.superseded, slow.slow.policy, waits) == (5, 1, "wait", [True])
+    assert (slow.held, slow.superseded, slow.slow.policy, pressed) == (5, 1, "wait", [SOFT, STRICT])
     hand.left = 10
     slow.pump()
     assert hand.rows == [(1, "b"), (2, "a"), (3, "a"), (4, "a"), (5, "a")]
-    assert (slow.held, slow.delivered, waits) == (0, 5, [True, False])
+    assert (slow.held, slow.delivered, pressed) == (0, 5, [SOFT, STRICT, NONE])
 
 
 def test_rows_of_another_key_are_the_newest_by_that_one():

@@ -24,6 +24,7 @@ from millrace.engine import (
     sharing,
     views,
     widening,
+    withholding,
 )
 from millrace.engine.chain import Chains
 from millrace.engine.component import Component, Stopwatch
@@ -72,6 +73,7 @@ from millrace.engine.events import (
     UnshareQuery,
     WakeAt,
     WatchProgress,
+    WithholdCredit,
 )
 from millrace.engine.graph import Graph
 from millrace.engine.plan import POLICIES, Node, QueryPlan, StreamDefinition, names
@@ -167,6 +169,8 @@ class Engine:
         self.time = Timekeeper(self)
         self._owing: dict[str, None] = {}
         self._history_held: dict[str, None] = {}
+        # Queries, and streams of late tuples, with a reader that is slow; true: no operator's wait is an exception.
+        self.slow: dict[str, bool] = {}
         self.chains = Chains()
         self.remembering: dict[str, Query] = {}
         self._owners: dict[Operator, list[Query]] | None = None
@@ -300,7 +304,7 @@ class Engine:
             self.time.forget_request(source, feed, effects)
             feed.release(self.time.heard_us)
             feed.owed = 0
-        if event.stream in self._history_held:
+        if event.stream in self._history_held or (self.slow and source in withholding.sources(self)):
             # It may send nothing yet: what it would be given now it gets with the others.
             feed.owed = self.credit
             feed.hold(self.time.heard_us)
@@ -382,13 +386,18 @@ class Engine:
         """
         kept: dict[str, None] = {}
         withheld = failures.withheld(self) if self.remembering else {}
+        slow = withholding.sources(self) if self.slow else {}
         for name in self._owing:
             stream = self.streams_by_name.get(name)
             if stream is None:
                 continue
             component = self.graph.component_of(stream.source)
             full = stream.source in withheld or component.pressing() >= self.most_queued
-            if name in self._history_held or (full and not self._awaited(component, stream.source)):
+            if (
+                name in self._history_held
+                or (full and not self._awaited(component, stream.source))
+                or (stream.source in slow and withholding.withholds(self, stream.source, slow))
+            ):
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
@@ -464,6 +473,8 @@ class Engine:
             case ResumeQuery(name):
                 seam.refuse_catching_up(self.query(name))
                 return self._resume(name)
+            case WithholdCredit(name, withheld, strict):
+                return withholding.withhold(self, name, withheld, strict)
             case WatchProgress(name, wanted):
                 self.query(name).sink.watched = wanted
                 self.graph.rewire()
@@ -564,6 +575,7 @@ class Engine:
             raise Refuse(f"stream {name} is read by {names(readers)}: drop them first", code="in_use")
         for one in both:
             gone = self.streams_by_name.pop(one, None)
+            self.slow.pop(one, None)
             if gone is not None:
                 self._history_held.pop(one, None)
                 self.time.timers.forget(one)
@@ -762,6 +774,7 @@ class Engine:
         if readers:
             raise Refuse(f"query {name} is read by {names(readers)}: drop them first", code="in_use")
         del self.queries_by_name[name]
+        self.slow.pop(name, None)
         self.queries_changed()
         if query.paused is None:
             for reader in query.entries:
@@ -866,6 +879,10 @@ class Engine:
 
     def operators(self) -> list[dict[str, Any]]:
         return views.operators(self)
+
+    def withheld(self) -> dict[str, list[str]]:
+        """By stream that gets no credit, the queries (or streams of late tuples) whose readers are slow."""
+        return withholding.by_stream(self)
 
     def why(self, query: str, now_us: int | None = None) -> dict[str, Any]:
         """What keeps a query from giving rows, in a sentence and as data; the clock may have gone on meanwhile."""

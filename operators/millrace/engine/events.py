@@ -209,6 +209,20 @@ class PauseQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class WithholdCredit:
+    """Grant the streams that feed a query (or whose late tuples are read, by the side stream's name) no credit until
+    its slow reader has caught up.
+
+    A stream gets credit nevertheless while an operator of another query waits for it with tuples of other streams,
+    unless `strict`: then the rows retained for the reader would take too much memory.
+    """
+
+    name: str
+    withheld: bool = True
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeQuery:
     """Let a paused query go on, or one that has failed begin again with nothing in its state."""
 
@@ -319,6 +333,7 @@ CommandBody = (
     | DropQuery
     | UnshareQuery
     | PauseQuery
+    | WithholdCredit
     | ResumeQuery
     | WatchProgress
     | SetStrategy

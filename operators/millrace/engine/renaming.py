@@ -26,6 +26,7 @@ def rename_query(engine: Engine, name: str, to: str, texts: Mapping[str, str]) -
     }
     engine.called(names)
     query.sink.query = to
+    engine.slow = {to if one == name else one: strict for one, strict in engine.slow.items()}
     query.apart = {moved_name(node, name, to): why for node, why in query.apart.items()}
     for other in engine.queries_by_name.values():
         if other is query or name in other.plan.reads_queries:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millrace.engine.component import Stopwatch
     from millrace.engine.engine import Engine
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
 
@@ -126,6 +126,7 @@ def save(engine: Engine) -> bytes:
             "time": engine.time.save(),
             "owing": list(engine._owing),
             "history_held": list(engine._history_held),
+            "slow": engine.slow,
             "costs": [[name, tuples, us] for name, (tuples, us) in engine.costs.items()],
             "gauge": [engine.gauge.peak_tuples, engine.gauge.peak_bytes],
             "definitions": definitions(engine),
@@ -186,6 +187,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
     engine.time.restore(saved["time"])
     engine._owing = dict.fromkeys(saved["owing"])
     engine._history_held = dict.fromkeys(saved["history_held"])
+    engine.slow = dict(saved["slow"])
     engine.costs = {name: (tuples, us) for name, tuples, us in saved["costs"]}
     engine.gauge.peak_tuples, engine.gauge.peak_bytes = saved["gauge"]
     return engine

@@ -518,8 +518,6 @@ class Catalog:
         return await self._change(Asked("pause", name), lambda: self._pause(name, reason), check)
 
     async def _pause(self, name: str, reason: str | None) -> dict[str, Any]:
-        if self._runner.forget_hold(name):
-            return {"query": name, "paused": "paused by an admin, and a slow consumer before"}
         command = PauseQuery(name) if reason is None else PauseQuery(name, reason)
         paused: dict[str, Any] = await self._command(command)
         return paused
@@ -695,7 +693,7 @@ class Catalog:
                 log.warning("a decision of the catalog does not fit any more", reason=str(outcome))
 
     def decisions(self) -> Decisions:
-        """What admins have decided beyond statements. A query that waits for a slow consumer was not paused by one."""
+        """What admins have decided beyond statements."""
         return Decisions(
             apart=apart(self._engine),
             # By name: the order of the graph is another one after a restart.
@@ -704,7 +702,7 @@ class Catalog:
                 for found in sorted(decided(self._engine), key=attrgetter("component"))
                 if self._outlasts(found)
             ),
-            paused=tuple(found for found in paused(self._engine) if not self._runner.holds(found.query)),
+            paused=tuple(paused(self._engine)),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
             queues=exchanged(self._engine, self.known.queries),
             operators=edits(self._engine),

@@ -167,9 +167,9 @@ class LimitsSection(Section):
     )
     on_slow: Literal["wait", "drop_oldest", "disconnect", "latest"] = Field(
         default="disconnect",
-        description="What happens when a subscriber falls behind by `slow_limit`: the query waits (is paused, for "
-        "everyone) until it has caught up, its oldest rows are dropped, or its subscription is ended. With `latest` an "
-        "update stream's subscriber gets the newest row of each key; the subscribers of other queries wait. "
+        description="What happens when a subscriber falls behind by `slow_limit`: the feeds of the query's streams "
+        "wait until it has caught up (no row is lost), its oldest rows are dropped, or its subscription is ended. "
+        "With `latest` an update stream's subscriber gets the newest row of each key; other queries' feeds wait. "
         "Sinks say it in their WITH options.",
     )
     slow_limit: int = Field(

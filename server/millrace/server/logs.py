@@ -116,8 +116,12 @@ EVENTS: Final[dict[str, Told]] = {
     "rows were dropped": Told("warning", ("operator", "reason", "tuples"), "Rows that could not be computed."),
     "the engine rejected an event": Told("warning", ("kind", "reason"), "What came from outside did not fit any more."),
     # -- consumers
-    "a query waits": Told("warning", ("query", "reason"), "For a slow consumer (`on_slow = 'wait'`)."),
-    "a query goes on": Told("info", ("query", "reason"), "Its consumers have caught up."),
+    "feeds wait for a slow reader": Told(
+        "warning",
+        ("query", "reader", "tuples"),
+        "The query's streams get no credit until the subscriber or sink has caught up (`on_slow = 'wait'`).",
+    ),
+    "feeds wait no longer: every reader has caught up": Told("info", ("query",), ""),
     "a subscriber was cut off": Told(
         "warning", ("subscriber", "reason"), "It was too slow (`on_slow = 'disconnect'`)."
     ),

@@ -53,14 +53,15 @@ from millrace.engine.events import (
     TooFar,
     WakeAt,
     WatchProgress,
+    WithholdCredit,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.batch import Batch
-from millrace.protocol import MAX_INT64, Refuse
+from millrace.protocol import MAX_INT64, Refuse, Schema
 from millrace.server.clock import Clock
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
-from millrace.server.sink import Outlet
+from millrace.server.sink import Backpressure, Outlet
 
 log = structlog.get_logger()
 
@@ -150,7 +151,6 @@ class Runner:
         self._answers: dict[int, _Asked] = {}
         self._last_command = 0
         self._watchers: dict[str, int] = {}
-        self._held: dict[str, asyncio.Future[Any]] = {}
         self._orders: Mapping[type, Callable[[Any], None]] = {
             Deliver: self._deliver,
             Progressed: self._progressed,
@@ -220,23 +220,27 @@ class Runner:
         self.feeds.pop((stream, feed), None)
 
     def add_outlet(self, plan: QueryPlan) -> Outlet:
-        def wait(waits: bool, reason: str) -> None:
-            self._wait(outlet, waits, reason)
-
-        outlet = Outlet(plan.name, plan.schema, self._retain, wait, key_of(plan))
+        outlet = self._make_outlet(plan.name, plan.schema, key_of(plan))
         outlet.since_us = self.now_us()
-        self.outlets[plan.name] = outlet
+        return outlet
+
+    def _make_outlet(self, name: str, schema: Schema, key: Sequence[int] | None = None) -> Outlet:
+        def press(backpressure: Backpressure) -> None:
+            self._press(outlet, backpressure)
+
+        outlet = self.outlets[name] = Outlet(name, schema, self._retain, press, key)
         return outlet
 
     def add_side_outlet(self, late: StreamDefinition) -> None:
-        """Where a stream's late tuples can be read as they come. Nothing waits for a slow reader of them."""
-        self.outlets[late.name] = Outlet(late.name, late.schema, self._retain, None)
+        """Where a stream's late tuples can be read as they come."""
+        self._make_outlet(late.name, late.schema)
 
     def replace_side_outlet(self, late: StreamDefinition) -> None:
         """Late tuples may have more columns now: who was promised fewer is told to come again."""
         before = self.outlets[late.name]
         if before.schema == late.schema:
             return
+        self._release(before)
         self.add_side_outlet(late)
         self.outlets[late.name].next_sequence = before.next_sequence
         before.end("dropped", f"{late.name} has other columns now: subscribe again")
@@ -251,9 +255,9 @@ class Runner:
     def remove_outlet(self, query: str, why: str = "was dropped") -> bool:
         """Whoever reads the query is told why that is over; whether somebody wanted to know its progress."""
         outlet = self.outlets.pop(query, None)
-        self._held.pop(query, None)
         watched = self._watchers.get(query, 0) > 0
         if outlet is not None:
+            self._release(outlet)
             outlet.end("dropped", f"query {query} {why}")
         self._watchers.pop(query, None)  # behind the end, because whoever leaves counts himself out
         return watched
@@ -265,20 +269,16 @@ class Runner:
             before.rekey(key_of(plan))
             before.since_us = self.now_us()
             return
-        waits = self.forget_hold(plan.name)
         watched = self.remove_outlet(plan.name, "has other columns now: subscribe again")
         self.add_outlet(plan).next_sequence = before.next_sequence
-        # The query's pause and its progress were for consumers that are gone now.
-        if waits:
-            self.command(ResumeQuery(plan.name)).add_done_callback(_look_at)
-        if watched:
+        if watched:  # by consumers that are gone now
             self.command(WatchProgress(plan.name, False)).add_done_callback(_look_at)
 
     def rename_outlet(self, before: str, after: str) -> None:
         """Who reads a query reads on under its new name, and so does what was asked for and has not been done yet."""
         self.outlets = {after if name == before else name: outlet for name, outlet in self.outlets.items()}
         self.outlets[after].query = after
-        of_queries: tuple[dict[str, Any], ...] = (self._held, self._watchers, self._progress)
+        of_queries: tuple[dict[str, Any], ...] = (self._watchers, self._progress)
         for known in of_queries:
             if before in known:
                 known[after] = known.pop(before)
@@ -291,37 +291,28 @@ class Runner:
         if query in self.outlets and (before > 0) != (after > 0):
             self.command(WatchProgress(query, after > 0)).add_done_callback(_look_at)
 
-    # -- waiting for slow consumers ----------------------------------------------------------------
+    # -- backpressure from slow consumers ----------------------------------------------------------------
 
-    def _wait(self, outlet: Outlet, wait: bool, reason: str) -> None:
-        if not self._serves(outlet):
-            return
-        query = outlet.query
-        if wait:
-            log.warning("a query waits", query=query, reason=reason)
-            self._held[query] = self.command(PauseQuery(query, reason))
-            self._held[query].add_done_callback(_look_at)
-            return
-        log.info("a query goes on", query=query, reason=reason)
-        if (held := self._held.pop(query, None)) is not None:
-            held.add_done_callback(lambda paused: self._go_on(outlet, paused))
+    def _press(self, outlet: Outlet, backpressure: Backpressure) -> None:
+        if self.outlets.get(outlet.query) is not outlet:
+            return  # the query is gone
+        query, slowest, now_us = outlet.query, outlet.slowest, self.now_us()
+        if outlet.waiting_since_us is None and slowest is not None:
+            outlet.waiting_since_us = now_us
+            outlet.waits += 1
+            text = "feeds wait for a slow reader"
+            sparing.warning(text, query, query=query, reader=slowest.name, tuples=slowest.held)
+        elif outlet.waiting_since_us is not None and not backpressure:
+            outlet.waited_us += now_us - outlet.waiting_since_us
+            outlet.waiting_since_us = None
+            sparing.info("feeds wait no longer: every reader has caught up", query, query=query)
+        strict = backpressure is Backpressure.STRICT
+        self.command(WithholdCredit(query, bool(backpressure), strict)).add_done_callback(_look_at)
 
-    def _go_on(self, outlet: Outlet, paused: asyncio.Future[Any]) -> None:
-        """Resume what a slow consumer had paused; not what an admin had paused before, or what is gone."""
-        if not paused.cancelled() and paused.exception() is None and self._serves(outlet):
-            self.command(ResumeQuery(outlet.query)).add_done_callback(_look_at)
-
-    def _serves(self, outlet: Outlet) -> bool:
-        """Whether the outlet's query is there, under whatever name."""
-        return self.outlets.get(outlet.query) is outlet
-
-    def forget_hold(self, query: str) -> bool:
-        """Whether a slow consumer had paused the query; it is the admin's pause from now on."""
-        return self._held.pop(query, None) is not None
-
-    def holds(self, query: str) -> bool:
-        """Whether the query waits for a slow consumer."""
-        return query in self._held
+    def _release(self, outlet: Outlet) -> None:
+        """Let feeds continue when an outlet goes, with its consumers."""
+        if outlet.backpressure:
+            self.command(WithholdCredit(outlet.query, withheld=False)).add_done_callback(_look_at)
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -546,7 +537,6 @@ class Runner:
         log.info("chain decided", component=order.component, decisions=order.decisions, breaks=cuts)
 
     def _query_failed(self, order: QueryFailed) -> None:
-        self.forget_hold(order.query)
         log.error(
             "a query failed", query=order.query, reason=order.reason, lost=order.lost, detail=order.detail or None
         )
@@ -603,7 +593,9 @@ def _renames(body: CommandBody) -> bool:
 
 def _renamed(event: Event, before: str, after: str) -> Event:
     match event:
-        case Command(body=PauseQuery() | ResumeQuery() | WatchProgress() as body) if body.name == before:
+        case Command(body=PauseQuery() | ResumeQuery() | WatchProgress() | WithholdCredit() as body) if (
+            body.name == before
+        ):
             return replace(event, body=replace(body, name=after))
         case _:
             return event

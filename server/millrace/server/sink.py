@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final, Literal, Protocol
 
 import structlog
@@ -31,9 +32,22 @@ SUBSCRIPTIONS: Final = "subscriptions"
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
 
 
+# How many times its limit a consumer may hold before feeds wait for it even if other queries wait for them: that much
+# memory is the price of letting other queries continue.
+STRICT_FILL: Final = 2
+
+
+class Backpressure(IntEnum):
+    """Whether the feeds of a query wait for one of its consumers, and whether another query's wait is an exception."""
+
+    NONE = 0
+    SOFT = 1
+    STRICT = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """What to do with a consumer that holds more than `limit` tuples."""
+    """How to treat a consumer that holds `limit` tuples."""
 
     policy: OnSlow = "wait"
     limit: int = 100_000
@@ -54,9 +68,10 @@ class Counts:
 class Consumer:
     """Takes rows at its own pace.
 
-    `held` counts the tuples that wait here. Under `drop_oldest` it never exceeds the limit; under `wait` it exceeds it
-    by what the engine delivers in one step at most, because the query is paused at the next. Under `latest` it holds
-    the newest row of each key, and no limit matters.
+    `held` counts the tuples that it has not passed on. Under `drop_oldest` it never exceeds the limit; under `wait` it
+    may exceed the limit by the rows that the query emits for credit that its feeds still have: they get no more. Under
+    `latest` it holds the newest row of each key, and no limit matters. `obstacle` says why it takes no rows, if known:
+    a consumer that cannot write keeps its rows in `held` and sets it, and nothing else is needed to have feeds wait.
     """
 
     def __init__(self, name: str, slow: Slow, label: str) -> None:
@@ -66,28 +81,22 @@ class Consumer:
         self.held = 0
         self.delivered = 0
         self.dropped = 0
+        self.obstacle: str | None = None
         self.drained: Callable[[], None] = _nothing
         self._newest: Newest | None = None
         self._superseded = 0
         self._queue: deque[tuple[int, Batch]] = deque()
 
     @property
-    def waits(self) -> bool:
-        """Whether the query should wait for this consumer."""
-        return self.slow.policy == "wait" and self.held >= self.slow.limit
+    def fill(self) -> float:
+        """The rows held, as a part of the limit; 0 for a consumer under another policy than `wait`."""
+        return self.held / self.slow.limit if self.slow.policy == "wait" else 0.0
 
-    @property
-    def caught_up(self) -> bool:
-        """Whether a query that waited may go on: at half the limit, so that it does not stop and go at every row."""
-        return self.held <= self.slow.limit // 2
-
-    def settle(self, schema: Schema, key: Sequence[int] | None, *, can_wait: bool) -> None:
+    def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
         """Do what was asked for as far as rows of this update key (None: none) allow, from now on."""
         policy = self.asked.policy
         if policy == "latest" and key is None:
             policy = "wait"
-        if policy == "wait" and not can_wait:
-            policy = "drop_oldest"
         self.slow = replace(self.asked, policy=policy)
         self._keep_newest(schema, key if policy == "latest" else None)
 
@@ -188,9 +197,11 @@ class Outlet:
     """Where one query's rows leave the engine.
 
     `next_sequence` is the number of the next row. `_retained` holds the newest rows, at least as many as asked for
-    if there were so many, for subscribers who want to begin earlier. Without `wait` nothing can be made to wait for a
-    slow consumer: one that asks for it loses its oldest rows instead. `key` is that of an update stream (positions); of
+    if there were so many, for subscribers who want to begin earlier. `key` is that of an update stream (positions); of
     rows without one nothing is the newest, and a consumer that asks for it is waited for.
+
+    `backpressure` says how urgently feeds have to wait for consumers under `wait`: from the time one is behind by its
+    limit until all are by less than half of it, so that feeds do not stop and go at every row.
     """
 
     def __init__(
@@ -198,7 +209,7 @@ class Outlet:
         query: str,
         schema: Schema,
         retain: int,
-        wait: Callable[[bool, str], None] | None,
+        press: Callable[[Backpressure], None],
         key: Sequence[int] | None = None,
     ) -> None:
         self.query = query
@@ -208,12 +219,16 @@ class Outlet:
         # The clock when the query began to take in tuples; None: it knows what came before by its history.
         self.since_us: int | None = None
         self.consumers: list[Consumer] = []
-        self.waiting = False
+        self.backpressure = Backpressure.NONE
+        # Since when feeds wait, how often they had to, and for how long they did before that.
+        self.waiting_since_us: int | None = None
+        self.waits = 0
+        self.waited_us = 0
         self._gone = Counts()
         self._retain = retain
         self._retained: deque[tuple[int, Batch]] = deque()
         self._retained_tuples = 0
-        self._wait = wait
+        self._press = press
         self._progress: int | None = None
 
     def deliver(self, sequence: int, batch: Batch) -> None:
@@ -251,7 +266,7 @@ class Outlet:
         self._look_for_slow_ones()
 
     def _settle(self, consumer: Consumer) -> None:
-        consumer.settle(self.schema, self.key, can_wait=self._wait is not None)
+        consumer.settle(self.schema, self.key)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
@@ -311,17 +326,28 @@ class Outlet:
         while self._retained and self._retained_tuples - len(self._retained[0][1]) >= self._retain:
             self._retained_tuples -= len(self._retained.popleft()[1])
 
+    @property
+    def slowest(self) -> Consumer | None:
+        """The consumer that is waited for; of several the one that is furthest behind."""
+        waiting = (consumer for consumer in self.consumers if consumer.fill > 0)
+        return max(waiting, key=lambda consumer: consumer.fill, default=None) if self.backpressure else None
+
     def _look_for_slow_ones(self) -> None:
-        """Ask the query to wait as soon as one consumer needs it, and to go on when all have caught up."""
-        if self._wait is None:
-            return
-        slow = next((consumer for consumer in self.consumers if consumer.waits), None)
-        if slow is not None and not self.waiting:
-            self.waiting = True
-            self._wait(True, f"{slow.name} does not keep up: {slow.held} tuples wait for it (on_slow = wait)")
-        elif self.waiting and all(consumer.caught_up for consumer in self.consumers):
-            self.waiting = False
-            self._wait(False, "every consumer has caught up")
+        """Have feeds wait as soon as one consumer needs it, and let them go on when all have caught up."""
+        fill = max((consumer.fill for consumer in self.consumers), default=0.0)
+        before = self.backpressure
+        after = _backpressure(fill, before)
+        if after is not before:
+            self.backpressure = after
+            self._press(after)
+
+
+def _backpressure(fill: float, before: Backpressure) -> Backpressure:
+    if fill >= STRICT_FILL:
+        return Backpressure.STRICT
+    if fill >= 1:
+        return max(Backpressure.SOFT, before)
+    return Backpressure.NONE if fill <= 1 / 2 else min(before, Backpressure.SOFT)
 
 
 class Sender(Protocol):
@@ -388,8 +414,8 @@ class WriterSink(Consumer):
         self._being_written: Sequence[Batch] = ()
         self._breaches_told = 0
 
-    def settle(self, schema: Schema, key: Sequence[int] | None, *, can_wait: bool) -> None:
-        super().settle(schema, key, can_wait=can_wait)
+    def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
+        super().settle(schema, key)
         if self.freshness is not None:
             self.freshness.key = tuple(key or ())
 
