@@ -24,6 +24,7 @@ from millrace.engine.plan import QueryPlan
 from millrace.operators.operator import Operator
 from millrace.operators.spec import Band, TimeWindow
 from tests.engine.graphs import (
+    TV,
     Bench,
     arrive,
     external,
@@ -35,6 +36,7 @@ from tests.engine.graphs import (
     punctuate,
     refusal,
     rows,
+    select,
     union,
 )
 from tests.engine.test_joins import joined, pairs
@@ -249,3 +251,84 @@ def test_an_order_decided_before_the_first_row_is_no_turn() -> None:
     effects = bench.step(Command(1, SetOrder("q", "sync")))
     (turned,) = [order for order in effects.orders if isinstance(order, JoinTurned)]
     assert (turned.numbers["at_us"], turned.numbers["mode"]) == (100, "sync")
+
+
+@pytest.mark.parametrize("asked", ["more", "fresh", "need", "clock_idle", "horizon"])
+def test_an_operator_that_raises_when_it_is_asked_costs_its_own_query_alone(asked: str) -> None:
+    bench = Fails(external("s"), external("t"))
+    bench.query(plan("good", ("A", select(), ["s.source"])))
+    bench.query(plan("bad", ("U", union(ordered=True), ["s.source", "t.source"]), schema=TV, ordered=True))
+    bench.run(give_tv("s", 1), give_tv("t", 1))
+
+    def raises(*_: Any) -> Any:
+        raise ValueError("it is broken")
+
+    operator = bench.engine.graph.operators["bad.U"]
+    setattr(operator, asked, raises)
+    bench.engine.graph.component_of(operator).ready[operator] = None
+    effects = bench.run(give_tv("s", 2, 3), give_tv("t", 2))
+    assert rows(effects, "good") == [(2, 2), (3, 3)]
+    assert [failed.query for failed in failures(effects)] == ["bad"]
+    assert "ValueError: it is broken" in failures(effects)[0].reason
+    assert rows(bench.run(give_tv("s", 4)), "good") == [(4, 4)]
+    bench.do(ResumeQuery("bad"))
+    assert rows(bench.run(give_tv("s", 5), give_tv("t", 6)), "bad") == [(5, 5)]
+
+
+def test_a_failed_query_has_no_turn_even_if_its_new_operators_raise() -> None:
+    bench = Fails("s")
+    bench.query(path("good", 1))
+    bench.query(path("bad", 2))
+    bench.breaks("bad.Q1")
+    assert len(failures(bench.run(arrive("s", 1)))) == 1
+    for name in ("bad.Q1", "bad.Q2"):
+        bench.engine.graph.operators[name].inputs[0].unseen = True
+        bench.breaks(name)
+    bench.do(PauseQuery("good"))
+    bench.do(ResumeQuery("good"))
+    effects = bench.run(arrive("s", 2))
+    assert rows(effects, "good") == [(2,)]
+    assert not failures(effects)
+
+
+def test_a_step_in_which_operators_never_stop_raising_comes_to_its_end() -> None:
+    bench = Fails("s")
+    bench.query(path("q", 1))
+    bench.breaks("q.Q1")
+    component = bench.engine.graph.components[0]
+    operator = bench.engine.graph.operators["q.Q1"]
+    failed = 0
+    for _ in range(3):
+        component.ready[operator] = None
+        effects = bench.step(arrive("s", 1))
+        failed += len(failures(effects))
+        operator = bench.breaks("q.Q1")
+    assert failed == 1
+    assert bench.state("q")[0] == "failed"
+
+
+def test_a_sink_that_raises_costs_its_own_query_alone() -> None:
+    bench = Fails("s")
+    bench.query(path("good", 1))
+    bench.query(path("bad", 1))
+
+    def raises() -> None:
+        raise ValueError("it is broken")
+
+    bench.engine.queries_by_name["bad"].sink.drain = raises  # type: ignore[method-assign]
+    effects = bench.run(arrive("s", 1))
+    assert rows(effects, "good") == [(1,)]
+    assert [failed.query for failed in failures(effects)] == ["bad"]
+    assert rows(bench.run(arrive("s", 2)), "good") == [(2,)]
+
+
+def test_a_failed_query_stands_still_after_a_restore_too() -> None:
+    bench = Fails("s")
+    bench.query(path("q", 1))
+    bench.breaks("q.Q1")
+    bench.run(arrive("s", 1))
+    bench.engine = Engine.restore(bench.engine.save(), trace=True)
+    assert list(bench.engine.graph.stopped) == [bench.engine.graph.operators["q.Q1"]]
+    bench.do(ResumeQuery("q"))
+    assert not bench.engine.graph.stopped
+    assert rows(bench.run(arrive("s", 2)), "q") == [(2,)]

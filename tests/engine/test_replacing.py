@@ -17,8 +17,9 @@ from millrace.engine.events import (
     SetStrategy,
     WatchProgress,
 )
-from millrace.operators.spec import TimeWindow
+from millrace.operators.spec import Band, JoinSpec, SequenceSpec, TimeWindow, UnionSpec
 from tests.engine.graphs import (
+    TV,
     Bench,
     arrive,
     compare,
@@ -27,6 +28,7 @@ from tests.engine.graphs import (
     identity,
     path,
     plan,
+    punctuate,
     refusal,
     rows,
     select,
@@ -34,6 +36,7 @@ from tests.engine.graphs import (
 )
 from tests.engine.test_failures import Fails
 from tests.engine.test_windows import counted
+from tests.simulation.twins import described
 
 COUNT = counted(TimeWindow(10, 10))
 
@@ -222,3 +225,37 @@ def test_what_a_paused_query_skips_is_counted_over_a_replacement():
     restored(bench)
     bench.run(give_tv("s", 4))
     assert bench.do(ResumeQuery("q")) == {"query": "q", "skipped": 3}
+
+
+PAIR = (("v", 0, 1), ("w", 1, 1))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JoinSpec(PAIR, (Band(0, 1, -10, 10),)),
+        JoinSpec(PAIR, (Band(0, 1, -10, 10),), order="sync"),
+        SequenceSpec(PAIR),
+        SequenceSpec((("v", 0, 1),), within_us=5, absent=True),
+        UnionSpec(ordered=True),
+        UnionSpec(ordered=False),
+    ],
+    ids=["join", "ordered-join", "sequence", "absence", "ordered-union", "union"],
+)
+def test_a_paused_query_replaced_by_one_that_waits_stands_still_like_a_restored_one(spec):
+    bench = Bench(external("s"), external("t"))
+    bench.query(path("q", 1))
+    bench.query(path("other", 1))
+    bench.do(PauseQuery("q"))
+    bench.run(give_tv("s", 1, 2), give_tv("t", 1))
+    made = plan("q", ("N", spec, ["s.source", "t.source"]))
+    bench.do(ReplaceQuery(replace(made, schema=spec.schema([TV, TV]))))
+    twin = Bench()
+    twin.engine, twin.now_us = Engine.restore(bench.engine.save(), trace=True), bench.now_us
+    for engine in (bench, twin):
+        effects = engine.run(give_tv("s", 3, 4), give_tv("t", 3))
+        assert rows(effects, "other") == [(3,), (4,)]
+        assert engine.do(ResumeQuery("q")) == {"query": "q", "skipped": 5}
+    told = (give_tv("s", 20), give_tv("t", 21), punctuate("s", 40), punctuate("t", 40))
+    assert described(bench.run(*told)) == described(twin.run(*told))
+    assert bench.engine.save() == twin.engine.save()

@@ -29,6 +29,14 @@ class Stopwatch(Protocol):
     def stop(self, operator: str, tuples: int) -> None: ...
 
 
+class OperatorError(Exception):
+    """An operator raised when it was asked, rather than executed."""
+
+    def __init__(self, operator: Operator, error: Exception) -> None:
+        super().__init__(str(error))
+        self.operator, self.error = operator, error
+
+
 class Component:
     """A connected set of operators.
 
@@ -37,7 +45,7 @@ class Component:
     current   the operator to execute next, if a step's budget ended inside a cycle
     slopes    by operator under `chain`: the steepest with something to do has the next turn
     worked_us    measured work since `chain` last looked, and `decisions`: how often it has decided anew
-    failed    the operator whose last execution broke off, and with what: the run ended there
+    failed    the operator that raised, and what: the run ended there
     """
 
     def __init__(self, name: str, strategy: Strategy, weight: int = 1) -> None:
@@ -66,19 +74,19 @@ class Component:
         """Whether a run would do anything."""
         return self.stirred or self.current is not None or bool(self.ready)
 
-    def rows(self, rows: Iterable[Row], sinks: Sequence[Sink]) -> None:
-        """Take a new state table. What lies unseen anywhere will be found again."""
+    def rows(self, rows: Iterable[Row], sinks: Sequence[Sink], stopped: Mapping[Operator, None]) -> None:
+        """Take a new state table. What lies unseen anywhere will be found again, but not by those that are stopped."""
         self.table = {row.operator: row for row in rows}
         operators = list(self.table)
         self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
-        self.waiters = tuple(operator for operator in operators if isinstance(operator, Prone))
+        self.waiters = tuple(one for one in operators if isinstance(one, Prone) and one not in stopped)
         self.joins = tuple(operator for operator in operators if isinstance(operator, Join))
         self.sinks = tuple(sinks)
         self.slopes = dict(_slopes(self.table))
         if self.current not in self.table:
             self.current = None
         self.ready.clear()
-        self.ready.update(dict.fromkeys((*operators, *self.sinks)))
+        self.ready.update(dict.fromkeys(one for one in (*operators, *self.sinks) if one not in stopped))
         for operator in operators:
             operator.output.ready = self.ready
         self.stirred = True
@@ -100,42 +108,48 @@ class Component:
         used = done = 0
         table = self.table
         while used < budget and done < executions:
-            operator = self.current or self._begin(effects)
-            if operator is None:
-                if demand(self, effects):
-                    continue
-                self.stirred = False
-                break
-            row = table[operator]
-            given = operator.counts.output_tuples
-            errors = operator.counts.errors
-            done += 1
+            operator = self.current
             try:
+                if operator is None:
+                    operator = self._begin(effects)
+                if operator is None:
+                    if demand(self, effects):
+                        continue
+                    self.stirred = False
+                    break
+                row = table[operator]
+                given = operator.counts.output_tuples
+                errors = operator.counts.errors
+                done += 1
                 if watch is None:
                     taken = operator.execute(row.limit)
                 else:
                     watch.start()
                     taken = operator.execute(row.limit)
                     watch.stop(operator.name, taken)
+                used += max(taken, operator.toil) or 1
+                if taken >= row.limit or ((operator.paced or row.leaves) and operator.more()):
+                    # It may have stopped short; a cycle that goes forward into a fragment that exits never comes back.
+                    self.ready[operator] = None
+                if operator.counts.errors != errors:
+                    effects.orders.append(
+                        RowsFailed(operator.name, operator.counts.errors - errors, operator.counts.last_error)
+                    )
+                if row.sinks:
+                    self._drain(row, effects)
+                following = self._choose(row)
+                if following is None and self.ready and isinstance(operator, Prone):
+                    relieve(operator, effects)
+                self.current = following
+            except OperatorError as raised:
+                self.fail(raised.operator, raised.error)
             except Exception as error:
-                # Whatever it is, it must cost its own query alone.
-                self.failed = operator, error
-                self.current = None
+                if operator is None:
+                    raise
+                self.fail(operator, error)
+            if operator is None or self.failed is not None:
+                used += 1  # a step in which queries fail one after the other comes to its end too
                 break
-            used += max(taken, operator.toil) or 1
-            if taken >= row.limit or ((operator.paced or row.leaves) and operator.more()):
-                # It may have stopped short; a cycle that goes forward into a fragment that exits does not come back.
-                self.ready[operator] = None
-            if operator.counts.errors != errors:
-                effects.orders.append(
-                    RowsFailed(operator.name, operator.counts.errors - errors, operator.counts.last_error)
-                )
-            if row.sinks:
-                self._drain(row, effects)
-            following = self._choose(row)
-            if following is None and self.ready and isinstance(operator, Prone):
-                relieve(operator, effects)
-            self.current = following
             if trace:
                 effects.executions.append(
                     Execution(
@@ -148,6 +162,11 @@ class Component:
                 )
         self.steps += done
         return used, done
+
+    def fail(self, operator: Operator, error: Exception) -> None:
+        """Whatever an operator has raised, it must cost its own query alone."""
+        self.failed = operator, error
+        self.current = None
 
     def rotate(self) -> None:
         """Let other cycles go before the one that a step's budget has ended.
@@ -168,10 +187,16 @@ class Component:
             row = self.table.get(operator)
             if row is None:
                 assert isinstance(operator, Sink)
-                self._empty(operator, effects)
+                try:
+                    self._empty(operator, effects)
+                except Exception as error:
+                    raise OperatorError(operator, error) from error
                 continue
-            if operator.fresh():
-                return operator
+            try:
+                if operator.fresh():
+                    return operator
+            except Exception as error:
+                raise OperatorError(operator, error) from error
             if row.yields():
                 following = self._choose(row)
                 if following is not None:
@@ -188,7 +213,10 @@ class Component:
             if row.role is Role.FORK and sum(reader.unseen for reader in row.readers) > 1:
                 # The cycle goes on in one branch and may end far from here: the others must not be forgotten.
                 self.ready[row.operator] = None
-            following = row.rule(row)
+            try:
+                following = row.rule(row)
+            except Exception as error:
+                raise OperatorError(row.operator, error) from error
             if following is None:
                 return None
             if following.execute:

@@ -222,11 +222,11 @@ class Engine:
                 source.promise(source.open(event.feed), event.value_us, "client")
                 self.graph.component_of(source).stirred = True
             case Measured():
-                tuples, us = self.costs.get(event.operator, (0, 0.0))
-                self.costs[event.operator] = (tuples + event.tuples, us + event.us)
-                edges.measured(self, event)
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
+                    tuples, us = self.costs.get(event.operator, (0, 0.0))
+                    self.costs[event.operator] = (tuples + event.tuples, us + event.us)
+                    edges.measured(self, event)
                     measured.measured(event.tuples, event.us)
                     self.graph.component_of(measured).worked_us += event.us
             case FeedOpened():
@@ -361,7 +361,11 @@ class Engine:
             self._tell_turns(worked, effects)
         for component in worked:
             for waiter in component.waiters:
-                waiter.clock_idle(self.moment.now_us)
+                try:
+                    waiter.clock_idle(self.moment.now_us)
+                except Exception as error:
+                    component.fail(waiter, error)
+                    failures.broken(self, component, effects)
 
     def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
         for component in worked:

@@ -17,6 +17,7 @@ from millrace.engine.events import Effects, QueryFailed
 from millrace.operators.batch import BEGINNING
 from millrace.operators.build import build
 from millrace.operators.prone import Prone
+from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def broken(engine: Engine, component: Component, effects: Effects) -> None:
     if not owners:
         raise error  # a source broke: that is nobody's query
     reason = f"{operator.name} broke off: {type(error).__name__}: {error}"
+    if isinstance(operator, Sink):
+        operator.inputs[0].jump()
     for query in owners:
         fail(engine, query, reason, effects, "".join(traceback.format_exception(error)))
 
@@ -82,12 +85,20 @@ def fail(engine: Engine, query: Query, reason: str, effects: Effects, detail: st
     if query.paused is None:
         for reader in query.entries:
             reader.leave()
+    known = query.failed
     query.paused = reason
     query.failed = True
     query.lost += lost
     _renew(engine, query)
+    stand_still(engine, query)
     engine.graph.derive()
-    effects.orders.append(QueryFailed(query.plan.name, reason, lost, detail))
+    if not known:
+        effects.orders.append(QueryFailed(query.plan.name, reason, lost, detail))
+
+
+def stand_still(engine: Engine, query: Query) -> None:
+    """Give a failed query's operators no turn, whatever lies before them. Its sink still delivers earlier rows."""
+    engine.graph.stopped |= dict.fromkeys(query.operators)
 
 
 def begin_again(engine: Engine, query: Query) -> None:
@@ -97,6 +108,8 @@ def begin_again(engine: Engine, query: Query) -> None:
         if isinstance(producer, Source) and producer.newest > BEGINNING:
             reader.since_us = producer.newest + 1
     _renew(engine, query)
+    for operator in query.operators:
+        engine.graph.stopped.pop(operator, None)
     query.failed = False
 
 

@@ -36,6 +36,8 @@ class Graph:
     breaks       the operators at whose output an admin has set a break point
     links        by operator, what `chain` has decided of those that it schedules
     punctuating  the sources whose promises on demand go through the operators, not by arcs
+    resting      forks of which a pause has left fewer than two readers: they keep their names, turns and strategies
+    stopped      the operators of failed queries: they have rows, but no turn and no need
     thin         whether arcs carry only the punctuation that their readers declare, or all there is (to compare)
     """
 
@@ -46,6 +48,8 @@ class Graph:
         self.breaks: dict[str, None] = {}
         self.links: dict[str, Link] = {}
         self.punctuating: dict[Source, None] = {}
+        self.resting: dict[Operator, Fork] = {}
+        self.stopped: dict[Operator, None] = {}
         self._components: list[Component] = []
         self._forks: dict[Operator, Fork] = {}
         self._component_of: dict[Operator, Component] = {}
@@ -65,17 +69,45 @@ class Graph:
                 self.strategies[operator.name] = strategy
         self.rewire()
 
-    def remove(self, operators: Iterable[Operator]) -> None:
+    def remove(self, operators: Sequence[Operator]) -> None:
+        above = {self.producer(reader): None for operator in operators for reader in operator.inputs}
         for operator in operators:
             del self.operators[operator.name]
             if not isinstance(operator, Sink):
                 del self._producers[id(operator.output)]
             if isinstance(operator, Source):
                 self.punctuating.pop(operator, None)
-            self.strategies.pop(operator.name, None)
-            self.breaks.pop(operator.name, None)
-            self.links.pop(operator.name, None)
+            self.stopped.pop(operator, None)
+            self._forget_fork(operator)
+            self._forget(operator.name)
+        for operator in above:
+            if (operator in self._forks or operator in self.resting) and not self._is_shared(operator):
+                self._forget_fork(operator)
         self.rewire()
+
+    def _forget(self, name: str) -> None:
+        """What was decided of an operator goes with it: one that gets its name later is another."""
+        self.strategies.pop(name, None)
+        self.breaks.pop(name, None)
+        self.links.pop(name, None)
+
+    def _forget_fork(self, operator: Operator) -> None:
+        for forks in (self._forks, self.resting):
+            fork = forks.pop(operator, None)
+            if fork is not None:
+                self._component_of.pop(fork, None)
+                self._forget(fork.name)
+
+    def _is_shared(self, operator: Operator) -> bool:
+        """Whether several operators read an output, those that are away among them."""
+        readers = (
+            reader
+            for one in self.operators.values()
+            if not isinstance(one, Sink)
+            for reader in one.inputs
+            if reader.home is operator.output
+        )
+        return next(readers, None) is not None and next(readers, None) is not None
 
     def exchange(
         self, arranged: Sequence[Operator], before: Iterable[Operator], renamed: Mapping[Operator, str]
@@ -95,6 +127,8 @@ class Graph:
                     strategies[renamed[operator]] = strategy
                 if broken:
                     breaks[renamed[operator]] = None
+            else:
+                self.stopped.pop(operator, None)
         for operator, name in renamed.items():
             operator.name = name
         self.strategies |= strategies
@@ -125,8 +159,12 @@ class Graph:
         for old, new in renewed:
             self.operators[new.name] = new
             self._producers[id(new.output)] = new
-            if old in self._forks:
-                self._forks[new] = self._forks.pop(old)
+            for forks in (self._forks, self.resting):
+                if old in forks:
+                    forks[new] = forks.pop(old)
+            if old in self.stopped:
+                del self.stopped[old]
+                self.stopped[new] = None
             if old in self._component_of:
                 self._component_of[new] = self._component_of.pop(old)
         self.rewire()
@@ -141,17 +179,26 @@ class Graph:
         component = self._named(component_name)
         if operator_name is None:
             component.strategy = strategy
-            for operator in self._members(component):
+            for operator in (*self._members(component), *self._resting_in(component)):
                 self.strategies[operator.name] = strategy
         else:
-            operator = self._row_operator(operator_name)
-            if self._component_of[operator] is not component:
+            resting: list[Operator] = [one for one in self._resting_in(component) if one.name == operator_name]
+            operator = resting[0] if resting else self._row_operator(operator_name)
+            if self._component_of.get(operator, component) is not component:
                 raise Refuse(
                     f"operator {operator_name} is not in component {component_name} but in "
                     f"{self._component_of[operator].name}"
                 )
             self.strategies[operator.name] = strategy
         self.rewire()
+
+    def rest(self, operator: Operator, name: str, turn: int) -> None:
+        """Take a fork as it was saved while a pause had left it fewer than two readers."""
+        fork = self.resting[operator] = Fork(name, operator.output)
+        fork.turn = turn
+
+    def _resting_in(self, component: Component) -> list[Fork]:
+        return [fork for operator, fork in self.resting.items() if self._component_of.get(operator) is component]
 
     def set_break(self, operator_name: str, on: bool) -> None:
         """Set or unset a break point at the output of an operator."""
@@ -181,6 +228,8 @@ class Graph:
             mine = self.operators[operator.name]
             if mine in self.forks:
                 self.forks[mine].name = fork.name
+        for operator, fork in other.resting.items():
+            self.rest(self.operators[operator.name], fork.name, fork.turn)
         for component in other.components:
             twin = self.component_of(self.operators[next(iter(component.table)).name])
             twin.name, twin.strategy, twin.weight = component.name, component.strategy, component.weight
@@ -199,6 +248,10 @@ class Graph:
         """By operator whose output several share, the fork that says whose turn it is."""
         self._connect()
         return self._forks
+
+    def all_forks(self) -> dict[Operator, Fork]:
+        """The same, with those that rest."""
+        return self.forks | self.resting
 
     def divided(self) -> list[Component]:
         """The same, of which it is enough to know what is in them: their tables may not have been derived yet."""
@@ -337,7 +390,7 @@ class Graph:
             else:
                 rows[component].append(self._row(operator))
         for component in self._components:
-            component.rows(rows[component], sinks[component])
+            component.rows(rows[component], sinks[component], self.stopped)
 
     def _sort_readers(self, operators: Sequence[Operator]) -> None:
         """Readers of an output stand in the order of their operators and inputs, after a pause too: forks take turns by
@@ -348,18 +401,30 @@ class Graph:
                 operator.output.readers.sort(key=place.__getitem__)
 
     def _fork(self, operators: Sequence[Operator]) -> None:
-        """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn."""
-        forks: dict[Operator, Fork] = {}
-        taken = {fork.name for operator, fork in self._forks.items() if self.operators.get(operator.name) is operator}
-        for operator in operators:
-            if isinstance(operator, Sink) or len(self._scheduled(operator)) < 2:
-                continue
-            fork = self._forks.get(operator)
-            if fork is None:
-                fork = Fork(self._fork_name(operator, taken), operator.output)
-                taken.add(fork.name)
-            forks[operator] = fork
-        self._forks = forks
+        """A fork wherever an output has several scheduled readers; one that exists keeps its name and its turn.
+
+        While a pause keeps its readers away it rests. Once they have gone it is forgotten, with what was decided of it.
+        """
+        readers: dict[int, int] = {}
+        for reader, consumer in self._consumers.items():
+            if not isinstance(consumer, Sink):
+                readers[id(reader.home)] = readers.get(id(reader.home), 0) + 1
+        shared = [one for one in operators if not isinstance(one, Sink) and readers.get(id(one.output), 0) > 1]
+        stays = dict.fromkeys(shared)
+        for operator in [one for one in (*self._forks, *self.resting) if one not in stays]:
+            self._forget_fork(operator)
+        known = self._forks | self.resting
+        taken = {fork.name for fork in known.values()}
+        self._forks, self.resting = {}, {}
+        for operator in shared:
+            fork = known.get(operator)
+            if len(self._scheduled(operator)) > 1:
+                if fork is None:
+                    fork = Fork(self._fork_name(operator, taken), operator.output)
+                    taken.add(fork.name)
+                self._forks[operator] = fork
+            elif fork is not None:
+                self.resting[operator] = fork
 
     def _fork_name(self, operator: Operator, taken: set[str]) -> str:
         base = operator.name.rpartition(".")[0]
@@ -383,7 +448,6 @@ class Graph:
             for reader in operator.inputs:
                 one, other = sorted((find(operator), find(self.producer(reader))), key=age.__getitem__)
                 leader[other] = one
-        before = {component.name: component for component in self._components}
         made: dict[Operator, Component] = {}
         component_of: dict[Operator, Component] = {}
         for operator in operators:
@@ -392,7 +456,8 @@ class Graph:
                 name = first.name.rpartition(".")[0]
                 parent = self._component_of.get(first)
                 strategy = parent.strategy if parent is not None else DEFAULT
-                made[first] = before.get(name) or Component(name, strategy)
+                # A component of this name whose first operator is another has gone, with what was decided of it.
+                made[first] = parent if parent is not None and parent.name == name else Component(name, strategy)
             component_of[operator] = made[first]
         for operator, fork in self._forks.items():
             component_of[fork] = component_of[operator]

@@ -21,7 +21,7 @@ def rename_query(engine: Engine, name: str, to: str, texts: Mapping[str, str]) -
     engine.refuse_taken(to)
     names = {
         operator: moved_name(operator.name, name, to)
-        for operator in engine.graph.all_operators()
+        for operator in (*engine.graph.all_operators(), *engine.graph.resting.values())
         if operator.name.startswith(f"{name}.")
     }
     engine.called(names)

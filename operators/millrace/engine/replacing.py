@@ -189,7 +189,7 @@ def _exchange(
                 reader.leave()
                 # What has gone by since the pause is skipped all the same.
                 paused_at = [one.taken for one in query.entries if one.home is reader.home]
-                reader.taken = min(paused_at, default=reader.taken)
+                reader.absent_since(min(paused_at, default=reader.taken))
     engine.became(query, plan, list(made.values()), entries)
 
 

@@ -142,7 +142,7 @@ def save(engine: Engine) -> bytes:
             "breaks": list(graph.breaks),
             "links": [[name, *astuple(link)] for name, link in graph.links.items()],
             "chains": engine.chains.save(),
-            "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.forks.items()],
+            "forks": [[operator.name, fork.name, fork.turn] for operator, fork in graph.all_forks().items()],
             "operators": [[operator.name, save_operator(operator)] for operator in graph.operators.values()],
             "components": [component.save() for component in graph.components],
         }
@@ -194,10 +194,14 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
 
 
 def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
+    from millrace.engine import failures
+
     graph = engine.graph
     for name, reason, failed in saved["paused"]:
         engine._pause(name, reason)
-        engine.query(name).failed = failed
+        if failed:
+            engine.query(name).failed = True
+            failures.stand_still(engine, engine.query(name))
     for name, apart in saved["apart"].items():
         engine.query(name).apart = apart
     for name, lost in saved["lost"]:
@@ -208,8 +212,11 @@ def _restore_graph(engine: Engine, saved: dict[str, Any]) -> None:
     engine.chains.restore(saved["chains"])
     by_name = {operator.name: fork for operator, fork in graph.forks.items()}
     for name, fork_name, turn in saved["forks"]:
-        by_name[name].name = fork_name
-        by_name[name].turn = turn
+        if name in by_name:
+            by_name[name].name = fork_name
+            by_name[name].turn = turn
+        else:
+            graph.rest(graph.operators[name], fork_name, turn)
     for name, (counts, readers, output, state) in saved["operators"]:
         operator = graph.operators[name]
         operator.counts.restore(counts)

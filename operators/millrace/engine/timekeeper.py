@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from millrace.engine.component import Component
+from millrace.engine.component import Component, OperatorError
 from millrace.engine.events import Answered, AskEnded, AskTimestamp, Effects
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.feeds import Feed
@@ -90,6 +90,13 @@ class Timers:
         self._count = 1 + max((number for _, number, _ in self._heap), default=-1)
 
 
+def _need(waiter: Prone) -> int | None:
+    try:
+        return waiter.need()
+    except Exception as error:
+        raise OperatorError(waiter, error) from error
+
+
 class Timekeeper:
     """The engine's side that deals with clocks and clients.
 
@@ -112,11 +119,14 @@ class Timekeeper:
         helped = False
         self._again = {}
         # The least need first: a feed is asked for one thing at a time, and no rule may change who is served by that.
-        needs = [(need, waiter) for waiter in component.waiters if (need := waiter.need()) is not None]
+        needs = [(need, waiter) for waiter in component.waiters if (need := _need(waiter)) is not None]
         if not needs and not self.timers.at:
             return False
         for need, waiter in sorted(needs, key=itemgetter(0)) if len(needs) > 1 else needs:
-            helped |= self._carry(waiter, need, effects)
+            try:
+                helped |= self._carry(waiter, need, effects)
+            except Exception as error:
+                raise OperatorError(waiter, error) from error
         for source in component.sources:
             # Who is not waited for any more is not looked at again.
             self.timers.keep(self._again.get(source.stream), "need", source.stream)

@@ -148,7 +148,8 @@ def decisions(engine: Engine) -> list[dict[str, Any]]:
     Components and forks have names that depend on the order in which things were made, so each is also named by an
     operator: `first`, the component's oldest, and `fork_of`, the one whose output a fork shares.
     """
-    origins: dict[Operator, str] = {fork: operator.name for operator, fork in engine.graph.forks.items()}
+    graph = engine.graph
+    origins: dict[Operator, str] = {fork: operator.name for operator, fork in graph.all_forks().items()}
     return [
         {
             "component": found.name,
@@ -163,10 +164,16 @@ def decisions(engine: Engine) -> list[dict[str, Any]]:
                 }
                 for row in found.table.values()
                 if row.strategy != found.strategy
+            ]
+            + [
+                {"operator": fork.name, "fork_of": operator.name, "strategy": str(graph.strategies[fork.name])}
+                for operator, fork in graph.resting.items()
+                if graph.component_of(operator) is found
+                and graph.strategies.get(fork.name, found.strategy) != found.strategy
             ],
-            "breaks": [operator.name for operator in found.table if operator.name in engine.graph.breaks],
+            "breaks": [operator.name for operator in found.table if operator.name in graph.breaks],
         }
-        for found in engine.graph.components
+        for found in graph.components
     ]
 
 

@@ -114,6 +114,10 @@ class Reader:
         self.punctuations.clear()
         self.unseen = False
 
+    def absent_since(self, taken: int) -> None:
+        """It left when so many tuples had been put: what the arc has received since then counts as missed."""
+        self.taken = self.buffer.end = taken
+
     def come_back(self) -> None:
         """Go on at the end of the arc; what was missed is counted as skipped."""
         self.skipped += self.home.end - self.taken

@@ -175,7 +175,8 @@ class Decisions(Part):
     def commands(self, engine: Engine) -> list[CommandBody]:
         """What makes it so again in this engine, which has the same streams and queries, and whose operators have been
         edited: those edits come first, one by one."""
-        names, forks = component_names(engine), views.forks(engine)
+        names = component_names(engine)
+        forks = {operator.name: fork.name for operator, fork in engine.graph.all_forks().items()}
         made: list[CommandBody] = []
         for component in self.components:
             made += component.strategies(names, forks)
