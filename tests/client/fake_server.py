@@ -20,6 +20,7 @@ from millrace.protocol.messages import (
     DataArrow,
     Error,
     Ets,
+    Kind,
     Limits,
     Open,
     Opened,
@@ -49,8 +50,21 @@ class FakeServer:
     """`async with FakeServer() as server:`; then `server.address`."""
 
     def __init__(
-        self, *, credit=1_000, limits=None, token=None, give_back=True, acknowledge=True, refuse=None, tls=None
+        self,
+        *,
+        old=False,
+        histories=None,
+        credit=1_000,
+        limits=None,
+        token=None,
+        give_back=True,
+        acknowledge=True,
+        refuse=None,
+        tls=None,
     ):
+        self.old = old  # of before there were capabilities: HELLO has three fields, and WELCOME four
+        # By query; None: the capability is not granted.
+        self.histories: dict[str, str] | None = histories and dict(histories)
         self.credit = credit
         self.limits = limits or Limits()
         self.token = token
@@ -123,6 +137,11 @@ class Connection(asyncio.Protocol):
             return
         self.frames.feed(data)
         for body in self.frames.bodies():
+            if self.server.old and body[1] == Kind.HELLO and body[0] != 0x94:
+                text = "HELLO: expected 3 fields after the kind, got 4"
+                self.say(Error("bad_message", text))
+                self.transport.close()
+                return
             message = decode(body)
             try:
                 self.act(message)
@@ -139,7 +158,8 @@ class Connection(asyncio.Protocol):
             getattr(self, type(message).__name__.lower())(message)
 
     def hello(self, _):
-        self.say(Welcome(1, "fake", self.server.limits, 0))
+        granted = None if self.server.histories is None else self.session.grants
+        self.say(Welcome(1, "fake", self.server.limits, 0, granted))
 
     def open(self, message: Open):
         self.server.opens.append(message)
@@ -187,10 +207,14 @@ class Connection(asyncio.Protocol):
             self.say(Error("unknown_query", f"no query {message.query}", message.channel))
             return
         start = message.from_sequence or 0
+        history = None if self.server.histories is None else self.server.histories[message.query]
+        if message.history is not None and message.history != history:
+            self.say(Error("not_retained", f"row {start} is of another history", message.channel))
+            return
         if start > len(self.server.results[message.query]):
             self.say(Error("not_retained", f"no row {start}", message.channel))
             return
-        self.say(Subscribed(message.channel, SCHEMA, start))
+        self.say(Subscribed(message.channel, SCHEMA, start, history))
         self.deliver(message.channel)
 
     def deliver(self, number):

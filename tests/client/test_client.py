@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 import uvloop
 
-from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, Feed, ProgressTo, ServerError
+from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, Feed, ProgressTo, RowBatch, ServerError
 from millrace.client.address import parse_address
 from millrace.protocol import MillraceError, PeerError, Refuse, Schema
 from millrace.protocol.messages import Closed, Credit, Error, EtsRequest, Limits, Progress
@@ -634,6 +634,95 @@ async def test_rows_that_are_gone_after_a_break_end_a_subscription_or_are_a_gap(
     assert (batch.sequence, list(batch.rows), lenient.gaps) == (0, rows_of(2, 70), 1)
     with pytest.raises(ServerError):
         await client.subscribe("q", from_sequence=9, on_gap="continue")
+
+
+@scenario(histories={"q": "first"})
+async def test_a_number_of_another_history_is_not_taken_for_the_same_row(server, client):
+    server.results["q"] = rows_of(3)
+    strict = await client.subscribe("q")
+    lenient = await client.subscribe("q", on_gap="continue")
+    for subscription in (strict, lenient):
+        batch = await subscription.next_batch()
+        assert (len(batch), batch.history, subscription.history) == (3, "first", "first")
+    server.results["q"], server.histories["q"] = rows_of(5, 70), "second"
+    server.last.cut()
+    with pytest.raises(ServerError, match="another history"):
+        await strict.wait()
+    batch = await lenient.next_batch()
+    assert (batch.sequence, list(batch.rows), batch.history) == (0, rows_of(5, 70), "second")
+    assert (lenient.gaps, lenient.history, lenient.next_sequence) == (1, "second", 5)
+    with pytest.raises(ServerError, match="another history"):
+        await client.subscribe("q", from_sequence=3, history="first")
+    for history in ("second", None):  # without an id it is the current history
+        again = await client.subscribe("q", from_sequence=3, history=history)
+        assert (await again.next_batch()).sequence == 3
+
+
+@scenario(histories={"q": "first"})
+async def test_the_same_history_goes_on_after_a_break(server, client):
+    server.results["q"] = rows_of(3)
+    subscription = await client.subscribe("q")
+    assert len(await subscription.next_batch()) == 3
+    server.results["q"] = rows_of(5)
+    server.last.cut()
+    assert list((await subscription.next_batch()).rows) == rows_of(2, 3)
+    assert server.subscribes[-1].history == "first"
+
+
+@pytest.mark.parametrize("options", [{"old": True}, {}], ids=["refuses the field", "grants nothing"])
+def test_a_server_of_before_there_were_capabilities(options):
+    async def play():
+        async with FakeServer(**options) as server, AsyncClient(server.address, reconnect=QUICK) as client:
+            feed = await client.open("s")
+            await feed.send(rows_of(3))
+            await feed.flush()
+            server.results["q"] = rows_of(3)
+            subscription = await client.subscribe("q", from_sequence=1, history="of another server")
+            batch = await subscription.next_batch()
+            assert batch is not None
+            assert len(batch) == 2
+            assert (subscription.history, server.subscribes[-1].history) == (None, None)
+            connected = server.connected
+            server.last.cut()
+            server.results["q"] = rows_of(5)
+            batch = await subscription.next_batch()
+            assert isinstance(batch, RowBatch)
+            assert list(batch.rows) == rows_of(2, 3)
+            await feed.send(rows_of(1, 3))
+            await feed.flush()
+            assert server.feed().rows == rows_of(4)
+            assert (connected, server.connected) == ((2, 4) if server.old else (1, 2))
+
+    run(play())
+
+
+def test_a_server_of_before_there_were_capabilities_needs_no_second_chance():
+    """The connection without capabilities is part of the first attempt, also where there is no reconnecting."""
+
+    async def play():
+        async with FakeServer(old=True, token="right") as server:
+            async with AsyncClient(server.address, reconnect=None, token="right") as client:
+                assert client.server == "fake"
+            with pytest.raises(ServerError) as caught:
+                await AsyncClient.connect(server.address, token="wrong")
+            assert caught.value.code == "unauthorised"
+
+    run(play())
+
+
+def test_a_program_learns_that_the_connection_broke():
+    async def play():
+        lost: list[BaseException | None] = []
+        async with FakeServer() as server, AsyncClient(server.address, reconnect=QUICK, on_lost=lost.append) as client:
+            server.results["q"] = rows_of(3)
+            subscription = await client.subscribe("q")
+            await subscription.next_batch()
+            server.results["q"] = rows_of(5)
+            server.last.cut()
+            await subscription.next_batch()
+            assert len(lost) == 1
+
+    run(play())
 
 
 @scenario()

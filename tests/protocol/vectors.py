@@ -29,6 +29,8 @@ def message(vector):
 def _field(name, item):
     if not isinstance(item, list):
         return plain(item)
+    if item and all(isinstance(value, str) for value in item):
+        return tuple(item)
     if name == "Welcome":
         return Limits(*item)
     if name in ("Opened", "Subscribed"):

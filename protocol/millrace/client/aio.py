@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar, cast
 
 from millrace.client.address import parse_address
@@ -19,6 +19,7 @@ from millrace.client.waiting import Waiting
 from millrace.protocol import FrameReader, MillraceError, PeerError, Refuse, Schema, Session, Side, decode
 from millrace.protocol.frames import HEAD_BYTES, LARGEST_LIMIT
 from millrace.protocol.messages import (
+    CAPABILITIES,
     PROTOCOL,
     Bye,
     Close,
@@ -48,7 +49,8 @@ class AsyncClient:
 
     Connects again, by itself and with growing pauses, when the connection breaks: feeds send what was not
     acknowledged once more (the server drops what it had), subscriptions go on after their last row. When that is given
-    up, everything that waits raises ConnectionLost. `reconnect=None` gives up at once.
+    up, everything that waits raises ConnectionLost. `reconnect=None` gives up at once. `on_lost` is called each time
+    that the connection breaks and another is tried.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class AsyncClient:
         name: str = "python",
         reconnect: Backoff | None = Backoff(),  # noqa: B008 - frozen
         heartbeat: float = HEARTBEAT,
+        on_lost: Callable[[BaseException | None], None] | None = None,
     ) -> None:
         self.host, self.port = parse_address(address)
         self.limits = Limits()
@@ -69,6 +72,7 @@ class AsyncClient:
         self._name = name
         self._reconnect = reconnect
         self._heartbeat = heartbeat
+        self._on_lost = on_lost
         self._wire: _Wire | None = None
         # Feeds and subscriptions to be opened again on the next connection, and who owns which channel of this one.
         self._owners: list[_Owner] = []
@@ -89,9 +93,8 @@ class AsyncClient:
     async def start(self) -> None:
         """Connect. Fails at once, with ConnectionLost or the server's refusal, if that cannot be done."""
         self.loop = asyncio.get_running_loop()
-        lost = self.loop.create_future()
         try:
-            await self._dial(lost)
+            lost = await self._dial()
         except MillraceError:
             self._end_wire()
             raise
@@ -136,11 +139,14 @@ class AsyncClient:
         progress: bool = False,
         format: Literal["rows", "arrow"] = "rows",  # noqa: A002 - the protocol's word
         on_gap: Literal["fail", "continue"] = "fail",
+        history: str | None = None,
     ) -> AsyncSubscription:
         """Read a query's rows, from now on or from a sequence number. At most `window` rows wait in memory.
 
-        `on_gap` says what to do when the server, after a reconnect, no longer has the rows that follow: fail with
-        ServerError `not_retained`, or continue with what comes from then on and count it in `subscription.gaps`.
+        `history` is the history that `from_sequence` belongs to (`subscription.history` of an earlier run): in another
+        one the number would mean another row, and the server refuses it with `not_retained`. `on_gap` says what to do
+        when the server, after a reconnect, no longer has the rows that follow: fail with ServerError `not_retained`, or
+        count the gap in `subscription.gaps` and continue, with row 0 of a new history or else with the next row.
         """
         return await self._add(
             AsyncSubscription(
@@ -151,6 +157,7 @@ class AsyncClient:
                 progress=progress,
                 format=format,
                 on_gap=on_gap,
+                history=history,
             )
         )
 
@@ -184,6 +191,10 @@ class AsyncClient:
     def writable(self) -> bool:
         """Whether the transport takes more."""
         return self._wire is not None and not self._wire.paused
+
+    def has(self, capability: str) -> bool:
+        """Whether the server of this connection granted this capability of the protocol."""
+        return self._wire is not None and capability in self._wire.session.capabilities
 
     @property
     def frame_room(self) -> int:
@@ -289,8 +300,31 @@ class AsyncClient:
 
     # Keeping the connection.
 
-    async def _dial(self, lost: asyncio.Future[None]) -> None:
-        """Connect and exchange HELLO and WELCOME; then every feed and subscription asks for its channel."""
+    async def _dial(self) -> asyncio.Future[None]:
+        """Connect and exchange HELLO and WELCOME; then every feed and subscription asks for its channel.
+
+        The future ends with the connection. A server of before there were capabilities does not know HELLO's last field
+        and refuses the message: it gets one without.
+        """
+        try:
+            lost = await self._greet(tuple(CAPABILITIES))
+        except ServerError as error:
+            if error.code != "bad_message":
+                raise
+            self._end_wire()
+            self._fatal = None
+            lost = await self._greet(None)
+        for owner in list(self._owners):
+            try:
+                self._connect_owner(owner)
+            except Refuse as error:
+                self.forget(owner)
+                owner.fail(error)
+        return lost
+
+    async def _greet(self, capabilities: tuple[str, ...] | None) -> asyncio.Future[None]:
+        """Connect, say HELLO and wait for WELCOME."""
+        lost: asyncio.Future[None] = self.loop.create_future()
         try:
             _, wire = await self.loop.create_connection(lambda: _Wire(self, lost), self.host, self.port, ssl=self._tls)
         except OSError as error:
@@ -298,14 +332,9 @@ class AsyncClient:
             raise ConnectionLost(f"cannot connect to {where}: {error}; is the server running there?") from error
         self._wire = wire
         self._next_channel = 0
-        self.say(Hello(PROTOCOL, self._name, self._token))
+        self.say(Hello(PROTOCOL, self._name, self._token, capabilities))
         await self._welcomed(lost)
-        for owner in list(self._owners):
-            try:
-                self._connect_owner(owner)
-            except Refuse as error:
-                self.forget(owner)
-                owner.fail(error)
+        return lost
 
     async def _welcomed(self, lost: asyncio.Future[None]) -> None:
         late = ConnectionLost("the server does not answer HELLO")
@@ -327,6 +356,8 @@ class AsyncClient:
         while connected is not None:
             error = await self._watch(connected)
             self._end_wire()
+            if self._on_lost is not None and self._reconnect is not None and self._fatal is None:
+                self._on_lost(error)
             connected = await self._redial(error)
 
     async def _redial(self, error: BaseException | None) -> asyncio.Future[None] | None:
@@ -335,14 +366,11 @@ class AsyncClient:
             if self._fatal is not None:
                 break
             await asyncio.sleep(pause)
-            lost = self.loop.create_future()
             try:
-                await self._dial(lost)
+                return await self._dial()
             except MillraceError as next_error:
                 self._end_wire()
                 error = next_error
-            else:
-                return lost
         self._fail(self._fatal or self._lost(error))
         return None
 

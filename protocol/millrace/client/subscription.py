@@ -38,6 +38,7 @@ class RowBatch:
     sequence: int  # the number of the first row
     schema: Schema
     rows: Rows
+    history: str | None = None  # what the number belongs to; None from a server that does not say so
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -56,6 +57,7 @@ class ArrowBatch:
     schema: Schema
     count: int
     stream: bytes
+    history: str | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -97,9 +99,12 @@ class AsyncSubscription:
         progress: bool = False,
         format: str = "rows",  # noqa: A002 - the protocol's word
         on_gap: str = "fail",
+        history: str | None = None,
     ) -> None:
         self.query = query
+        self._history = history
         self.progress_us: int | None = None
+        self._skipping = False  # the server does not have the rows that follow, and was not asked for its next row yet
         self.gaps = 0  # times that rows were missed because the server no longer had them
         self._on_gap = on_gap
         self._client = client
@@ -123,8 +128,14 @@ class AsyncSubscription:
 
     @property
     def next_sequence(self) -> int | None:
-        """The number of the first row not received yet: what to give as `from_sequence` to go on later."""
+        """The number of the first row not received yet: give it as `from_sequence`, with `history`, to resume later."""
         return self._from
+
+    @property
+    def history(self) -> str | None:
+        """The history that row numbers belong to; it changes when the query counts from 0 again. None if the server
+        is too old to say so."""
+        return self._history
 
     async def __aiter__(self) -> AsyncIterator[dict[str, object]]:
         async for batch in self.batches():
@@ -199,7 +210,8 @@ class AsyncSubscription:
         """There is a connection: ask for the rows from where the last one broke off."""
         self._owed = 0
         credit = self._window - self._waiting_rows
-        self._client.say(Subscribe(channel, self.query, self._from, credit, self._progress, self._format))
+        history = self._history if self._client.has("history") else None
+        self._client.say(Subscribe(channel, self.query, self._from, credit, self._progress, self._format, history))
 
     def disconnect(self) -> None:
         self._channel = None
@@ -209,18 +221,17 @@ class AsyncSubscription:
         match message:
             case Subscribed():
                 self._schema, self._channel = message.schema, message.channel
-                self._from = message.next_sequence
+                self._from, self._history = message.next_sequence, message.history
+                self._skipping = False
                 self._repay()  # what was read while the channel was being asked for
             case Result():
-                self._put(RowBatch(message.sequence, self.schema, message.rows))
+                self._put(RowBatch(message.sequence, self.schema, message.rows, self._history))
             case ResultArrow():
-                self._put(ArrowBatch(message.sequence, self.schema, message.count, message.batch))
+                self._put(ArrowBatch(message.sequence, self.schema, message.count, message.batch, self._history))
             case Progress():
                 self._put_progress(message)
             case Error(code="not_retained") if self._on_gap == "continue" and self._schema is not None:
-                self.gaps += 1
-                self._from = None
-                self._client.ask_again(self)
+                self._skip()
             case Error():
                 self._give_up(ServerError(message))
             case Closed():
@@ -233,6 +244,16 @@ class AsyncSubscription:
         """There will be no further rows; those that came can still be read."""
         self._channel = None
         self._waiting.fail(error)
+
+    def _skip(self) -> None:
+        """The rows that follow are gone. If the query counts from 0 again, all its rows are new to the program."""
+        self._history = None
+        if self._skipping:
+            self._from = None
+        else:
+            self.gaps += 1
+            self._skipping, self._from = True, 0
+        self._client.ask_again(self)
 
     def _put(self, batch: Batch) -> None:
         self._from = batch.sequence + len(batch)

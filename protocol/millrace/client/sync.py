@@ -173,6 +173,11 @@ class Subscription:
         """The number of the first row not received yet."""
         return self._subscription.next_sequence
 
+    @property
+    def history(self) -> str | None:
+        """The history that row numbers belong to."""
+        return self._subscription.history
+
     def __iter__(self) -> Iterator[dict[str, object]]:
         for batch in self.batches():
             yield from batch.dicts()

@@ -32,7 +32,7 @@ CODES: Mapping[str, str] = {
     "schema_mismatch": "the fingerprint in OPEN, or the columns of an Arrow stream, are not the stream's schema",
     "already_open": "this feed (stream and producer) is already open on this connection",
     "too_many_channels": "the connection has as many open channels as the limit allows",
-    "not_retained": "the rows from this sequence on are no longer, or not yet, held by the server",
+    "not_retained": "the server does not retain the rows from this number on, or it is one of another history",
     # Why a channel (CLOSED) or a connection (BYE) ended.
     "closed": "the channel was closed at the peer's wish",
     "dropped": "the stream or the query was dropped; or the query has other columns now: subscribe again",

@@ -178,6 +178,7 @@ class Item(NamedTuple):
     name: str
     expects: str
     read: Reader
+    optional: bool = False
 
 
 def a_number(name: str) -> Item:
@@ -202,6 +203,26 @@ def words_or_nil(name: str) -> Item:
 
 def a_flag(name: str) -> Item:
     return Item(name, "boolean", read_boolean)
+
+
+def may_follow(item: Item) -> Item:
+    """The field as an optional one at the end of a message: left out if absent, or nil before a present one."""
+    return Item(item.name, f"{item.expects} or nil; may be left out", or_nil(item.read), optional=True)
+
+
+MAX_CAPABILITIES = 64
+
+
+def read_names(body: Body, at: int) -> tuple[tuple[str, ...], int]:
+    """A short array of text."""
+    count, at = read_array(body, at)
+    if count > MAX_CAPABILITIES:
+        raise UnfitError(f"{count} items")
+    names = []
+    for _ in range(count):
+        name, at = read_text(body, at)
+        names.append(name)
+    return tuple(names), at
 
 
 def a_choice(name: str, *choices: str) -> Item:

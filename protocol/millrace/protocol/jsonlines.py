@@ -59,11 +59,13 @@ class CloseLine:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeLine:
-    """`{"subscribe": Q}`: rows from now on, or `"from"` a sequence number; `"progress": true` for progress too."""
+    """`{"subscribe": Q}`: rows from now on, or `"from"` a sequence number (of the `"history"` that is named, else the
+    current one); `"progress": true` for progress too."""
 
     query: str
     from_sequence: int | None = None
     progress: bool = False
+    history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +259,12 @@ def _close(said: Mapping[str, object]) -> CloseLine:
 
 
 def _subscribe(said: Mapping[str, object]) -> SubscribeLine:
-    _only(said, "subscribe", "from", "progress")
+    _only(said, "subscribe", "from", "progress", "history")
     start = said.get("from")
     if start is not None and (not isinstance(start, int) or isinstance(start, bool) or start < 0):
         raise _unfit('"from"', "a sequence number", spelt(start))
-    return SubscribeLine(_text(said, "subscribe"), start, _flag(said, "progress"))
+    history = None if said.get("history") is None else _text(said, "history")
+    return SubscribeLine(_text(said, "subscribe"), start, _flag(said, "progress"), history)
 
 
 def _unsubscribe(said: Mapping[str, object]) -> UnsubscribeLine:

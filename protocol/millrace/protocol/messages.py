@@ -3,7 +3,8 @@
 Rule: a body is one msgpack array `[kind, field, ...]` with exactly the fields of LAYOUT, in its
 order; the array's head and the kind take one byte each, so `body[1]` is the kind. There are no maps and
 no extension types, and an array stands only where a layout has one, so nesting is bounded by construction:
-the body 1, rows or schema 2, one row 3. Garbage gives PeerError and nothing else. A message is added here
+the body 1, rows or schema 2, one row 3. Optional fields stand at the end and may be left out; those of BEHIND need a
+capability that both sides have. Garbage gives PeerError and nothing else. A message is added here
 (dataclass, Kind, LAYOUT), in `session.py` (its rules), in `docs/protocol.md` and in the byte vectors.
 
 The hot way does not pass through `decode`: `peek` reads the head of DATA and gives the place where the rows
@@ -34,12 +35,14 @@ from millrace.protocol.fields import (
     a_time,
     announced,
     between,
+    may_follow,
     or_nil,
     pack_integer,
     read_array,
     read_bytes,
     read_integer,
     read_length,
+    read_names,
     read_schema,
     words,
     words_or_nil,
@@ -53,6 +56,11 @@ PROTOCOL = 1
 MAX_CHANNEL = 2**31 - 1
 MAX_NESTING = 4
 MAX_CHANNELS = 1_024  # open at once on one connection, by default
+
+# What a client offers in HELLO and a server grants in WELCOME, with the meaning that `docs/protocol.md` gives.
+CAPABILITIES: Mapping[str, str] = {
+    "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
+}
 
 
 class Kind(IntEnum):
@@ -99,6 +107,7 @@ class Hello:
     protocol: int
     client: str
     token: str | None = None
+    capabilities: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,7 @@ class Welcome:
     server: str
     limits: Limits
     now_us: int
+    capabilities: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +237,10 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Ask for a query's rows: from a sequence number or from now on, at most `credit` of them for the start."""
+    """Ask for a query's rows: from a sequence number or from now on, at most `credit` of them for the start.
+
+    `history` says which history the sequence number belongs to; without it the number is one of the current history.
+    """
 
     channel: int
     query: str
@@ -235,15 +248,17 @@ class Subscribe:
     credit: int = 65_536
     progress: bool = False
     format: str = "rows"
+    history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The subscription stands: the rows' schema and the number of the first row that will come."""
+    """The subscription stands: the rows' schema, the number of the first row, and the history that it belongs to."""
 
     channel: int
     schema: Schema
     next_sequence: int
+    history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,11 +359,13 @@ _ROWS = Item("rows", "array of rows", read_rows)
 _BATCH = Item("batch", "bytes", read_bytes)
 _SEQUENCE = a_number("sequence")
 _COUNT = Item("count", "integer >= 0", NUMBER)
+_CAPABILITIES = may_follow(Item("capabilities", "array of text", read_names))
+_HISTORY = may_follow(words("history"))
 
 LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
-    Hello: (Kind.HELLO, (a_number("protocol"), words("client"), words_or_nil("token"))),
+    Hello: (Kind.HELLO, (a_number("protocol"), words("client"), words_or_nil("token"), _CAPABILITIES)),
     Welcome: (Kind.WELCOME, (a_number("protocol"), words("server"), Item("limits", "array of 4 integers >= 0", _limits),
-                             a_time("now_us"))),
+                             a_time("now_us"), _CAPABILITIES)),
     Open: (Kind.OPEN, (_CHANNEL, words("stream"), words_or_nil("fingerprint"), words("producer"),
                        a_number_or_nil("sequence"), a_flag("answers"))),
     Opened: (Kind.OPENED, (_CHANNEL, a_number("next_sequence"), a_number("credit"), _SCHEMA,
@@ -362,8 +379,8 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
     Error: (Kind.ERROR, (words("code"), words("text"), _CHANNEL_OR_NIL, a_number_or_nil("sequence"),
                          a_number_or_nil("row"), words_or_nil("expected"), words_or_nil("got"))),
     Subscribe: (Kind.SUBSCRIBE, (_CHANNEL, words("query"), a_number_or_nil("from_sequence"), a_number("credit"),
-                                 a_flag("progress"), a_choice("format", "rows", "arrow"))),
-    Subscribed: (Kind.SUBSCRIBED, (_CHANNEL, _SCHEMA, a_number("next_sequence"))),
+                                 a_flag("progress"), a_choice("format", "rows", "arrow"), _HISTORY)),
+    Subscribed: (Kind.SUBSCRIBED, (_CHANNEL, _SCHEMA, a_number("next_sequence"), _HISTORY)),
     Result: (Kind.RESULT, (_CHANNEL, _SEQUENCE, _ROWS)),
     ResultArrow: (Kind.RESULT_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
     Progress: (Kind.PROGRESS, (_CHANNEL, a_time("value_us"))),
@@ -374,6 +391,11 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
     Pong: (Kind.PONG, (a_number("token"),)),
     Bye: (Kind.BYE, (words("reason"),)),
 }  # fmt: skip
+# The capability that an optional field needs. HELLO and WELCOME are where capabilities are agreed on.
+BEHIND: Mapping[type[Message], Mapping[str, str]] = {
+    Subscribe: {"history": "history"},
+    Subscribed: {"history": "history"},
+}
 _MESSAGES: Mapping[int, tuple[type[Message], tuple[Item, ...]]] = {
     kind: (message, items) for message, (kind, items) in LAYOUT.items()
 }
@@ -388,7 +410,9 @@ def kind_of(message: Message) -> Kind:
 def encode(message: Message) -> bytes:
     """The body of a frame. Text must be UTF-8 and values within their fields' ranges: the caller's promise."""
     kind, items = LAYOUT[type(message)]
-    fields = (_to_data(getattr(message, item.name)) for item in items)
+    fields = [_to_data(getattr(message, item.name)) for item in items]
+    while items[len(fields) - 1].optional and fields[-1] is None:
+        fields.pop()
     return bytes(msgpack.packb([int(kind), *fields], use_bin_type=True))
 
 
@@ -418,11 +442,13 @@ def decode(body: Body) -> Message:
 
 def _fields(body: Body, message: type[Message], items: tuple[Item, ...]) -> Message:
     name = _KIND_NAMES[body[1]]
-    if (count := body[0] & 0x0F) != len(items) + 1:
-        expected, got = f"{len(items)} fields after the kind", str(count - 1)
-        raise PeerError.at(name, expected=expected, got=got, code="bad_message")
+    count = (body[0] & 0x0F) - 1
+    if count != len(items) and not (count < len(items) and items[count].optional):
+        least = sum(not item.optional for item in items)
+        expected = f"{least} fields after the kind" if least == len(items) else f"{least} to {len(items)} fields"
+        raise PeerError.at(name, expected=expected, got=str(count), code="bad_message")
     values, at = [], 2
-    for item in items:
+    for item in items[:count]:
         try:
             value, at = item.read(body, at)
         except UnfitError as unfit:

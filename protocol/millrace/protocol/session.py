@@ -24,6 +24,8 @@ from typing import Literal
 from millrace.protocol.errors import PeerError, Refuse
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import (
+    BEHIND,
+    CAPABILITIES,
     PROTOCOL,
     Ack,
     Credit,
@@ -41,6 +43,7 @@ from millrace.protocol.messages import (
     ResultArrow,
     Subscribe,
     Subscribed,
+    Welcome,
     encode,
     kind_of,
 )
@@ -91,6 +94,7 @@ class Verdict(Enum):
 
 DROP, UNEXPECTED, USED, NOT_OPEN = Verdict.DROP, Verdict.UNEXPECTED, Verdict.USED, Verdict.NOT_OPEN
 
+_NO_FIELDS: Mapping[str, str] = {}
 # Any message about a channel, in the table of connections.
 ABOUT_CHANNEL: Literal["a channel"] = "a channel"
 _Topic = Kind | Literal["a channel"]
@@ -215,12 +219,18 @@ class Channel:
 
 
 class Session:
-    """One connection's rules, seen from `side`. `token`, on the server's side, is the one a client must show."""
+    """One connection's rules, seen from `side`. `token`, on the server's side, is the one a client must show.
+
+    `offered` holds the capabilities of HELLO (None: the client knows none), `capabilities` those that WELCOME granted:
+    only then may a message have the fields that need them.
+    """
 
     def __init__(self, side: Side, *, limits: Limits | None = None, token: str | None = None) -> None:
         self.side = side
         self.limits = limits or Limits()
         self.stage = Stage.NEW
+        self.offered: tuple[str, ...] | None = None
+        self.capabilities: frozenset[str] = frozenset()
         # Open channels by number: none of them FREE or GONE, each at most `highest`.
         self.channels: dict[int, Channel] = {}
         self.highest = -1
@@ -244,6 +254,11 @@ class Session:
         except PeerError as error:
             raise AssertionError(f"this side must not say {message!r:.200}: {error.text}") from error
         return frame(encode(message)) if heard else b""
+
+    @property
+    def grants(self) -> tuple[str, ...] | None:
+        """The `capabilities` of a server's WELCOME: what the client offered and this version knows."""
+        return None if self.offered is None else tuple(name for name in self.offered if name in CAPABILITIES)
 
     def take(self, channel: int, sequence: int, tuples: int) -> int:
         """Judge tuples of a feed: how many leading ones are repeated and must be skipped.
@@ -294,9 +309,14 @@ class Session:
                 code=stage.value,
             )
         if channel is not None:
+            self._check_fields(kind, message)
             return self._hear_channel(speaker, kind, channel, message)
         if isinstance(message, Hello):
             self._check_hello(message)
+            self.offered = message.capabilities
+        elif isinstance(message, Welcome):
+            self._check_welcome(message)
+            self.capabilities = frozenset(message.capabilities or ())
         self.stage = stage
         if stage is Stage.ENDED:
             self.channels.clear()
@@ -309,6 +329,19 @@ class Session:
         if self._token is not None and not same_token(self._token, hello.token):
             got = "none" if hello.token is None else "another"
             raise PeerError.at("HELLO", expected="the server's token", got=got, code="unauthorised")
+
+    def _check_welcome(self, welcome: Welcome) -> None:
+        unasked = [name for name in welcome.capabilities or () if name not in (self.offered or ())]
+        if unasked or (welcome.capabilities is not None and self.offered is None):
+            expected, got = "capabilities that HELLO offered", ", ".join(unasked) or "an array, although HELLO has none"
+            raise PeerError.at("WELCOME", expected=expected, got=got, code="bad_message")
+
+    def _check_fields(self, kind: Kind, message: Message) -> None:
+        for field, capability in BEHIND.get(type(message), _NO_FIELDS).items():
+            if capability not in self.capabilities and getattr(message, field) is not None:
+                expected = f"nil, because this connection does not have the capability {capability!r}"
+                got = repr(getattr(message, field))[:60]
+                raise PeerError.at(f"{kind.name}, field {field}", expected=expected, got=got, code="bad_message")
 
     def _hear_channel(self, speaker: Side, kind: Kind, channel: int, message: Message) -> bool:
         phase = self._next_phase(speaker, kind, channel)
