@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.cli.admin import table_lines
-from tests.cli.conftest import MILLRACE, clean_environment, millrace
+from tests.cli.conftest import MILLRACE, Server, clean_environment, millrace
 
 SQL = """
 CREATE STREAM a (k BIGINT, name TEXT);
@@ -255,7 +255,8 @@ def test_feed_and_tail(server, tmp_path, kind):
     ]
     assert f"from row {start}" in tailed.stderr
     said = server.millrace("tail", "q", "--from", str(start), "--limit", "1", "--json").stdout
-    assert json.loads(said) == {"query": "q", "seq": start, "row": {"k": 1, "name": "one"}}
+    history = server.json("query", "show", "q")["history"]
+    assert json.loads(said) == {"query": "q", "seq": start, "row": {"k": 1, "name": "one"}, "history": history}
 
 
 def test_tail_shows_progress_that_no_row_brings(server):
@@ -339,7 +340,7 @@ def test_pause_resume_drop(server):
         (("strategy", "set", "a", "fastest"), "fastest"),
         (("break", "set", "q.selct1"), "did you mean q.select1?"),
         (("tail", "qq"), "there is no query qq"),
-        (("tail", "q", "--from", "999999"), "holds the rows from"),
+        (("tail", "q", "--from", "999999"), "query q does not have row 999999. It retains "),
         (("feed", "t", "/dev/null"), "there is no stream t"),
         (("feed", "a", "/no/such.jsonl"), "/no/such.jsonl: no such file or directory"),
         (("apply", "/no/such.sql"), "/no/such.sql: no such file or directory"),
@@ -510,6 +511,45 @@ def test_a_row_that_the_server_refuses_is_named_by_its_place_in_the_file(server,
     assert said.returncode == 1
     assert f"{file}, row 4: field at: expected at most " in said.stderr
     assert "(nothing was fed; a frame is taken whole or not at all)" in said.stderr
+
+
+def test_tail_follows_a_query_across_a_restart(tmp_path):
+    """A new history is announced and read from its first row: none of its rows was printed before."""
+    folder = tmp_path / "data"
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"k": 1}\n{"k": 2}\n')
+    two = tmp_path / "two.jsonl"
+    two.write_text('{"k": 7}\n{"k": 8}\n{"k": 9}\n')
+    folder.mkdir()
+    with Server(folder) as first:
+        first.millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")
+        first.millrace("feed", "s", str(one))
+        tail = subprocess.Popen(
+            [*MILLRACE, "tail", "q", "--from", "0", "--limit", "5"],
+            env=clean_environment(MILLRACE_ADMIN=first.admin),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert tail.stdout
+        assert tail.stderr
+        assert [tail.stdout.readline() for _ in range(2)] == ['{"k":1}\n', '{"k":2}\n']
+        before = first.json("query", "show", "q")["history"]
+        first.end()
+    assert "reading q from row 0" in tail.stderr.readline()
+    assert "trying to connect again" in tail.stderr.readline()
+    with Server(folder, "--listen", first.listen) as second:
+        second.millrace("feed", "s", str(two))
+        assert tail.stdout.read() == '{"k":7}\n{"k":8}\n{"k":9}\n'
+        after = second.json("query", "show", "q")["history"]
+        told = [line for line in tail.stderr.read().splitlines() if "trying to connect" not in line]
+        assert before != after
+        assert len(told) == 1
+        assert f"q started again: a new history began ({after}), and this is its row 0" in told[0]
+        assert tail.wait() == 0
+        tail.stdout.close()
+        tail.stderr.close()
+        second.end()
 
 
 def test_tail_and_run_print_the_same_line(server):

@@ -14,8 +14,9 @@ async def test_feed_and_subscribe_by_hand(daemon):
         nc.say('{"stream": "s", "tuple": {"k": 1, "v": 2, "name": "ä"}}')
         nc.say("")
         nc.say('{"stream": "s", "tuple": {"k": 2}}')
-        assert await nc.hear() == {"query": "q", "seq": 0, "row": {"k": 1, "v": 2.0, "name": "ä"}}
-        assert await nc.hear() == {"query": "q", "seq": 1, "row": {"k": 2, "v": None, "name": None}}
+        whose = {"query": "q", "history": daemon.query("q")["history"]}
+        assert await nc.hear() == {**whose, "seq": 0, "row": {"k": 1, "v": 2.0, "name": "ä"}}
+        assert await nc.hear() == {**whose, "seq": 1, "row": {"k": 2, "v": None, "name": None}}
         nc.say('{"unsubscribe": "q"}')
         nc.say('{"stream": "s", "tuple": {"k": 3}}')
         nc.say('{"subscribe": "q", "from": 1}')
@@ -124,7 +125,8 @@ async def test_timestamps_and_bytes_in_lines(daemon):
         said = [await nc.hear()]
         while said[-1].get("progress") != "2026-01-01T00:00:05Z":
             said.append(await nc.hear())
-        assert {"query": "p", "seq": 0, "row": {"ts": "2026-01-01T00:00:00Z", "raw": "aGk="}} in said
+        row = {"ts": "2026-01-01T00:00:00Z", "raw": "aGk="}
+        assert {"query": "p", "seq": 0, "row": row, "history": daemon.query("p")["history"]} in said
 
 
 @served()

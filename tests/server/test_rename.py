@@ -36,7 +36,9 @@ async def test_subscribers_read_on_and_the_rows_are_numbered_on(daemon):
         assert (await framed.hear(Result)).sequence == 1
         while "progress" in (heard := await reader.hear()):
             assert heard["query"] == "q"
-        assert heard == {"query": "q", "seq": 1, "row": {"k": 2}}, "the name that it asked for"
+        history = daemon.queries()[0]["history"]
+        said = {"query": "q", "seq": 1, "row": {"k": 2}, "history": history}
+        assert heard == said, "the name that it asked for"
         reader.say('{"unsubscribe": "q"}')
         await until(lambda: len(daemon.runner.outlets["z"].consumers) == 1)
         assert daemon.queries()[0]["next_sequence"] == 2

@@ -51,7 +51,8 @@ async def test_a_query_with_other_columns_counts_its_rows_on_and_tells_its_subsc
         reader.say('{"subscribe": "q"}')
         await until(lambda: daemon.runner.outlets["q"].consumers)
         feeder.say(row(30, 7))
-        assert await reader.hear() == {"query": "q", "seq": 1, "row": {"k": 7}}
+        history = daemon.query("q")["history"]
+        assert await reader.hear() == {"query": "q", "seq": 1, "row": {"k": 7}, "history": history}
 
 
 @served(SQL)

@@ -115,10 +115,11 @@ def test_a_tombstone_is_its_key_and_that_it_is_gone(tmp_path):
         {"k": 1, "$gone": True},
         {"$gone": True},
     ]
-    assert json.loads(row_lines("q", 7, made).splitlines()[2]) == {
+    assert json.loads(row_lines("q", 7, made, "a").splitlines()[2]) == {
         "query": "q",
         "seq": 9,
         "row": {"k": 1, "$gone": True},
+        "history": "a",
     }
     writer = open_file(tmp_path / "rows.parquet", schema)
     writer.write(made)

@@ -117,24 +117,47 @@ def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | 
 
     left = limit
     with (
-        connected(link) as client,
-        client.subscribe(query, from_sequence=from_sequence, progress=progress) as subscription,
+        connected(link, follow=True) as client,
+        client.subscribe(query, from_sequence=from_sequence, progress=progress, on_gap="continue") as subscription,
     ):
         first = subscription.next_sequence if from_sequence is None else from_sequence
+        history = subscription.history
         show.tell(f"reading {query} from row {first}; Ctrl-C ends it")
         for batch in subscription.updates():
             if isinstance(batch, ProgressTo):
                 _print_progress(link, query, batch.below_us)
                 continue
+            if batch.history != history:
+                history = batch.history
+                show.tell(_new_history(query, batch.sequence, history))
             rows = batch.dicts()[:left]
             for number, row in enumerate(rows, batch.sequence):
                 readable = _readable(row, subscription.schema)
-                said = {"query": query, "seq": number, "row": readable} if link.as_json else readable
+                said = _numbered(query, number, readable, history) if link.as_json else readable
                 show.out(show.compact(said))
             show.flush()
             left = None if left is None else left - len(rows)
             if left == 0:
                 break
+
+
+def _numbered(query: str, number: int, row: dict[str, object], history: str | None) -> dict[str, object]:
+    """A row as the server writes it in JSON lines; a server of an earlier version has no histories."""
+    said: dict[str, object] = {"query": query, "seq": number, "row": row}
+    return said if history is None else {**said, "history": history}
+
+
+def _new_history(query: str, first: int, history: str | None) -> str:
+    """What the rows that follow are, and what that means for those before."""
+    name = "" if history is None else f" ({history})"
+    return (
+        f"{query} started again: a new history began{name}, and this is its row {first}; "
+        "earlier numbers mean other rows, and windows and joins started with empty state"
+    )
+
+
+def _tell_lost(error: BaseException | None) -> None:
+    show.tell(f"{getattr(error, 'text', None) or error or 'the connection broke'}; trying to connect again")
 
 
 def _print_progress(link: Link, query: str, below_us: int) -> None:
@@ -147,15 +170,23 @@ def _print_progress(link: Link, query: str, below_us: int) -> None:
 
 
 @contextmanager
-def connected(link: Link) -> Iterator[Client]:
-    """A client on the server's TCP port; one attempt, because a person is there to try again."""
-    from millrace.client import Client, ServerError
+def connected(link: Link, *, follow: bool = False) -> Iterator[Client]:
+    """A client on the server's TCP port. There is one attempt, because a person is there to try again; only to `follow`
+    it connects again after the connection broke."""
+    from millrace.client import Backoff, Client, ServerError
 
     server = link.get("server")
     address = link.server or server["listen"]
     tls: Any = link.tls() if server["listen_tls"] else None
     try:
-        client = Client(address, token=link.feed_token, tls=tls, name="millrace cli", reconnect=None)
+        client = Client(
+            address,
+            token=link.feed_token,
+            tls=tls,
+            name="millrace cli",
+            reconnect=Backoff() if follow else None,
+            on_lost=_tell_lost,
+        )
     except ValueError as error:
         raise MillraceError(f"--server: {error}") from None
     except ServerError as refused:

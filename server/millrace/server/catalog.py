@@ -452,6 +452,7 @@ class Catalog:
             {
                 "name": name,
                 "query": made.definition.query,
+                "history": made.consumer.history,
                 "type": made.definition.type,
                 "path": made.definition.path and str(Path(made.definition.path).absolute()),
                 "format": made.definition.format,

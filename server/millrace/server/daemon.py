@@ -270,6 +270,7 @@ class Daemon:
             return None
         return {
             **views.query(self.engine, self.engine.query(name)),
+            "history": outlet.history,
             "next_sequence": outlet.next_sequence,
             "oldest_sequence": outlet.oldest_retained,
             "subscribers": len(outlet.consumers),

@@ -178,7 +178,8 @@ class FrameDialect(Dialect):
 
     def _hello(self, said: Hello) -> None:
         self._connection.called(said.client)
-        self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, self.hall.runner.now_us()))
+        now_us = self.hall.runner.now_us()
+        self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, now_us, self.session.grants))
 
     def _bye(self, _: object) -> None:
         self._said_bye = True
@@ -371,8 +372,9 @@ class _Subscriber:
         self.subscription = Subscription(name, dialect.hall.slow, self)
 
     def begin(self) -> None:
-        first = self._outlet.first(self._wish.from_sequence)
-        self._dialect.say(Subscribed(self.channel, self._outlet.schema, first))
+        first = self._outlet.first(self._wish.from_sequence, self._wish.history)
+        history = self._outlet.history if "history" in self._dialect.session.capabilities else None
+        self._dialect.say(Subscribed(self.channel, self._outlet.schema, first, history))
         self._dialect.subscriptions[self.channel] = self
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)

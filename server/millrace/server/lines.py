@@ -167,7 +167,7 @@ class LineDialect(Dialect):
         if said.query in self._readers:
             raise Refuse(f"this connection is subscribed to {said.query} already", code="already_open")
         reader = _LineReaderOf(self, said, outlet)
-        outlet.first(said.from_sequence)
+        outlet.first(said.from_sequence, said.history)
         self._readers[said.query] = reader
         reader.begin()
 
@@ -296,7 +296,7 @@ class _LineReaderOf:
         return self._dialect.connection.writable
 
     def send_rows(self, sequence: int, batch: Batch) -> None:
-        self._dialect.connection.write(row_lines(self._wish.query, sequence, batch))
+        self._dialect.connection.write(row_lines(self._wish.query, sequence, batch, self._outlet.history))
 
     def send_progress(self, value_us: int) -> None:
         if self._wish.progress:

@@ -242,7 +242,7 @@ class Runner:
             return
         self._release(before)
         self.add_side_outlet(late)
-        self.outlets[late.name].next_sequence = before.next_sequence
+        self.outlets[late.name].resume(before)
         before.end("dropped", f"{late.name} has other columns now: subscribe again")
 
     def outlet(self, query: str) -> Outlet:
@@ -270,7 +270,7 @@ class Runner:
             before.since_us = self.now_us()
             return
         watched = self.remove_outlet(plan.name, "has other columns now: subscribe again")
-        self.add_outlet(plan).next_sequence = before.next_sequence
+        self.add_outlet(plan).resume(before)
         if watched:  # by consumers that are gone now
             self.command(WatchProgress(plan.name, False)).add_done_callback(_look_at)
 

@@ -8,6 +8,7 @@ files are written by a thread of their own.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,11 @@ log = structlog.get_logger()
 
 # The label under which the metrics count all subscribers of a query.
 SUBSCRIPTIONS: Final = "subscriptions"
+
+# Histories are told apart by chance: 64 bits are enough for the few that a client ever compares.
+HISTORY_BYTES: Final = 8
+# Characters of a history that are repeated to a client: a whole one of ours, not 64 KiB of its own invention.
+HISTORY_SHOWN: Final = 64
 
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
 
@@ -83,6 +89,7 @@ class Consumer:
         self.dropped = 0
         self.obstacle: str | None = None
         self.drained: Callable[[], None] = _nothing
+        self.history: str | None = None  # of the rows that it takes; None until an outlet has it
         self._newest: Newest | None = None
         self._superseded = 0
         self._queue: deque[tuple[int, Batch]] = deque()
@@ -196,8 +203,10 @@ def _nothing() -> None:
 class Outlet:
     """Where one query's rows leave the engine.
 
-    `next_sequence` is the number of the next row. `_retained` holds the newest rows, at least as many as asked for
-    if there were so many, for subscribers who want to begin earlier. `key` is that of an update stream (positions); of
+    `next_sequence` is the number of the next row, `history` the name of this count: a row is known by both, because
+    another history counts from 0 again. An outlet has one history for as long as it lives. `_retained` holds the newest
+    rows, at least as many as asked for if there were so many, for subscribers who want to begin earlier. `key` is that
+    of an update stream (positions); of
     rows without one nothing is the newest, and a consumer that asks for it is waited for.
 
     `backpressure` says how urgently feeds have to wait for consumers under `wait`: from the time one is behind by its
@@ -212,6 +221,7 @@ class Outlet:
         press: Callable[[Backpressure], None],
         key: Sequence[int] | None = None,
     ) -> None:
+        self.history = secrets.token_hex(HISTORY_BYTES)
         self.query = query
         self.schema = schema
         self.key = key
@@ -231,6 +241,10 @@ class Outlet:
         self._press = press
         self._progress: int | None = None
 
+    def resume(self, before: Outlet) -> None:
+        """Go on with the count of the outlet that this one replaces: the same history."""
+        self.next_sequence, self.history = before.next_sequence, before.history
+
     def deliver(self, sequence: int, batch: Batch) -> None:
         self.next_sequence = sequence + len(batch)
         self._keep(sequence, batch)
@@ -248,6 +262,7 @@ class Outlet:
         first = self.first(from_sequence)
         self._settle(consumer)
         consumer.drained = self._look_for_slow_ones
+        consumer.history = self.history
         self.consumers.append(consumer)
         for sequence, batch in self._retained_from(first):
             consumer.put(sequence, batch)
@@ -294,17 +309,31 @@ class Outlet:
     def oldest_retained(self) -> int:
         return self._retained[0][0] if self._retained else self.next_sequence
 
-    def first(self, wanted: int | None) -> int:
-        """The number of the first row that a consumer gets who wants the rows from this one on (None: the next)."""
+    def first(self, wanted: int | None, history: str | None = None) -> int:
+        """The number of the first row for a consumer that wants the rows from this one on (None: the next).
+
+        The number is one of `history`, if the consumer names one.
+        """
         if wanted is None:
             return self.next_sequence
-        if not self.oldest_retained <= wanted <= self.next_sequence:
+        if history is not None and history != self.history:
             raise Refuse(
-                f"query {self.query} holds the rows from {self.oldest_retained} to {self.next_sequence} (the next "
-                f"one), not {wanted}; leave the number out to begin with the next row",
+                f"row {wanted} belongs to history {history[:HISTORY_SHOWN]} of query {self.query}, which has ended: "
+                f"the query started again and counts its rows from 0 in history {self.history}. {self._holds()}; "
+                f"subscribe without the old history",
                 code="not_retained",
             )
+        if not self.oldest_retained <= wanted <= self.next_sequence:
+            text = f"query {self.query} does not have row {wanted}. {self._holds()}"
+            raise Refuse(f"{text}; without a number, you read from there", code="not_retained")
         return wanted
+
+    def _holds(self) -> str:
+        oldest, following = self.oldest_retained, self.next_sequence
+        if oldest == following:
+            return f"It retains no rows, and the next row is {following}"
+        rows = f"row {oldest}" if following - oldest == 1 else f"rows {oldest} to {following - 1}"
+        return f"It retains {rows}, and the next row is {following}"
 
     def _retained_from(self, first: int) -> Iterator[tuple[int, Batch]]:
         for sequence, batch in tuple(self._retained):

@@ -74,10 +74,10 @@ def json_lines(batch: Batch) -> bytes:
     return b"".join(_JSON.encode(row) + b"\n" for row in json_rows(batch))
 
 
-def row_lines(query: str, sequence: int, batch: Batch) -> bytes:
+def row_lines(query: str, sequence: int, batch: Batch, history: str) -> bytes:
     """The rows as a subscriber by JSON lines gets them."""
     return b"".join(
-        _JSON.encode({"query": query, "seq": number, "row": row}) + b"\n"
+        _JSON.encode({"query": query, "seq": number, "row": row, "history": history}) + b"\n"
         for number, row in enumerate(json_rows(batch), sequence)
     )
 
