@@ -206,8 +206,8 @@ class Outlet:
     `next_sequence` is the number of the next row, `history` the name of this count: a row is known by both, because
     another history counts from 0 again. An outlet has one history for as long as it lives. `_retained` holds the newest
     rows, at least as many as asked for if there were so many, for subscribers who want to begin earlier. `key` is that
-    of an update stream (positions); of
-    rows without one nothing is the newest, and a consumer that asks for it is waited for.
+    of an update stream (positions); of rows without one nothing is the newest, and a consumer that asks for it is
+    waited for.
 
     `backpressure` says how urgently feeds have to wait for consumers under `wait`: from the time one is behind by its
     limit until all are by less than half of it, so that feeds do not stop and go at every row.
