@@ -27,12 +27,19 @@ from millrace.operators.sink import Sink
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
+    GateSpec,
+    JoinSpec,
     MapSpec,
+    RetimeSpec,
     SampleSpec,
     SelectSpec,
+    SequenceSpec,
+    SortSpec,
     Spec,
     TopSpec,
     UnionSpec,
+    WindowSpec,
+    undecided,
 )
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.words import article
@@ -156,7 +163,11 @@ def _takes_current_rows(spec: Spec) -> bool:
             return True
         case AggregateSpec(replaces=replaces) | TopSpec(replaces=replaces):
             return replaces is not None
-    return False
+        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | WindowSpec() | RetimeSpec():
+            return False
+        case UnionSpec() | JoinSpec() | SequenceSpec():
+            return False
+    raise undecided("whether it takes each row in the place of an earlier one", spec)
 
 
 def _replace_each_other(engine: Engine, plan: QueryPlan, name: str) -> bool:

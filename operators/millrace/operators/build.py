@@ -36,6 +36,7 @@ from millrace.operators.spec import (
     TopSpec,
     UnionSpec,
     WindowSpec,
+    undecided,
 )
 from millrace.operators.top import build_top
 from millrace.operators.union import ArrivalUnion, OrderedUnion, YoungestUnion
@@ -118,5 +119,8 @@ def gives_order(spec: Spec, inputs: Sequence[bool]) -> bool:
             return spec.order != "arrival" or spec.counts_rows
         case RetimeSpec():
             return False
-        case _:
+        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | FilterSpec() | WindowSpec():
             return all(inputs)
+        case AggregateSpec() | TopSpec():
+            return all(inputs)
+    raise undecided("whether the output is in order of time", spec)

@@ -25,6 +25,11 @@ class Spec:
         return inputs[0]
 
 
+def undecided(question: str, spec: Spec) -> AssertionError:
+    """A kind of operator for which nobody has decided: a default would claim too much."""
+    return AssertionError(f"{question}: nothing is decided for {type(spec).__name__}")
+
+
 @dataclass(frozen=True, slots=True)
 class SelectSpec(Spec):
     """Keep the rows for which the predicate is true (not false, not null)."""

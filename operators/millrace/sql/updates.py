@@ -11,7 +11,11 @@ from millrace.operators import expression as e
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
+    GateSpec,
+    JoinSpec,
     MapSpec,
+    RetimeSpec,
+    SampleSpec,
     SelectSpec,
     SequenceSpec,
     SortSpec,
@@ -19,6 +23,7 @@ from millrace.operators.spec import (
     TopSpec,
     UnionSpec,
     WindowSpec,
+    undecided,
 )
 from millrace.protocol import GONE, Type
 from millrace.sql.aggregation import columns_of
@@ -114,7 +119,13 @@ def _drops(spec: Spec) -> bool:
             return spec.emit == "latest"
         case UnionSpec():
             return spec.key is not None
-    return False
+        case AggregateSpec() | TopSpec():
+            return False
+        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | WindowSpec() | RetimeSpec():
+            return False
+        case JoinSpec() | SequenceSpec():
+            return False
+    raise undecided("whether it drops rows of a key", spec)
 
 
 def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
@@ -136,10 +147,17 @@ def sheds(plan: QueryPlan) -> bool:
 
 
 def _reads_all(spec: Spec) -> bool:
-    windowed = isinstance(spec, WindowSpec) or (
-        isinstance(spec, AggregateSpec) and spec.window is not None and not spec.newest
-    )
-    return windowed or isinstance(spec, SequenceSpec)
+    """Whether an operator reads every row of an update stream, not the current ones."""
+    match spec:
+        case WindowSpec() | SequenceSpec():
+            return True
+        case AggregateSpec(window=window, newest=newest):
+            return window is not None and not newest
+        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | RetimeSpec():
+            return False
+        case UnionSpec() | FilterSpec() | TopSpec() | JoinSpec():
+            return False
+    raise undecided("whether it reads every row of a key", spec)
 
 
 def _path(name: str, nodes: dict[str, Node]) -> Iterator[str]:

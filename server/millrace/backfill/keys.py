@@ -16,17 +16,20 @@ from millrace.operators import expression as e
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
+    GateSpec,
     JoinSpec,
     MapSpec,
     Picked,
     RetimeSpec,
     RowWindow,
+    SampleSpec,
     SelectSpec,
     SequenceSpec,
     SortSpec,
     TopSpec,
     UnionSpec,
     WindowSpec,
+    undecided,
 )
 from millrace.protocol import Schema
 from millrace.sql.explain import show
@@ -134,7 +137,11 @@ def _spec_keys(node: Node, schemas: Sequence[Schema]) -> list[Shared] | None:
             return [] if spec.counts_rows else _equalities(spec, len(schemas))
         case SequenceSpec(keys=pairs):
             return [[(0, left), (1, right)] for left, right in pairs if left.type == right.type]
-    return None
+        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | UnionSpec():
+            return None
+        case WindowSpec() | RetimeSpec():
+            return None
+    raise undecided("which rows it keeps together", node.spec)
 
 
 def _is_one_of(key: e.Expression, positions: Sequence[int]) -> bool:

@@ -16,10 +16,12 @@ from millrace.engine.plan import Node
 from millrace.operators.spec import (
     AggregateSpec,
     FilterSpec,
+    GateSpec,
     JoinSpec,
     MapSpec,
     RetimeSpec,
     RowWindow,
+    SampleSpec,
     SelectSpec,
     SequenceSpec,
     SessionWindow,
@@ -28,6 +30,7 @@ from millrace.operators.spec import (
     TopSpec,
     UnionSpec,
     WindowSpec,
+    undecided,
 )
 from millrace.sql.progress import Lags, ahead, join_lags, plus
 
@@ -151,7 +154,11 @@ def unbounded_because(node: Node) -> str | None:
             return "CHRONICLE uses rows up, so who got one depends on all before"
         case SequenceSpec(within_us=None):
             return "FOLLOWED BY without WITHIN reaches back for ever"
-    return None
+        case SequenceSpec() | AggregateSpec() | TopSpec() | WindowSpec() | RetimeSpec():
+            return None
+        case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | UnionSpec():
+            return None
+    raise undecided("how far back it reaches", node.spec)
 
 
 def _most(one: int | None, other: int | None) -> int | None:
