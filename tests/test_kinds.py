@@ -49,7 +49,8 @@ DEFAULTS: Mapping[str, str] = {
     # Said by their kind alone; joins and sequences are said with the names of their inputs.
     "sql/explain.py:_spec_words": "GateSpec JoinSpec SampleSpec SequenceSpec",
     "sql/explain.py:spec_words": (
-        "AggregateSpec FilterSpec GateSpec MapSpec RetimeSpec SampleSpec SelectSpec SortSpec TopSpec UnionSpec WindowSpec"
+        "AggregateSpec FilterSpec GateSpec MapSpec RetimeSpec SampleSpec SelectSpec SortSpec TopSpec UnionSpec "
+        "WindowSpec"
     ),
     # Asks the visitor that raises.
     "engine/editing.py:_replace_each_other": (
