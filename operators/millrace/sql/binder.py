@@ -15,6 +15,7 @@ from millrace.operators import expression as e
 from millrace.operators.aggregates import AGGREGATES, Aggregate
 from millrace.operators.functions import LIBRARY, Library
 from millrace.operators.functions.casts import CASTS
+from millrace.operators.functions.comparison import as_bigint
 from millrace.operators.intervals import parse_interval
 from millrace.operators.queues.edge import APPEND, EdgeSpec
 from millrace.operators.signatures import Readings
@@ -563,8 +564,11 @@ class Binder:
         value = self.bind(node.value)
         members = [self.bind(member) for member in node.members]
         if all(isinstance(member, e.Constant) for member in members):
-            nodes = [node.value, *node.members]
-            bound = self._call(node, "in", nodes, [value, *members])
+            listed = list(zip(node.members, members, strict=True))
+            possible = [(at, exact) for at, member in listed if (exact := _exactly(value.type, member)) is not None]
+            # Where none is possible, one of them says so.
+            name, pairs = ("in", possible) if possible else ("=", listed[:1])
+            bound = self._call(node, name, [node.value, *(at for at, _ in pairs)], [value, *(one for _, one in pairs)])
         else:
             equal = [
                 self._call(at, "=", [node.value, at], [value, member])
@@ -627,6 +631,16 @@ def readings(node: s.Expr, bound: e.Expression) -> Readings:
     if isinstance(node, s.Constant) and isinstance(node.value, str):
         return {Type.TEXT: 0, **{type: 2 for type in (Type.TIMESTAMP, Type.INTERVAL) if _reads(node.value, type)}}
     return {bound.type: 0}
+
+
+def _exactly(type: Type, member: e.Expression) -> e.Expression | None:
+    """A number of an IN list as the type that it is compared with; None if no value of that type equals it."""
+    if not isinstance(member, e.Constant) or member.value is None or {type, member.type} != {Type.BIGINT, Type.DOUBLE}:
+        return member
+    if type is Type.BIGINT:
+        whole = as_bigint(member.value)
+        return None if whole is None else e.Constant(type, False, whole)
+    return e.Constant(type, False, float(member.value)) if int(float(member.value)) == member.value else None
 
 
 def _reads(text: str, type: Type) -> bool:

@@ -54,12 +54,12 @@ def _mixed(compare: Compare) -> Compare:
     return exact
 
 
-def _as_bigint(value: float) -> int | None:
+def as_bigint(value: float) -> int | None:
     """The bigint that is exactly this double."""
     return int(value) if value.is_integer() and MIN_INT64 <= value <= MAX_INT64 else None
 
 
-def _comparison(name: str, left: Type, right: Type) -> Make:
+def comparison(name: str, left: Type, right: Type) -> Make:
     compare = COMPARISONS[name]
     if {left, right} == {Type.BIGINT, Type.DOUBLE}:
         mixed, mirrored = _mixed(compare), _mixed(COMPARISONS[_MIRRORED[name]])
@@ -79,7 +79,7 @@ def _comparison(name: str, left: Type, right: Type) -> Make:
 
 def _against_constant(name: str, compare: Compare, column: Operand, constant: Operand) -> Run:
     if column.type is Type.BIGINT and constant.type is Type.DOUBLE:
-        whole = _as_bigint(constant.value)
+        whole = as_bigint(constant.value)
         if whole is not None:
             return _constant_run(COMPARISONS[name], column.run, scalar(Type.BIGINT, whole))
     elif column.type is constant.type:
@@ -113,7 +113,7 @@ def compared(compare: Compare, left: Run, right: Run) -> Run:
 
 def _distinct(name: str, left: Type, right: Type, distinct: bool) -> Function:
     """IS [NOT] DISTINCT FROM: null equals null and nothing else."""
-    equal = _comparison("=", left, right)
+    equal = comparison("=", left, right)
 
     def make(operands: Sequence[Operand]) -> Run:
         same, sides = equal(operands), [operand.run for operand in operands]
@@ -221,7 +221,7 @@ def _functions() -> list[Function]:
     pairs = [(type, type) for type in orderable] + [(Type.BIGINT, Type.DOUBLE), (Type.DOUBLE, Type.BIGINT)]
     made = []
     for left, right in pairs:
-        made += [Function(name, (left, right), Type.BOOLEAN, _comparison(name, left, right)) for name in COMPARISONS]
+        made += [Function(name, (left, right), Type.BOOLEAN, comparison(name, left, right)) for name in COMPARISONS]
         made.append(_distinct("is distinct from", left, right, True))
         made.append(_distinct("is not distinct from", left, right, False))
     for type in orderable:

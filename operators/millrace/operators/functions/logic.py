@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from millrace.operators.batch import FILLERS, Batch, Bools
-from millrace.operators.functions.comparison import COMPARISONS, compared
+from millrace.operators.functions.comparison import comparison
 from millrace.operators.functions.library import ALWAYS, NEVER, Function, Make
 from millrace.operators.functions.vectors import Faults, Operand, Run, Vector, both, first_fault, only
 from millrace.protocol import Type
@@ -134,12 +134,13 @@ def coalesce(operands: Sequence[Operand]) -> Run:
     return run
 
 
-def _nullif(type: Type) -> Make:
+def _nullif(type: Type, other: Type) -> Make:
     """Null where the two are equal, else the first."""
+    equality = comparison("=", type, other)
 
     def make(operands: Sequence[Operand]) -> Run:
-        first, second = (operand.run for operand in operands)
-        equal = compared(COMPARISONS["="], first, second)
+        first = operands[0].run
+        equal = equality(operands)
 
         def run(batch: Batch) -> Vector:
             same, _, faults = equal(batch)
@@ -153,6 +154,7 @@ def _nullif(type: Type) -> Make:
 
 
 _BOOLEAN = Type.BOOLEAN
+_NUMBERS = ((Type.BIGINT, Type.DOUBLE), (Type.DOUBLE, Type.BIGINT))
 
 FUNCTIONS: Sequence[Function] = (
     Function("and", (_BOOLEAN, _BOOLEAN), _BOOLEAN, conjunction),
@@ -165,5 +167,8 @@ FUNCTIONS: Sequence[Function] = (
     *(Function("is null", (type,), _BOOLEAN, _is_null(True), nullable=NEVER) for type in Type),
     *(Function("is not null", (type,), _BOOLEAN, _is_null(False), nullable=NEVER) for type in Type),
     *(Function("coalesce", (type,), type, coalesce, variadic=True, nullable=all) for type in Type),
-    *(Function("nullif", (type, type), type, _nullif(type), nullable=ALWAYS) for type in Type),
+    *(
+        Function("nullif", (type, other), type, _nullif(type, other), nullable=ALWAYS)
+        for type, other in (*zip(Type, Type, strict=True), *_NUMBERS)
+    ),
 )
