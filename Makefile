@@ -13,7 +13,7 @@
 #   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
 #   make docs                renew the parts of the documents that are made from the code
 #   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks, update queues
-#   make lock                renew the lock files          make setup       .venv alone
+#   make lock                renew the lock files          make setup       .venv with everything   make server   .venv as `make demo` needs it
 #   make clean               remove what was built         make distclean   and .venv too
 
 PYTHON ?= python3
@@ -23,46 +23,33 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
-.PHONY: help setup demo docs test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean kernels
+.PHONY: help setup demo docs test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean server need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-setup: kernels
+# A stage that is up to date takes a moment: bootstrap.py knows.
+setup: need-python
+	@$(PYTHON) bootstrap.py dev
 
-$(VENV)/.created:
+server: need-python
+	@$(PYTHON) bootstrap.py server
+
+need-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  found=$$($(PYTHON) --version 2>/dev/null) || found="not there"; \
-	  echo "Millrace needs Python 3.11 or newer; $(PYTHON) is $$found." \
+	  version=$$($(PYTHON) --version 2>/dev/null) || version="not installed"; \
+	  echo "Millrace needs Python 3.11 or newer; $(PYTHON) is $$version." \
 	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
-	@echo "setup: a virtual environment in $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
-	@touch $@
 
-$(VENV)/.locked: requirements/dev.lock $(VENV)/.created
-	@echo "setup: the locked dependencies (half a minute or more the first time)"
-	@$(PIP) install --require-hashes -r requirements/dev.lock
-	@touch $@
-
-$(VENV)/.installed: pyproject.toml build_hook.py $(VENV)/.locked
-	@echo "setup: millrace itself, editable"
-	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@touch $@
-
-# Always asked, because it knows best what is out of date; says in one line what came of it.
-kernels: $(VENV)/.installed
-	@$(BIN)/python build_hook.py
-
-demo: setup
+demo: server
 	@$(BIN)/python examples/demo.py $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup
 	@$(BIN)/python -m pytest
 
 # A copy without compiled files comes first on the path, for the tests and for every process they start.
-test-pure: $(VENV)/.installed
+test-pure: setup
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
 	tar -cf - --exclude=./$(VENV) --exclude=./.git --exclude='*.so' --exclude='*.pyd' . | tar -xf - -C "$$copy"; \
 	python="$$PWD/$(BIN)/python"; cd "$$copy"; \
@@ -85,14 +72,14 @@ check-deploy: setup
 check-spark: setup
 	@$(BIN)/python -m pytest tests/spark/check_*.py
 
-lint: $(VENV)/.installed
+lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-types: $(VENV)/.installed
+types: setup
 	@$(BIN)/mypy
 
-format: $(VENV)/.installed
+format: setup
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -118,7 +105,7 @@ COMPILE := env -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CON
 LIKE_DEV := --constraint requirements/dev.lock
 
 # dev: `make check`. backfill: Spark beside it. server, build: what an image runs, and what makes its wheel (Dockerfile).
-lock: $(VENV)/.installed
+lock: setup
 	@echo "lock: resolving (minutes)"
 	@$(COMPILE) --all-build-deps --extra dev --output-file requirements/dev.lock pyproject.toml
 	@$(COMPILE) --all-build-deps --extra backfill $(LIKE_DEV) --output-file requirements/backfill.lock pyproject.toml

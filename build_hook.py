@@ -13,14 +13,15 @@ same results, and one line says so.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 # Integers wrap in kernels, as they do in numpy; the papers' loops are worth the optimiser's full attention.
 FLAGS = [] if os.name == "nt" else ["-O3", "-fwrapv", "-g0"]
+# Calls of Python's own gain nothing from -O3, which takes a third longer.
+PLAIN_FLAGS = [] if os.name == "nt" else ["-O2", "-fwrapv", "-g0"]
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -49,6 +52,9 @@ DIRECTIVES = {
 PLAIN = {"language_level": 3, "annotation_typing": False, "infer_types": False}
 
 
+Report = Callable[[str], None]
+
+
 class Outcome(NamedTuple):
     """The compiled files, and one line about them for a person."""
 
@@ -56,8 +62,11 @@ class Outcome(NamedTuple):
     line: str
 
 
-def compile_kernels(root: Path) -> Outcome:
-    """Compile the kernels below `root`, and the scheduler, beside their sources; on any failure leave none compiled."""
+def compile_kernels(root: Path, report: Report = lambda line: None) -> Outcome:
+    """Compile the kernels below `root`, and the scheduler, beside their sources; on any failure leave none compiled.
+
+    `report` receives a line for each module that is done.
+    """
     kernels = sorted(path for path in (root / KERNELS).glob("*.py") if path.name != "__init__.py")
     sources = [*kernels, *(root / path for path in SCHEDULER if (root / path).exists())]
     targets = [source.with_name(source.stem + SUFFIX) for source in sources]
@@ -68,8 +77,8 @@ def compile_kernels(root: Path) -> Outcome:
     stale = [source for source, target in zip(sources, targets, strict=True) if _outdated(target, source)]
     try:
         if stale:
-            _build(root, stale)
-    except (Exception, SystemExit) as failure:  # setuptools ends the process on some errors
+            _build(root, stale, report)
+    except Exception as failure:
         return _uncompiled(targets, _first_line(failure))
     return Outcome(targets, f"kernels: {len(targets)} compiled" + ("" if stale else ", up to date"))
 
@@ -94,32 +103,62 @@ def _first_line(failure: BaseException) -> str:
     return text.splitlines()[0][:200]
 
 
-def _build(root: Path, sources: list[Path]) -> None:
-    """Run Cython and the C compiler in a folder aside, then move each result beside its source."""
-    from Cython.Build import cythonize
-    from setuptools import Distribution, Extension
-    from setuptools.command.build_ext import build_ext
+def _build(root: Path, sources: list[Path], report: Report) -> None:
+    """Compile every source in a process of its own, as many at once as there are cores; keep all results or none."""
+    sources = sorted(sources, key=lambda source: source.stat().st_size, reverse=True)  # the longest first
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        pending = {
+            pool.submit(_compile_in_process, root, source, Path(folder) / source.stem): source for source in sources
+        }
+        built = {}
+        for number, finished in enumerate(as_completed(pending), start=1):
+            source = pending[finished]
+            try:
+                built[source] = finished.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+            report(f"kernels: compiled {number}/{len(sources)} ({source.stem})")
+        for source, result in built.items():
+            _replace(result, source)
 
-    def extensions(chosen: list[Path]) -> list[Any]:
-        return [
-            Extension(_module(source.relative_to(root)), [str(source.relative_to(root))], extra_compile_args=FLAGS)
-            for source in chosen
-        ]
 
-    with tempfile.TemporaryDirectory() as folder, _inside(root), _quiet():
-        kernels = extensions([source for source in sources if source.parent == root / KERNELS])
-        scheduler = extensions([source for source in sources if source.parent != root / KERNELS])
-        modules = [
-            *cythonize(kernels, build_dir=folder, compiler_directives=DIRECTIVES, quiet=True),
-            *cythonize(scheduler, build_dir=folder, compiler_directives=PLAIN, quiet=True),
-        ]
+def _compile_in_process(root: Path, source: Path, folder: Path) -> Path:
+    """The compiled file, or the last line that the compiler printed as a RuntimeError."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--compile", str(source.relative_to(root)), str(folder)]
+    done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if log := os.environ.get("MILLRACE_BUILD_LOG"):
+        with Path(log).open("a") as file:
+            file.write(done.stdout)
+    lines = done.stdout.strip().splitlines() or ["the compiler printed nothing"]
+    if done.returncode != 0:
+        raise RuntimeError(lines[-1])
+    return Path(lines[-1])
+
+
+def _compile_one(source: Path, folder: Path) -> None:
+    """Run Cython and the C compiler on one module, below the working directory; print the path of the result.
+
+    A failure is one line too, the last one printed.
+    """
+    try:
+        from Cython.Build import cythonize
+        from setuptools import Distribution, Extension
+        from setuptools.command.build_ext import build_ext
+
+        directives, flags = (DIRECTIVES, FLAGS) if source.parent == KERNELS else (PLAIN, PLAIN_FLAGS)
+        extension = Extension(_module(source), [str(source)], extra_compile_args=flags)
+        modules = cythonize([extension], build_dir=str(folder), compiler_directives=directives, quiet=True)
         command = build_ext(Distribution({"name": "millrace", "ext_modules": modules}))
         command.build_lib = f"{folder}/lib"
         command.build_temp = f"{folder}/temp"
         command.ensure_finalized()
         command.run()
-        for source in sources:
-            _replace(Path(command.get_ext_fullpath(_module(source.relative_to(root)))), source)
+        line = command.get_ext_fullpath(_module(source))
+    except (Exception, SystemExit) as failure:  # setuptools ends the process on some errors
+        print(_first_line(failure), flush=True)
+        sys.exit(1)
+    print(line, flush=True)
 
 
 def _module(source: Path) -> str:
@@ -132,38 +171,6 @@ def _replace(built: Path, source: Path) -> None:
     waiting = target.with_name(target.name + ".new")
     shutil.copyfile(built, waiting)
     waiting.replace(target)
-
-
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    """Cython names a module by its path below the working directory."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide what compilers say on both streams: the outcome is one line, a full log is in MILLRACE_BUILD_LOG."""
-    log = os.environ.get("MILLRACE_BUILD_LOG", os.devnull)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
-    sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.dup2(sink, 1)
-        os.dup2(sink, 2)
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, copy in enumerate(kept, start=1):
-            os.dup2(copy, number)
-            os.close(copy)
-        os.close(sink)
 
 
 def keep_tables(root: Path) -> str:
@@ -196,7 +203,7 @@ def _hook_class() -> type[Any]:
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             if self.target_name != "wheel":
                 return
-            outcome = compile_kernels(Path(self.root))
+            outcome = compile_kernels(Path(self.root), self.app.display_info)
             for line in (outcome.line, keep_tables(Path(self.root))):
                 if line:
                     self.app.display_info(line)
@@ -220,7 +227,10 @@ def get_build_hook() -> type[Any]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--compile"]:
+        _compile_one(Path(sys.argv[2]), Path(sys.argv[3]))
+        sys.exit()
     here = Path(__file__).resolve().parent
-    for line in (compile_kernels(here).line, keep_tables(here)):
+    for line in (compile_kernels(here, lambda line: print(line, flush=True)).line, keep_tables(here)):
         if line:
             print(line)

@@ -1,9 +1,10 @@
-"""A server, two network links that feed it at very different rates, a stream of who has which address, and rows as they
-arrive. It is the network of docs/tutorial.md.
+"""Start a server, feed it two network links and a stream of address owners, and print a query's rows as they arrive.
+docs/tutorial.md builds the same network step by step.
 
-    python examples/demo.py [--seconds N]
+    python examples/demo.py [--seconds N] [--free-ports]
 
-Starts a server of its own on free ports and ends it again. Ctrl-C ends the demo early.
+The server listens on the usual ports (7420 and 7421), or on free ones if another program uses them. Ctrl-C ends the
+demo and the server.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -35,7 +38,7 @@ PORTS = (443, 443, 443, 443, 80, 80, 53, 22, 25, 3389, 23)
 
 @dataclass(frozen=True)
 class Link:
-    """One network link: its stream and how often a packet passes, on average."""
+    """One network link: its stream and its average packet rate."""
 
     stream: str
     network: str
@@ -45,28 +48,44 @@ class Link:
 LINKS = (Link("office", "10.1.0", 50.0), Link("branch", "10.2.0", 1.5))
 HOSTS = range(2, 41)
 OWNERS = ("Ada", "Edsger", "Grace", "Katherine", "Tony")
-# An address changes hands about so often.
+# How often an address changes hands.
 MOVES_PER_SECOND = 0.5
 
 
 @dataclass
-class Seen:
-    """What came of it."""
+class Totals:
+    """Tuples fed per stream, rows received per query, and how long each row took."""
 
     fed: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
-    waited_ms: list[float] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+
+
+def available(port: int) -> int:
+    """The port, or 0 (any free one) if another program listens on it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+    return port
 
 
 @contextlib.contextmanager
-def server() -> Iterator[dict[str, str]]:
-    """A server in a process of its own, on free ports; ended by SIGTERM, which lets it finish its work."""
+def server(*, free_ports: bool) -> Iterator[dict[str, str]]:
+    """A server in a separate process; SIGTERM lets it finish its work."""
     with tempfile.TemporaryDirectory(prefix="millrace-demo-") as folder:
         addresses = Path(folder, "addresses.json")
+        ports = [0, 0] if free_ports else [available(7420), available(7421)]
+        if 0 in ports and not free_ports:
+            print("Port 7420 or 7421 is in use (another Millrace server?): the demo uses free ports.", flush=True)
+            ports = [0, 0]
+        flags = ["--listen", f"127.0.0.1:{ports[0]}", "--admin", f"127.0.0.1:{ports[1]}", "--data-dir", folder]
         process = subprocess.Popen(
-            [*MILLRACE, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", folder],
+            [*MILLRACE, "serve", *flags],
             env={**os.environ, "MILLRACE_LOG__LEVEL": "warning"},
-            start_new_session=True,  # Ctrl-C is ours: the server ends when the demo has read its last rows
+            start_new_session=True,  # Ctrl-C reaches the demo alone, which ends the server
         )
         try:
             yield wait_for(addresses, process)
@@ -76,18 +95,18 @@ def server() -> Iterator[dict[str, str]]:
 
 
 def wait_for(addresses: Path, process: subprocess.Popen[bytes]) -> dict[str, str]:
-    """Where the server listens, as soon as it does."""
+    """The server's addresses, once it listens."""
     for _ in range(600):
         if process.poll() is not None:
             sys.exit("the server did not start; its last line says why")
         with contextlib.suppress(OSError, ValueError):
-            found: dict[str, str] = json.loads(addresses.read_text(encoding="utf-8"))
-            return found
+            content: dict[str, str] = json.loads(addresses.read_text(encoding="utf-8"))
+            return content
         time.sleep(0.05)
     sys.exit("the server did not start within 30 seconds")
 
 
-async def packets(link: Link, feed: AsyncFeed, seen: Seen, seed: int) -> None:
+async def packets(link: Link, feed: AsyncFeed, totals: Totals, seed: int) -> None:
     """Feed one link: packets at random times, most of them web traffic, some of them large."""
     chance = random.Random(seed)
     while True:
@@ -95,49 +114,49 @@ async def packets(link: Link, feed: AsyncFeed, seen: Seen, seed: int) -> None:
         source, target = (f"{link.network}.{chance.choice(HOSTS)}" for _ in range(2))
         size = int(min(chance.paretovariate(1.1) * 1_500, 1_000_000))
         await feed.send([(source, target, chance.choice(PORTS), size)])
-        seen.fed[link.stream] += 1
+        totals.fed[link.stream] += 1
 
 
-async def owners(feed: AsyncFeed, seen: Seen) -> None:
-    """Say who has which address: all of them once, then one that changes hands now and then."""
+async def owners(feed: AsyncFeed, totals: Totals) -> None:
+    """Feed the owner of every address once, then one change of hands at a time."""
     chance = random.Random(2)
     addresses = [f"{link.network}.{host}" for link in LINKS for host in HOSTS]
     await feed.send([(address, chance.choice(OWNERS)) for address in addresses])
-    seen.fed["owners"] += len(addresses)
+    totals.fed["owners"] += len(addresses)
     while True:
         await asyncio.sleep(chance.expovariate(MOVES_PER_SECOND))
         await feed.send([(chance.choice(addresses), chance.choice(OWNERS))])
-        seen.fed["owners"] += 1
+        totals.fed["owners"] += 1
 
 
-async def watch(client: AsyncClient, seen: Seen) -> None:
+async def watch(client: AsyncClient, totals: Totals) -> None:
     """Print the rows of the union."""
     print(f"{'time':<15} {'link':<7} {'from':<11} {'to':<11} {'port':>5} {'KiB':>6}", flush=True)
     async for row in await client.subscribe("watch"):
         stamped_us = row["ts"]
         assert isinstance(stamped_us, int)
-        seen.rows["watch"] += 1
-        seen.waited_ms.append(time.time() * 1_000 - stamped_us / 1_000)
+        totals.rows["watch"] += 1
+        totals.latencies_ms.append(time.time() * 1_000 - stamped_us / 1_000)
         clock = time.strftime("%H:%M:%S", time.gmtime(stamped_us / 1e6)) + f".{stamped_us // 1_000 % 1_000:03d}"
         line = f"{clock:<15} {row['link']:<7} {row['src']:<11} {row['dst']:<11} {row['port']:>5} {row['kib']:>6}"
         print(line, flush=True)
 
 
-async def count_alarms(client: AsyncClient, seen: Seen) -> None:
+async def count_alarms(client: AsyncClient, totals: Totals) -> None:
     async for _ in await client.subscribe("alarms"):
-        seen.rows["alarms"] += 1
+        totals.rows["alarms"] += 1
 
 
-async def play(listen: str, seconds: float | None, seen: Seen) -> None:
-    """Feed and watch, for so many seconds or until Ctrl-C."""
+async def play(listen: str, seconds: float | None, totals: Totals) -> None:
+    """Feed and watch, for this many seconds or until Ctrl-C."""
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, done.set)
     async with AsyncClient(listen, name="demo") as client:
-        work = [asyncio.create_task(watch(client, seen)), asyncio.create_task(count_alarms(client, seen))]
-        work.append(asyncio.create_task(owners(await client.open("owners"), seen)))
+        work = [asyncio.create_task(watch(client, totals)), asyncio.create_task(count_alarms(client, totals))]
+        work.append(asyncio.create_task(owners(await client.open("owners"), totals)))
         for seed, link in enumerate(LINKS):
-            work.append(asyncio.create_task(packets(link, await client.open(link.stream), seen, seed)))
+            work.append(asyncio.create_task(packets(link, await client.open(link.stream), totals, seed)))
         ended = asyncio.create_task(done.wait())
         await asyncio.wait([ended, *work], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in (ended, *work):
@@ -148,56 +167,68 @@ async def play(listen: str, seconds: float | None, seen: Seen) -> None:
                 raise result
 
 
-def tell_how_to_look(addresses: dict[str, str], seconds: float | None) -> None:
+def print_instructions(addresses: dict[str, str], seconds: float | None) -> None:
+    """Lines to paste into another terminal; they work in any directory."""
     admin = addresses["admin"]
-    rates = " and ".join(f"{link.stream} with about {link.per_second:g} packets a second" for link in LINKS)
+    rates = " and ".join(f"{link.stream} ({link.per_second:g} packets/s)" for link in LINKS)
+    commands = Path(sys.executable).parent
+    change = shlex.quote(str(HERE / "demo-change.sql"))
+    setup = [f'export PATH="{commands}:$PATH"']
+    if admin != "127.0.0.1:7421":
+        setup.append(f"export MILLRACE_ADMIN={admin}")
+    lines = "\n".join(f"  {line}" for line in setup)
+    end = f"The demo ends after {seconds:g} seconds." if seconds else "Ctrl-C ends the demo."
     print(
         f"""
-A Millrace server runs: feeds and subscribers at {addresses["listen"]}, admin API at http://{admin}
-Two links feed it, {rates}.
-In another terminal, try
+Millrace is running: feeds and subscribers at {addresses["listen"]}, HTTP API at http://{admin}
+Two links feed it: {rates}.
+Paste into another terminal:
 
-  export MILLRACE_ADMIN={admin}
-  millrace tail alarms              the rows of another query: a live join with an update stream
-  millrace top                      what moves, and where it waits
-  millrace why alarms               why nothing comes, when nothing comes
+{lines}
+  millrace tail alarms              rows of a second query: a live join with an update stream
+  millrace top                      rates, latencies, and which operator waits for which stream
+  millrace why alarms               why a query emits nothing right now
   millrace component table office   the scheduler's state table
   millrace strategy try office bfs --for 5s --revert-if 'p99 > 2x'
-  millrace apply examples/demo-change.sql --plan
-  millrace apply examples/demo-change.sql
-                                    another query in its place; its rows are numbered on
-  millrace doctor                   advice, if there is any
+  millrace apply {change} --plan
+  millrace apply {change}
+                                    replaces a query while it runs; row sequence numbers continue
+  millrace doctor                   advice
   curl http://{admin}/metrics
 
-{f"It ends after {seconds:g} seconds." if seconds else "Ctrl-C ends it."} Rows of the query watch, in order of time:
-"""
+Web page: http://{admin}/
+{end} Rows of the query `watch`, in order of time:
+""",
+        flush=True,
     )
 
 
-def summary(seen: Seen) -> None:
-    fed = ", ".join(f"{seen.fed[link.stream]} on {link.stream}" for link in LINKS)
-    print(f"\nFed {fed}; {seen.rows['watch']} rows of watch, {seen.rows['alarms']} of alarms.")
-    if len(seen.waited_ms) > 1:
+def print_summary(totals: Totals) -> None:
+    fed = ", ".join(f"{totals.fed[link.stream]} on {link.stream}" for link in LINKS)
+    print(f"\nFed {fed}; {totals.rows['watch']} rows of watch, {totals.rows['alarms']} of alarms.")
+    if len(totals.latencies_ms) > 1:
         print(
-            f"From arrival at the server to this terminal: median {statistics.median(seen.waited_ms):.1f} ms, "
-            f"longest {max(seen.waited_ms):.1f} ms, although the branch link was silent most of the time."
+            f"Latency from server arrival to this terminal: median {statistics.median(totals.latencies_ms):.1f} ms, "
+            f"longest {max(totals.latencies_ms):.1f} ms, although the branch link was silent most of the time."
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A server, two links, and a query's rows as they arrive.")
-    parser.add_argument("--seconds", type=float, help="end after so many seconds (default: at Ctrl-C)")
-    seconds: float | None = parser.parse_args().seconds
-    seen = Seen()
+    parser = argparse.ArgumentParser(description="Start a server, feed two links, and print a query's rows.")
+    parser.add_argument("--seconds", type=float, help="end after this many seconds (default: at Ctrl-C)")
+    parser.add_argument("--free-ports", action="store_true", help="let the system choose the ports")
+    arguments = parser.parse_args()
+    seconds: float | None = arguments.seconds
+    totals = Totals()
     try:
-        with server() as addresses:
+        with server(free_ports=arguments.free_ports) as addresses:
             subprocess.run([*MILLRACE, "apply", str(HERE / "demo.sql"), "--admin", addresses["admin"]], check=True)
-            tell_how_to_look(addresses, seconds)
-            asyncio.run(play(addresses["listen"], seconds, seen))
+            print_instructions(addresses, seconds)
+            asyncio.run(play(addresses["listen"], seconds, totals))
     except KeyboardInterrupt:
-        print("ended before it began")
+        print("interrupted before the server was ready")
         return
-    summary(seen)
+    print_summary(totals)
 
 
 if __name__ == "__main__":

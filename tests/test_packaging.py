@@ -182,12 +182,12 @@ def test_no_kernels_at_all_is_fine_and_leaves_nothing_of_those_there_were(tree):
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_with_a_compiler_only_what_changed_is_compiled_again(tree):
-    assert build(tree) == "kernels: 1 compiled\n"
+    assert build(tree) == "kernels: compiled 1/1 (tiny)\nkernels: 1 compiled\n"
     assert runs_compiled(tree) == "True\n"
     assert build(tree) == "kernels: 1 compiled, up to date\n"
     source = tree / "operators/millrace/operators/kernels/tiny.py"
     os.utime(source, ns=(newer := source.stat().st_mtime_ns + 60_000_000_000, newer))
-    assert build(tree) == "kernels: 1 compiled\n"
+    assert build(tree).endswith("\nkernels: 1 compiled\n")
     assert sorted(path.name for path in tree.iterdir()) == ["build_hook.py", "operators"]
 
 
@@ -197,7 +197,9 @@ def test_the_scheduler_is_compiled_beside_its_source(tree):
     (folder / "__init__.py").touch()
     (folder / "rules.py").write_text("def last(row: list[int], at: int) -> int:\n    return row[at] + 2**70\n")
     (folder / "views.py").write_text("")
-    assert build(tree) == "kernels: 2 compiled\n"
+    *progress, line = build(tree).splitlines()
+    assert line == "kernels: 2 compiled"
+    assert [report.partition(" (")[0] for report in progress] == ["kernels: compiled 1/2", "kernels: compiled 2/2"]
     found = [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")]
     assert [path.name.partition(".")[0] for path in found] == ["rules"]
     code = "from millrace.engine import rules; print(rules.__file__, rules.last([1, 2], -1) == 2 + 2**70)"

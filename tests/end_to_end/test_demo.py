@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ class Demo:
 
     def __init__(self, *flags: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "examples/demo.py", *flags],
+            [sys.executable, "examples/demo.py", "--free-ports", *flags],
             cwd=ROOT,
             env=clean_environment(),
             stdout=subprocess.PIPE,
@@ -31,10 +32,10 @@ class Demo:
             text=True,
         )
         self.said = ""
-        self.read_until(r"MILLRACE_ADMIN=\S+")
-        found = re.search(r"MILLRACE_ADMIN=(\S+)", self.said)
-        assert found
-        self.admin = found[1]
+        self.read_until(r"HTTP API at http://\S+")
+        address = re.search(r"HTTP API at http://(\S+)", self.said)
+        assert address
+        self.admin = address[1]
 
     def read_until(self, pattern: str) -> None:
         assert self.process.stdout
@@ -67,6 +68,8 @@ def demo() -> Iterator[Demo]:
 
 
 def test_rows_and_the_scheduler(demo: Demo) -> None:
+    assert f'export PATH="{Path(sys.executable).parent}:$PATH"' in demo.said
+    assert f"Web page: http://{demo.admin}/" in demo.said
     proposed = re.findall(r"^  (millrace .*?)(?:   .*)?$", demo.said, re.MULTILINE)
     assert [command.split()[1] for command in proposed] == [
         *("tail", "top", "why", "component", "strategy", "apply", "apply", "doctor"),
@@ -82,6 +85,7 @@ def test_a_query_is_replaced_while_it_runs(demo: Demo) -> None:
     first = demo.millrace("millrace tail alarms --from 0 --limit 1")
     assert '"owner":"' in first
     change = str(ROOT / "examples" / "demo-change.sql")
+    assert f"millrace apply {change}" in demo.said
     planned = demo.millrace(f"millrace apply {change} --plan")
     assert re.search(r"alarms.sequence1 +stays +kept, \d+ tuples", planned), planned
     before = demo.millrace("millrace query show alarms")
@@ -98,6 +102,20 @@ def test_the_end(demo: Demo) -> None:
     assert demo.process.returncode == 0, demo.said
     assert "Traceback" not in demo.said
     assert re.search(r"Fed \d+ on office, \d+ on branch; \d+ rows of watch, \d+ of alarms", demo.said)
+
+
+def test_a_port_in_use_is_replaced() -> None:
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        import demo as program
+    finally:
+        sys.path.pop(0)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert program.available(port) == 0
+    assert program.available(port) == port
 
 
 def test_it_ends_by_itself() -> None:
