@@ -24,7 +24,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo docs test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean server need-python
+.PHONY: help setup demo docs test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,16 +33,14 @@ help:
 setup: need-python
 	@$(PYTHON) bootstrap.py dev
 
-server: need-python
-	@$(PYTHON) bootstrap.py server
-
 need-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  version=$$($(PYTHON) --version 2>/dev/null) || version="not installed"; \
 	  echo "Millrace needs Python 3.11 or newer; $(PYTHON) is $$version." \
 	       "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 
-demo: server
+demo: need-python
+	@$(PYTHON) bootstrap.py demo
 	@$(BIN)/python examples/demo.py $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup

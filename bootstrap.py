@@ -1,10 +1,10 @@
 """Set up `.venv`: an environment, the locked packages, the compiled kernels and Millrace itself, with progress.
 
-    python3 bootstrap.py server     what a server needs (`make demo`)
-    python3 bootstrap.py dev        that, and what the tests need (`make setup`)
+    python3 bootstrap.py demo     the packages of a server; kernels compile in the background (`make demo`)
+    python3 bootstrap.py dev      the packages of the tests too, and compiled kernels (`make setup`)
 
-Rule: this file needs nothing but Python and never is silent for 5 seconds. Each stage leaves a stamp with the digest of
-what it depends on, so a second call takes a moment. `uv` does the downloads where it is installed, else pip.
+Rule: this file needs only Python and is never silent for 5 seconds. Each stage leaves a stamp with the digest of the
+files it depends on, so a second call takes a moment. `uv` installs the packages if it is available, else pip.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,8 +26,9 @@ PYTHON = VENV / "bin" / "python"
 # Packages that compile the kernels and build Millrace, then those that run it: the first are small, so that compiling
 # starts while the others are still on their way.
 BUILD = "requirements/build.lock"
-LOCKS = {"server": "requirements/server.lock", "dev": "requirements/dev.lock"}
-SILENCE_SECONDS = 3.0
+LOCKS = {"demo": "requirements/server.lock", "dev": "requirements/dev.lock"}
+KERNELS_LOG = ".venv/kernels.log"
+SILENCE_SECONDS = 4.0
 
 
 def main(kind: str) -> None:
@@ -34,11 +36,14 @@ def main(kind: str) -> None:
     created = create_environment()
     install_packages(BUILD)
     packages = start_packages(LOCKS[kind])
-    kernels = start([str(PYTHON), "-u", "build_hook.py"], "kernels")
-    follow([kernels] if packages is None else [packages, kernels])
+    kernels = start_kernels()
+    follow([kernels, *([packages] if packages else [])], until=None if kind == "dev" else packages)
     if packages is not None:
         stamp(LOCKS[kind])
-    if install_millrace() or created or packages is not None:
+    millrace = install_millrace()
+    if kind == "demo" and kernels.process.poll() is None:
+        say(f"kernels are compiling in the background (log: {KERNELS_LOG}); until the next start Millrace runs without")
+    if created or packages is not None or millrace:
         say(f"ready after {time.monotonic() - started:.0f} s")
 
 
@@ -71,6 +76,21 @@ def start_packages(lock: str) -> Job | None:
     say(f"installing {count} packages of {lock}")
     command = [*installer(), "--require-hashes", "--requirement", lock]
     return start(command, "packages", count)
+
+
+def start_kernels() -> Job:
+    """Compile what is out of date, at low priority. The process outlives this one if nobody waits for it."""
+    log = HERE / KERNELS_LOG
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            ["nice", str(PYTHON), "-u", "build_hook.py"],
+            cwd=HERE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    return Job(process, "kernels", log=log)
 
 
 def install_millrace() -> bool:
@@ -107,50 +127,59 @@ def stamp(lock: str) -> None:
 
 
 class Job:
-    """A process under way: what it does in a word, how many packages it installs, and the lines that it printed."""
+    """A running process: its purpose in a word, the number of packages it installs, and the lines it printed."""
 
-    def __init__(self, process: subprocess.Popen[str], what: str, count: int) -> None:
+    def __init__(self, process: subprocess.Popen[str], what: str, count: int = 0, log: Path | None = None) -> None:
         self.process = process
         self.what = what
         self.count = count
-        self.seen = 0
+        self.log = log
+        self.collected = 0
         self.lines: list[str] = []
 
-    def news(self, line: str) -> str | None:
+    def progress(self, line: str) -> str | None:
         """A line for the terminal, if this line of the process is worth one."""
         self.lines.append(line)
-        if self.what == "kernels":
+        if self.log is not None:
             return line
         if line.startswith("Collecting "):
-            self.seen += 1
+            self.collected += 1
             name = line.split()[1].partition("==")[0]
-            return f"downloading {self.seen}/{self.count} ({name})" if self.seen % 5 == 1 else None
+            return f"downloading {self.collected}/{self.count} ({name})" if self.collected % 5 == 1 else None
         if self.count and line.startswith("Installing collected packages"):
             return f"unpacking {self.count} packages"
         return None
 
+    def output(self) -> Iterator[str]:
+        """Its lines, as it prints them, until it ends."""
+        if self.log is None:
+            assert self.process.stdout is not None
+            with self.process.stdout as pipe:
+                yield from pipe
+            return
+        with self.log.open() as file:
+            ended = False
+            while not ended:
+                ended = self.process.poll() is not None
+                yield from file
+                time.sleep(0.1)
+
 
 def start(command: list[str], what: str, count: int = 0) -> Job:
-    # The kernels give way to the packages: those decide when the first row can appear.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MILLRACE_KERNELS": "later"}
     process = subprocess.Popen(
-        command,
-        cwd=HERE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        preexec_fn=(lambda: os.nice(5)) if what == "kernels" and hasattr(os, "nice") else None,
+        command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
     return Job(process, what, count)
 
 
-def follow(jobs: list[Job]) -> None:
-    """Print what the jobs report until all have ended; end the program if one failed."""
+def follow(jobs: list[Job], until: Job | None = None) -> None:
+    """Print what the jobs report until all, or the one named, have ended; exit if one fails."""
     lines: queue.Queue[tuple[Job, str | None]] = queue.Queue()
     for job in jobs:
-        threading.Thread(target=read, args=(job, lines), daemon=True).start()
+        threading.Thread(target=forward, args=(job, lines), daemon=True).start()
     running, started = list(jobs), time.monotonic()
-    while running:
+    while until in running if until else running:
         try:
             job, line = lines.get(timeout=SILENCE_SECONDS)
         except queue.Empty:
@@ -159,15 +188,13 @@ def follow(jobs: list[Job]) -> None:
         if line is None:
             running.remove(job)
             finish(job)
-        elif news := job.news(line):
-            say(news)
+        elif report := job.progress(line):
+            say(report)
 
 
-def read(job: Job, lines: queue.Queue[tuple[Job, str | None]]) -> None:
-    assert job.process.stdout is not None
-    with job.process.stdout as output:
-        for line in output:
-            lines.put((job, line.rstrip()))
+def forward(job: Job, lines: queue.Queue[tuple[Job, str | None]]) -> None:
+    for line in job.output():
+        lines.put((job, line.rstrip()))
     lines.put((job, None))
 
 
@@ -186,8 +213,8 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] not in (["server"], ["dev"]):
-        sys.exit("usage: python3 bootstrap.py server | dev")
+    if sys.argv[1:] not in (["demo"], ["dev"]):
+        sys.exit("usage: python3 bootstrap.py demo | dev")
     try:
         main(sys.argv[1])
     except KeyboardInterrupt:

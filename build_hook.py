@@ -13,6 +13,8 @@ same results, and one line says so.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,13 +76,26 @@ def compile_kernels(root: Path, report: Report = lambda line: None) -> Outcome:
         orphan.unlink()
     if os.environ.get("MILLRACE_NO_KERNELS", "") not in ("", "0"):
         return _uncompiled(targets, "MILLRACE_NO_KERNELS is set")
-    stale = [source for source, target in zip(sources, targets, strict=True) if _outdated(target, source)]
-    try:
-        if stale:
-            _build(root, stale, report)
-    except Exception as failure:
-        return _uncompiled(targets, _first_line(failure))
+    with _only_builder(report):
+        stale = [source for source, target in zip(sources, targets, strict=True) if _outdated(target, source)]
+        try:
+            if stale:
+                _build(root, stale, report)
+        except Exception as failure:
+            return _uncompiled(targets, _first_line(failure))
     return Outcome(targets, f"kernels: {len(targets)} compiled" + ("" if stale else ", up to date"))
+
+
+@contextlib.contextmanager
+def _only_builder(report: Report) -> Iterator[None]:
+    """Wait while another process compiles in this checkout (`make demo` lets one run in the background)."""
+    with Path(__file__).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("kernels: waiting for another build of this checkout")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _uncompiled(targets: list[Path], reason: str) -> Outcome:
@@ -203,6 +218,8 @@ def _hook_class() -> type[Any]:
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             if self.target_name != "wheel":
                 return
+            if version == "editable" and os.environ.get("MILLRACE_KERNELS") == "later":
+                return  # bootstrap.py compiles them
             outcome = compile_kernels(Path(self.root), self.app.display_info)
             for line in (outcome.line, keep_tables(Path(self.root))):
                 if line:
