@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import signal
@@ -104,12 +105,9 @@ def test_the_end(demo: Demo) -> None:
     assert re.search(r"Fed \d+ on office, \d+ on branch; \d+ rows of watch, \d+ of alarms", demo.said)
 
 
-def test_a_port_in_use_is_replaced() -> None:
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        import demo as program
-    finally:
-        sys.path.pop(0)
+def test_a_port_in_use_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    program = importlib.import_module("demo")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli import planned, show, trial
+from millrace.cli import planned, show
 from millrace.cli.link import Link, segment
-from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import counted
 from millrace.server import chained
@@ -34,61 +33,11 @@ PLURALS: Final = {
     "component": "components",
     "operator": "operators",
 }
-HELP: Final = {
-    "stream": "The streams that clients feed.",
-    "query": "The queries that run.",
-    "sink": "Where rows go by themselves: files and the standard output.",
-    "component": "Connected operators with one scheduler.",
-    "operator": "The nodes of the query graph.",
-}
-
-
-EXAMPLES: Final = {
-    "insert": "For example: millrace operator insert q.join1 --input 0 --where 'mod(src, 10) = 0', or --sample 0.1; "
-    "with --name q.select9 that is its name",
-    "remove": "For example: millrace operator remove q.select2",
-    "replace": "For example: millrace operator replace q.select2 --where 'mod(src, 100) = 0'",
-}
-
-
-def groups() -> dict[str, typer.Typer]:
-    """`stream`, `query`, `sink`, `component`, `operator`: each with list and show."""
-    made = {kind: _group(kind) for kind in COLUMNS}
-    made["query"].command("drop")(linked(_drop("query")))
-    made["query"].command("pause")(linked(query_pause))
-    made["query"].command("resume")(linked(query_resume))
-    made["query"].command("rename")(linked(query_rename))
-    made["query"].command("unshare")(linked(query_unshare))
-    made["query"].command("order")(linked(query_order))
-    made["stream"].command("drop")(linked(_drop("stream")))
-    made["stream"].command("archive")(linked(stream_archive))
-    made["sink"].command("drop")(linked(_drop("sink")))
-    made["operator"].command("queue")(linked(operator_queue))
-    made["operator"].command("insert", epilog=EXAMPLES["insert"])(linked(operator_insert))
-    made["operator"].command("remove", epilog=EXAMPLES["remove"])(linked(operator_remove))
-    made["operator"].command("replace", epilog=EXAMPLES["replace"])(linked(operator_replace))
-    made["component"].command("table")(linked(component_table))
-    made["component"].command("weight")(linked(component_weight))
-    made["strategy"] = typer.Typer(help="Which operator runs next.", no_args_is_help=True)
-    made["strategy"].command("show")(linked(strategy_show))
-    made["strategy"].command("set")(linked(strategy_set))
-    made["strategy"].command("try")(linked(trial.strategy_try))
-    made["strategy"].command("trial")(linked(trial.strategy_trial))
-    made["break"] = typer.Typer(help="Virtual break points in the query graph.", no_args_is_help=True)
-    made["break"].command("set")(linked(break_set))
-    made["break"].command("unset")(linked(break_unset))
-    return made
-
-
-def _group(kind: str) -> typer.Typer:
-    group = typer.Typer(help=HELP[kind], no_args_is_help=True)
-    showers: dict[str, Callable[..., None]] = {"component": component_show, "stream": stream_show}
-    group.command("list", help=f"List all {PLURALS[kind]}.")(linked(_lister(kind)))
-    group.command("show", help=f"Show one {kind}, whole.")(linked(showers.get(kind) or _shower(kind)))
-    return group
 
 
 def _lister(kind: str) -> Callable[..., None]:
+    """The `list` command of a kind."""
+
     def list_all(link: Link) -> None:
         items = link.get(PLURALS[kind])
         if link.as_json:
@@ -107,18 +56,21 @@ def _told_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _shower(kind: str) -> Callable[..., None]:
+    """The `show` command of a kind."""
+
     def show_one(link: Link, name: Name) -> None:
         _print(link, link.get(f"{PLURALS[kind]}/{segment(name)}"))
 
     return show_one
 
 
-def _drop(kind: str) -> Callable[..., None]:
+def _dropper(kind: str) -> Callable[..., None]:
+    """The `drop` command of a kind."""
+
     def drop(link: Link, name: Name) -> None:
         done = link.delete(f"{PLURALS[kind]}/{segment(name)}")
         _done(link, done, f"dropped {kind} {name}")
 
-    drop.__doc__ = f"Drop a {kind}."
     return drop
 
 
@@ -559,3 +511,8 @@ def break_set(link: Link, operator: Name) -> None:
 def break_unset(link: Link, operator: Name) -> None:
     """Unset a break point."""
     _done(link, link.delete(f"operators/{segment(operator)}/break"), f"unset the break point at {operator}")
+
+
+stream_list, query_list, sink_list, component_list, operator_list = map(_lister, COLUMNS)
+query_show, sink_show, operator_show = map(_shower, ("query", "sink", "operator"))
+query_drop, stream_drop, sink_drop = map(_dropper, ("query", "stream", "sink"))

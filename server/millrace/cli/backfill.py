@@ -22,7 +22,6 @@ import typer
 
 from millrace.cli import show
 from millrace.cli.link import Link, ServerError, segment
-from millrace.cli.options import linked
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import counted
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from millrace.backfill.verifying import Lived, Verdict
     from millrace.sql import Catalog
 
-app = typer.Typer(help="Queries over history, as a Spark job with the same operators.", no_args_is_help=True)
 
 # Differences that are shown; --json shows all of them.
 SHOWN: Final = 10
@@ -249,10 +247,6 @@ def _shown(value: Any, is_time: bool) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return _iso(value) if is_time and isinstance(value, int) else value
-
-
-for _name, _command in (("start", start), ("status", status), ("verify", verify)):
-    app.command(_name)(linked(_command))
 
 
 # -- what is meant -----------------------------------------------------------------------------------------------------

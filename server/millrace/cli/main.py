@@ -1,100 +1,62 @@
-"""The `millrace` command: where its verbs are registered, and where errors become one line and an exit code.
+"""The `millrace` command: dispatches arguments to one command, and turns errors into one line and an exit code.
 
-Rule: starting must be fast, so a command imports what it needs when it runs. Exit codes: 0 done, 1 failed, 2 wrong
-usage, 78 wrong configuration.
+Rule: starting is fast. The overview and the version print without typer; a command imports its own module and no other.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-from typer.core import TyperGroup
-
-from millrace.cli import admin, backfill, serving, show
-from millrace.cli.bundle import support_bundle
-from millrace.cli.doctor import doctor
-from millrace.cli.options import linked
-from millrace.cli.streaming import feed, tail
 from millrace.protocol.errors import MillraceError
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 78  # sysexits' EX_CONFIG
 
-# Commands whose modules are imported only when they are asked for: (module, function).
-LAZY: Final = {"run": ("millrace.cli.run", "run"), "top": ("millrace.cli.top", "top")}
-
-
-class Commands(TyperGroup):
-    """The commands, with those of LAZY loaded at need."""
-
-    # The contexts and commands are click's or typer's own, by version: neither is ours to name.
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *LAZY]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in LAZY:
-            return super().get_command(ctx, cmd_name)
-        module, function = LAZY[cmd_name]
-        alone = typer.Typer(add_completion=False)
-        alone.command(cmd_name)(getattr(importlib.import_module(module), function))
-        return typer.main.get_command(alone)
-
-
-app = typer.Typer(
-    cls=Commands,
-    name="millrace",
-    help="Millrace, a stream server: continuous SQL queries over timestamped tuples.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("serve")(serving.serve)
-app.command("apply")(linked(admin.apply))
-app.command("sql")(linked(admin.sql))
-app.command("export")(linked(admin.export))
-app.command("feed")(linked(feed, streaming=True))
-app.command("tail")(linked(tail, streaming=True))
-app.command("explain")(linked(admin.explain))
-app.command("why")(linked(admin.why))
-app.command("doctor")(linked(doctor))
-app.command("support-bundle")(linked(support_bundle))
-for _name, _group in admin.groups().items():
-    app.add_typer(_group, name=_name)
-app.add_typer(serving.config, name="config")
-app.add_typer(backfill.app, name="backfill")
-
-
-@app.command("version")
-def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print the version."""
-    import importlib.metadata
-
-    try:
-        number = importlib.metadata.version("millrace")
-    except importlib.metadata.PackageNotFoundError:
-        number = "unknown"
-    if as_json:
-        show.as_json({"version": number})
-    else:
-        show.out(f"millrace {number}")
-
 
 def main() -> None:
     """The entry point: every error a person can meet is one clear line."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if arguments in ([], ["-h"], ["--help"]):
+        from millrace.cli.overview import overview
+
+        sys.stdout.write(overview())
+        return
+    if arguments in (["--version"], ["-V"]):
+        arguments = ["version"]
     try:
-        app()
+        application(arguments)(arguments, prog_name="millrace")
     except MillraceError as error:
         _complain(error)
 
 
-def _complain(error: MillraceError) -> Any:
+def application(arguments: Sequence[str] = ()) -> Typer:
+    """The commands that these arguments may mean: one, a group's, or all of them."""
+    from millrace.cli.application import assemble
+    from millrace.cli.commands import COMMANDS
+
+    words = list(arguments[:2])
+    chosen = [command for command in COMMANDS if command.path.split() == words[: len(command.path.split())]]
+    return assemble(chosen or [command for command in COMMANDS if command.path.split()[:1] == words[:1]] or COMMANDS)
+
+
+def __getattr__(name: str) -> Any:
+    """`app`: all commands, for tests and for the documents."""
+    if name == "app":
+        return application()
+    raise AttributeError(name)
+
+
+def _complain(error: MillraceError) -> None:
     for line in getattr(error, "problems", None) or [error.text]:
-        show.tell(f"millrace: {line}")
+        sys.stderr.write(f"millrace: {line}\n")
     sys.exit(EXIT_CONFIGURATION if error.code == "configuration" else EXIT_FAILED)
 
 

@@ -16,12 +16,16 @@ import typer
 from millrace.cli.link import Link
 
 DEFAULT_ADMIN: Final = "127.0.0.1:7421"
+# Printed after a command's own options.
+PANEL: Final = "Connection"
 
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "admin": (
         Annotated[
             str,
-            typer.Option(envvar="MILLRACE_ADMIN", metavar="HOST:PORT", help="Where the server's HTTP API is."),
+            typer.Option(
+                envvar="MILLRACE_ADMIN", metavar="HOST:PORT", help="The server's HTTP port.", rich_help_panel=PANEL
+            ),
         ],
         DEFAULT_ADMIN,
     ),
@@ -29,7 +33,10 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         Annotated[
             str | None,
             typer.Option(
-                envvar="MILLRACE_SERVER", metavar="HOST:PORT", help="Its TCP port; the API tells it otherwise."
+                envvar="MILLRACE_SERVER",
+                metavar="HOST:PORT",
+                help="The server's TCP port. The HTTP API reports it by default.",
+                rich_help_panel=PANEL,
             ),
         ],
         None,
@@ -37,14 +44,22 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "token_file": (
         Annotated[
             Path | None,
-            typer.Option(envvar="MILLRACE_TOKEN_FILE", help="File with the server's token (or set MILLRACE_TOKEN)."),
+            typer.Option(
+                envvar="MILLRACE_TOKEN_FILE",
+                help="A file with the server's token (or set MILLRACE_TOKEN).",
+                rich_help_panel=PANEL,
+            ),
         ],
         None,
     ),
     "ca_file": (
         Annotated[
             Path | None,
-            typer.Option(envvar="MILLRACE_CA_FILE", help="Certificate authority to trust; makes the API's URL https."),
+            typer.Option(
+                envvar="MILLRACE_CA_FILE",
+                help="A certificate authority to trust; the client then uses TLS.",
+                rich_help_panel=PANEL,
+            ),
         ],
         None,
     ),
@@ -57,8 +72,9 @@ _STREAMING: Final[dict[str, tuple[Any, Any]]] = {
             Path | None,
             typer.Option(
                 envvar="MILLRACE_FEED_TOKEN_FILE",
-                help="File with the TCP port's token, where that is another than the HTTP port's (or set "
+                help="A file with the TCP port's token, if it differs from the HTTP port's (or set "
                 "MILLRACE_FEED_TOKEN).",
+                rich_help_panel=PANEL,
             ),
         ],
         None,

@@ -24,8 +24,6 @@ FunctionsOption = Annotated[
     str | None, typer.Option("--functions", metavar="MODULE", help="A Python module with functions for SQL.")
 ]
 
-config = typer.Typer(help="The server's configuration.", no_args_is_help=True)
-
 
 def serve(
     config: ConfigOption = None,
@@ -41,7 +39,6 @@ def serve(
     main(load(config, _flags(data_dir, listen, admin, functions)))
 
 
-@config.command("check")
 def check(
     config: ConfigOption = None,
     data_dir: DataDirOption = None,

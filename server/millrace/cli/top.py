@@ -26,7 +26,6 @@ from rich.text import Text
 
 from millrace.cli import show
 from millrace.cli.link import Link
-from millrace.cli.options import linked
 from millrace.cli.topmodel import (
     COLUMNS,
     HELP,
@@ -47,7 +46,7 @@ FRAME_LINES: Final = 4
 ONCE_SECONDS: Final = 1.0
 
 
-def _top(
+def top(
     link: Link,
     interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
@@ -57,9 +56,6 @@ def _top(
         _print_once(link, min(interval, ONCE_SECONDS))
     else:
         _Screen(link, interval).run()
-
-
-top = linked(_top)
 
 
 def look(link: Link) -> Snapshot:
