@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
 
 SECOND_US: Final = 1_000_000
@@ -28,6 +29,8 @@ FLAPS: Final = 4
 FLAP_US: Final = 60 * SECOND_US
 # Time services keep clocks within milliseconds.
 CLOCK_US: Final = SECOND_US
+# Rows that miss what a restart lost are noticed in the first hours; later the advice would be noise.
+RESTART_US: Final = 24 * 3600 * SECOND_US
 # State near `max_state` stops the query.
 STATE_SHARE: Final = 0.8
 # Sockets leave this many descriptors for files, and a process that has used so much of its limit is near the end.
@@ -107,6 +110,21 @@ def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
             "when the server ends. It is tried again every second; until then keep a copy."
         )
         yield Advice("catalog_unwritten", "server", text, "millrace export > catalog.sql")
+
+
+def unclean_end(seen: Snapshot) -> Iterator[Advice]:
+    found = seen.server.get("unclean_end")
+    if found is not None and seen.server["now_us"] - found["found_us"] < RESTART_US:
+        yield Advice("unclean_end", "server", found["text"], "millrace stream list")
+
+
+def restarted_queries(seen: Snapshot) -> Iterator[Advice]:
+    for query in seen.queries:
+        restarted = query.get("restarted")
+        if restarted is not None and seen.server["now_us"] - restarted["at_us"] < RESTART_US:
+            name, at = query["name"], format_timestamp(restarted["at_us"] // SECOND_US * SECOND_US)
+            text = f"Query {name} {restarted['text']}. It started again at {at}."
+            yield Advice("restarted", name, text, f"millrace query show {name}")
 
 
 # -- what keeps rows waiting -------------------------------------------------------------------------------------------
@@ -416,6 +434,8 @@ RULES: Final[tuple[Rule, ...]] = (
     stopped_queries,
     failed_sinks,
     catalog_unwritten,
+    unclean_end,
+    restarted_queries,
     no_max_skew,
     silent_feeds,
     long_waits,

@@ -573,6 +573,12 @@ class Archive:
         ]
 
 
+def open_files(folder: Path | None) -> list[Path]:
+    """The files of all streams that the last server did not finish."""
+    folders = () if folder is None or not folder.is_dir() else sorted(folder.iterdir())
+    return [path for one in folders if one.is_dir() for path in history.leftovers(one)]
+
+
 def _open(folder: Path, stream: StreamDefinition, now_us: int) -> Reach:
     """Begin to write where an earlier server may have written; what it left half done is put in order and told."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -61,6 +61,7 @@ from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.pause import Pause
+from millrace.server.restarts import lost_state
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store, StoreError
@@ -169,6 +170,8 @@ class Catalog:
         self._archive = archive
         self.on_query_dropped: Callable[[str], None] = lambda _: None
         self.on_query_renamed: Callable[[str, str], None] = lambda name, to: None
+        # Restored queries that lost their state: when they started again, and what that means.
+        self.restarted: dict[str, tuple[int, str]] = {}
         self.catching: set[str] = set()  # queries that have not got their past yet: they are not written down
         self._sinks: dict[str, _Made] = {}
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
@@ -366,6 +369,8 @@ class Catalog:
                 case RenameStatement(name, to):
                     self._runner.rename_outlet(name, to)
                     self._metrics.rename_query(name, to)
+                    if name in self.restarted:
+                        self.restarted[to] = self.restarted.pop(name)
                     self.on_query_renamed(name, to)
                 case DropStatement("stream", name):
                     self._feeds.drop_stream(name)
@@ -374,6 +379,7 @@ class Catalog:
                 case DropStatement("query", name):
                     self._runner.remove_outlet(name)
                     self._metrics.forget_query(name)
+                    self.restarted.pop(name, None)
                     self.on_query_dropped(name)
                 case _:
                     pass
@@ -651,7 +657,16 @@ class Catalog:
             await self._decide(decisions)
             if statements:
                 log.info("restored from the catalog", statements=len(statements))
+                self._report_lost_state()
         self._loaded = True
+
+    def _report_lost_state(self) -> None:
+        now_us = self._runner.now_us()
+        for name, query in self._engine.queries_by_name.items():
+            meaning = lost_state(query)
+            if meaning is not None:
+                self.restarted[name] = now_us, meaning
+                log.warning("restarted without operator state", query=name, meaning=meaning)
 
     async def _load_statement(self, store: Store, statement: str) -> None:
         try:

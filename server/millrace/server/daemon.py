@@ -31,7 +31,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError, Refuse
 from millrace.server.api import build
-from millrace.server.archive import Archive
+from millrace.server.archive import Archive, open_files
 from millrace.server.archive import Limits as ArchiveLimits
 from millrace.server.catalog import Catalog, Defaults
 from millrace.server.config import (
@@ -55,6 +55,7 @@ from millrace.server.operations import guards, kernels, process
 from millrace.server.ports import http_protocol
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.recent import recent
+from millrace.server.restarts import Marker, UncleanEnd
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.seams import Seams
 from millrace.server.sink import Slow
@@ -168,6 +169,8 @@ class Daemon:
         self.admin = settings.server.admin
         folder = settings.server.data_dir
         self._addresses = None if folder is None else folder / "addresses.json"
+        self._marker = None if folder is None else Marker(folder)
+        self.unclean_end: UncleanEnd | None = None  # of the server that was here before
         self._stopping = asyncio.Event()
         self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -275,8 +278,17 @@ class Daemon:
             "oldest_sequence": outlet.oldest_retained,
             "subscribers": len(outlet.consumers),
             "since_us": outlet.since_us,
+            "restarted": self._restarted(name),
             "backfill": self.seams.view(name),
         }
+
+    def _restarted(self, name: str) -> dict[str, Any] | None:
+        """When a restored query started again without its state, and what that means; None for any other query."""
+        found = self.catalog.restarted.get(name)
+        if found is None:
+            return None
+        at_us, meaning = found
+        return {"at_us": at_us, "text": f"restarted without operator state: {meaning}"}
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -294,6 +306,7 @@ class Daemon:
             "history_dir": None if self.archive.limits.folder is None else str(self.archive.limits.folder),
             "problems": self.problems(),
             "catalog_error": self.catalog.error,
+            "unclean_end": None if self.unclean_end is None else self.unclean_end.to_data(),
             "kernels": kernels(),
             "clock_held_back_us": self.runner.clock_held_back_us,
             **guards(self.settings.server),
@@ -338,6 +351,7 @@ class Daemon:
         server = self.settings.server
         with self._in_the_folder():
             self._remove_addresses()  # of a server that was killed
+        self._look_for_unclean_end()
         for setting, address in (("server.listen", server.listen), ("server.admin", server.admin)):
             self._sockets.append(_bind(setting, address))
         tcp, http = self._sockets
@@ -358,6 +372,8 @@ class Daemon:
         self._watch(asyncio.create_task(self._watch_ages(), name="freshness"))
         with self._in_the_folder():
             self._write_addresses()
+            if self._marker is not None:
+                self._marker.write(self.runner.now_us())
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
         if server.data_dir is None:
@@ -396,10 +412,23 @@ class Daemon:
             self._close_sinks,
             self._close_archive,
             self._end_tasks,
+            self._remove_marker,
         ):
             await self._whatever_happens(part)
         sparing.flush(everything=True)
         log.info("ended")
+
+    def _look_for_unclean_end(self) -> None:
+        if self._marker is not None:
+            found = self._marker.read(self.runner.now_us(), open_files(self.archive.limits.folder))
+            self.unclean_end = found
+            if found is not None:
+                log.warning("the previous server did not end cleanly", text=found.text)
+
+    async def _remove_marker(self) -> None:
+        """The end was clean, unless a part of the server failed."""
+        if self._marker is not None and self._failure is None and self._disorder is None:
+            self._marker.remove()
 
     async def _whatever_happens(self, part: Callable[[], Awaitable[None]]) -> None:
         """One part of the end. Whatever is wrong with it, the others still keep what can be kept."""
@@ -494,6 +523,8 @@ class Daemon:
         while True:
             self.rates.look()
             self.catalog.write_again()
+            if self._marker is not None:
+                self._marker.touch()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _watch_ages(self) -> None:

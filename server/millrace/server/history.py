@@ -224,9 +224,14 @@ def caught_up(folder: Path, reach: Reach) -> Reach:
     )
 
 
+def leftovers(folder: Path) -> list[Path]:
+    """The files of a stream that a server was writing when it was killed."""
+    return [*folder.glob(f"date=*/{ASIDE}*"), *folder.glob(f"{ASIDE}*")]
+
+
 def remove_leftovers(folder: Path) -> list[Path]:
     """Remove what a server that was killed had begun to write."""
-    left = [*folder.glob(f"date=*/{ASIDE}*"), *folder.glob(f"{ASIDE}*")]
+    left = leftovers(folder)
     for path in left:
         path.unlink(missing_ok=True)
     return left

@@ -51,6 +51,17 @@ EVENTS: Final[dict[str, Told]] = {
     "ready": Told("info", ("listen", "admin"), "Both ports are open and the catalog is restored."),
     "no data_dir: streams and queries are forgotten when the server ends": Told("info", (), "Said once, at the start."),
     "restored from the catalog": Told("info", ("statements",), "What an earlier run was told is in force again."),
+    "restarted without operator state": Told(
+        "warning",
+        ("query", "meaning"),
+        "A restored query lost its windows, joins or totals; `meaning` says what that does to its first rows.",
+    ),
+    "the previous server did not end cleanly": Told(
+        "warning", ("text",), "It was killed or crashed; `text` says when, and what may be lost."
+    ),
+    "the marker of the previous server cannot be read": Told(
+        "warning", ("path", "reason"), "Whether the previous server ended cleanly is not known."
+    ),
     "a decision of the catalog does not fit any more": Told(
         "warning", ("reason",), "A strategy, weight or pause of an earlier run could not be restored."
     ),

@@ -1,0 +1,120 @@
+"""What a start cannot bring back: the operator state of restored queries, and what an unclean end lost.
+
+Rule: a server leaves a marker in its data folder for as long as it runs, and a clean end removes it. A marker that a
+start finds was left by a server that was killed, if it is the very file that the server wrote: a copy of a folder has
+other inodes. Only a server that has the catalog's lock reads or writes the marker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from millrace.engine.engine import Query
+from millrace.operators.operator import Operator
+from millrace.operators.spec import AggregateSpec
+from millrace.protocol.timestamps import format_timestamp
+
+log = structlog.get_logger()
+
+MARKER: Final = "running.json"
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanEnd:
+    """The last server in the folder started at `started_us` and was last known to run at `seen_us`."""
+
+    started_us: int
+    seen_us: int
+    pid: int
+    open_files: tuple[str, ...] = ()
+    found_us: int = 0  # when the next server started
+
+    @property
+    def text(self) -> str:
+        """What happened and what may be lost."""
+        files = f" These files were not finished: {', '.join(self.open_files)}." if self.open_files else ""
+        since, seen = map(format_timestamp, (self.started_us, self.seen_us))
+        return (
+            f"The previous server (process {self.pid}) was killed or crashed at or after {seen}. "
+            f"Tuples that it acknowledged since {since} may be lost: those that were queued, the operator state that "
+            f"they had built, and rows that sinks and history had not written.{files}"
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        return {**asdict(self), "open_files": list(self.open_files), "text": self.text}
+
+
+class Marker:
+    """The marker of one data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / MARKER
+
+    def read(self, now_us: int, open_files: Sequence[Path] = ()) -> UncleanEnd | None:
+        """What the last server left, if it ended without removing its marker."""
+        try:
+            status = self._path.stat()
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            if found["inode"] != status.st_ino:
+                return None
+            seen_us = max(status.st_mtime_ns // 1_000, found["started_us"])
+            files = tuple(map(str, open_files))
+            return UncleanEnd(found["started_us"], seen_us, found["pid"], files, now_us)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("the marker of the previous server cannot be read", path=str(self._path), reason=str(error))
+            return None
+
+    def write(self, now_us: int) -> None:
+        """This server runs."""
+        self._path.unlink(missing_ok=True)
+        with self._path.open("x", encoding="utf-8") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            json.dump({"pid": os.getpid(), "started_us": now_us, "inode": inode}, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def touch(self) -> None:
+        """This server still runs."""
+        with suppress(OSError):  # if an admin removed it, the next start has nothing to report
+            os.utime(self._path)
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def lost_state(query: Query) -> str | None:
+    """What it means that a query starts with empty state; None if it has no state to lose."""
+    specs = {node.name: node.spec for node in query.plan.nodes}
+    found = dict.fromkeys(
+        _MEANINGS[_kind(operator, specs.get(operator.name))]
+        for operator in query.operators
+        if type(operator).state_tuples is not Operator.state_tuples
+    )
+    return "; ".join(found) or None
+
+
+def _kind(operator: Operator, spec: object) -> str:
+    if operator.kind != "aggregate":
+        return operator.kind if operator.kind in _MEANINGS else ""
+    return "window" if isinstance(spec, AggregateSpec) and spec.window is not None else "aggregate"
+
+
+# By operator kind.
+_MEANINGS: Final = {
+    "window": "windows that were open at the restart hold only the rows that arrived after it",
+    "aggregate": "totals and current rows start again without the earlier rows",
+    "join": "joins find no partners among earlier rows",
+    "sequence": "sequences find no earlier rows",
+    "top": "ranks leave out earlier rows",
+    "": "earlier rows are not in its state",
+}
