@@ -93,3 +93,22 @@ def test_schemas_tell_themselves_apart() -> None:
     others.append(Schema((Field("a", Type.BIGINT, nullable=False), Field("b", Type.TEXT))))
     assert len({schema.fingerprint() for schema in [one, *others]}) == 5
     assert Schema.from_data(one.to_data()) == one
+
+
+@given(tables)
+def test_the_weight_is_at_least_the_bytes_of_the_values(rows: list[tuple[Any, ...]]) -> None:
+    import sys
+
+    batch = made(rows)
+    values = sum(sys.getsizeof(value) for row in batch.rows() for value in row if isinstance(value, str | bytes))
+    assert batch.weight >= values
+    assert batch.weight <= 1_500 + 400 * len(rows)
+
+
+@given(tables, st.data())
+def test_the_parts_of_a_batch_weigh_as_much_as_the_whole(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
+    batch = made(rows)
+    at = data.draw(st.integers(0, len(rows)))
+    first, rest = batch.split(at)
+    assert first.rows() + rest.rows() == rows
+    assert first.weight + rest.weight == batch.weight

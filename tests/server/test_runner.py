@@ -24,6 +24,7 @@ from millrace.engine.events import (
 )
 from millrace.protocol import MAX_INT64, Refuse
 from millrace.server.runner import Runner, Stopwatch
+from millrace.server.sink import Retention
 from tests.server.harness import lines, served, until
 
 
@@ -63,7 +64,7 @@ def driven(*effects):
         def wrapped():
             async def play():
                 engine, clock, stopwatch = Script(*effects), Clock(), Stopwatch()
-                runner = Runner(engine, stopwatch, budget=7, retain=0, clock=clock, look_seconds=0.01)
+                runner = Runner(engine, stopwatch, budget=7, retain=Retention(0), clock=clock, look_seconds=0.01)
                 task = asyncio.create_task(runner.run())
                 try:
                     await asyncio.sleep(0)
@@ -238,7 +239,7 @@ def test_steps_take_fewer_tuples_where_they_are_dear(monkeypatch):
         return 0.0 if len(begun) % 2 else took[len(begun) // 2 - 1]
 
     engine = Script(*[Effects(more=True)] * (len(took) - 1), Effects())
-    runner = Runner(engine, Stopwatch(), budget=8_000, retain=0, clock=Clock())
+    runner = Runner(engine, Stopwatch(), budget=8_000, retain=Retention(0), clock=Clock())
     monkeypatch.setattr("millrace.server.runner.time.perf_counter", perf_counter)
     for _ in took:
         runner.step()

@@ -8,7 +8,7 @@ import pytest
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import Ack, Closed, Result
-from millrace.server.sink import Backpressure, Consumer, Outlet, Slow, Subscription
+from millrace.server.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Slow, Subscription
 from tests.server.harness import lines, peer, served, until
 
 SCHEMA = Schema.of(k="bigint")
@@ -46,16 +46,19 @@ class Hand:
         self.why = code
 
 
+FIVE = Retention(5)
+
+
 class Outlets:
     """An outlet and what it asked of its query."""
 
-    def __init__(self, retain=5):
+    def __init__(self, retain=FIVE, schema=SCHEMA):
         self.pressed: list[Backpressure] = []
-        self.outlet = Outlet("q", SCHEMA, retain, self.pressed.append)
+        self.outlet = Outlet("q", schema, retain, self.pressed.append)
 
-    def subscribe(self, policy, limit, room=0, start=None):
+    def subscribe(self, policy, limit, room=0, start=None, most_bytes=2**40):
         hand = Hand(room)
-        subscription = Subscription("x", Slow(policy, limit), hand)
+        subscription = Subscription("x", Slow(policy, limit, most_bytes), hand)
         self.outlet.add(subscription, start)
         return hand, subscription
 
@@ -126,7 +129,7 @@ def test_disconnect_ends_the_subscription():
 
 
 def test_retained_rows_are_the_newest_and_come_first():
-    made = Outlets(retain=5)
+    made = Outlets(Retention(5))
     for first in range(0, 12, 3):
         made.outlet.deliver(first, batch(first, 3))
     assert made.outlet.oldest_retained == 6
@@ -138,7 +141,7 @@ def test_retained_rows_are_the_newest_and_come_first():
 
 
 def test_skipped_rows_are_not_passed_off_as_retained():
-    made = Outlets(retain=100)
+    made = Outlets(Retention(100))
     made.outlet.deliver(0, batch(0, 3))
     made.outlet.deliver(10, batch(10, 3))
     assert made.outlet.oldest_retained == 10
@@ -154,6 +157,92 @@ def test_progress_waits_for_the_rows_before_it():
     hand.left = 10
     slow.pump()
     assert hand.rows == [(0, 0), (1, 1), ("progress", 6)]
+
+
+TEXTS = Schema.of(k="bigint", text="text")
+KIB = 1024
+
+
+def texts(first, count, size=64 * KIB):
+    return Batch.from_rows(TEXTS, [(k, "x" * size) for k in range(first, first + count)], [0] * count)
+
+
+def test_retained_rows_are_bounded_in_bytes():
+    made = Outlets(Retention(10_000, KIB * KIB), TEXTS)
+    for first in range(0, 100, 5):
+        made.outlet.deliver(first, texts(first, 5))
+        assert made.outlet.retained_bytes <= KIB * KIB
+    assert made.outlet.oldest_retained == 85
+    assert made.outlet.retained_tuples == 15
+    hand, _ = made.subscribe("wait", 10**6, room=100, start=85)
+    assert [number for number, _ in hand.rows] == list(range(85, 100))
+
+
+def test_of_one_batch_that_is_too_large_to_be_retained_its_newest_rows_are():
+    made = Outlets(Retention(10_000, KIB * KIB), TEXTS)
+    made.outlet.deliver(0, texts(0, 100))
+    assert 80 < made.outlet.oldest_retained < 90
+    assert 0 < made.outlet.retained_bytes <= KIB * KIB
+    made.outlet.deliver(100, texts(100, 1, size=2 * KIB * KIB))
+    assert (made.outlet.oldest_retained, made.outlet.retained_bytes, made.outlet.retained_tuples) == (101, 0, 0)
+
+
+def test_feeds_wait_for_a_consumer_that_holds_too_many_bytes():
+    made = Outlets(schema=TEXTS)
+    hand, slow = made.subscribe("wait", 10**6, most_bytes=KIB * KIB)
+    made.outlet.deliver(0, texts(0, 15))
+    assert made.pressed == []
+    made.outlet.deliver(15, texts(15, 2))
+    assert made.pressed == [SOFT]
+    hand.left = 10
+    slow.pump()
+    assert made.pressed == [SOFT, NONE]
+    hand.left = 10
+    slow.pump()
+    assert (slow.held, slow.held_bytes, len(hand.rows)) == (0, 0, 17)
+
+
+def test_drop_oldest_holds_the_newest_in_bytes():
+    made = Outlets(schema=TEXTS)
+    hand, slow = made.subscribe("drop_oldest", 10**6, most_bytes=KIB * KIB)
+    for first in range(0, 100, 20):
+        made.outlet.deliver(first, texts(first, 20))
+        assert slow.held_bytes <= KIB * KIB
+    assert slow.dropped + slow.held == 100
+    assert slow.held >= 15
+    hand.left = 100
+    slow.pump()
+    assert [number for number, _ in hand.rows] == list(range(slow.dropped, 100))
+
+
+def test_disconnect_ends_a_subscription_that_holds_too_many_bytes():
+    made = Outlets(schema=TEXTS)
+    hand, slow = made.subscribe("disconnect", 10**6, most_bytes=KIB * KIB)
+    made.outlet.deliver(0, texts(0, 20))
+    assert hand.why == "too_slow"
+    assert (slow.held, slow.held_bytes, slow.dropped) == (0, 0, 20)
+
+
+def test_rows_leave_in_chunks_of_bounded_bytes():
+    made = Outlets(schema=TEXTS)
+    hand, slow = made.subscribe("wait", 10**6, room=0)
+    made.outlet.deliver(0, texts(0, 100))
+    sizes = []
+    hand.send_rows = lambda sequence, rows: sizes.append(rows.weight)
+    hand.left = 1_000
+    slow.pump()
+    assert sum(sizes) == texts(0, 100).weight
+    assert max(sizes) <= CHUNK_BYTES
+    assert slow.held_bytes == 0
+
+
+def test_the_newest_rows_of_each_key_count_their_bytes():
+    outlet, hand, slow = newest()
+    outlet.deliver(0, pairs(("a" * 1_000, 0), ("b" * 1_000, 1)))
+    assert 2_000 < slow.held_bytes < 4_000
+    hand.left = 10
+    slow.pump()
+    assert (slow.held, slow.held_bytes) == (0, 0)
 
 
 def test_a_consumer_hands_out_slices():
@@ -389,7 +478,7 @@ def pairs(*rows):
 
 def newest(room=0, press=lambda _: None, key=(0,)):
     hand = Hand(room)
-    outlet = Outlet("q", PAIRS, 5, press, key)
+    outlet = Outlet("q", PAIRS, Retention(5), press, key)
     slow = Subscription("x", Slow("latest", 2), hand)
     outlet.add(slow)
     return outlet, hand, slow

@@ -57,6 +57,13 @@ FILLERS: Final[dict[Type, Any]] = {
 _INT64: Final = np.dtype(np.int64)
 
 
+# Measured with CPython 3.11: an empty text takes 49 bytes, one outside ASCII up to 76, empty bytes 33. An array takes 112
+# in addition to its data; a batch with its two arrays of times and two tuples of columns about 500.
+TEXT_BYTES: Final = 76
+ARRAY_BYTES: Final = 112
+BATCH_BYTES: Final = 500
+
+
 def constant_int64(value: int, count: int) -> Int64s:
     """An array of `count` equal integers that stores one: eight bytes however long it is."""
     one = np.empty(1, _INT64)
@@ -91,7 +98,8 @@ class Batch:
     valid     per field a mask of the rows that are not null, or None if none is
     """
 
-    __slots__ = ("arrival", "columns", "schema", "ts", "valid")
+    _weight: int
+    __slots__ = ("_weight", "arrival", "columns", "schema", "ts", "valid")
 
     def __init__(
         self,
@@ -161,6 +169,13 @@ class Batch:
             self.arrival[start:stop],
         )
 
+    def split(self, at: int) -> tuple[Batch, Batch]:
+        """The rows before a position and the others; the weight is divided in proportion, without another look."""
+        parts = self.slice(0, at), self.slice(at, len(self))
+        parts[0]._weight = self.weight * at // max(len(self), 1)
+        parts[1]._weight = self.weight - parts[0]._weight
+        return parts
+
     def take(self, rows: Int64s | Bools) -> Batch:
         """The rows at these positions, or where this mask is true."""
         ts = self.ts[rows]
@@ -212,6 +227,20 @@ class Batch:
         return [_listed(values, mask) for values, mask in zip(self.columns, self.valid, strict=True)]
 
     @property
+    def weight(self) -> int:
+        """Bytes of memory that the rows take, texts included: an estimate that is seldom too low, made once.
+
+        A text that several rows share counts for each of them.
+        """
+        try:
+            return self._weight
+        except AttributeError:
+            count, width = len(self.ts), len(self.columns)
+            texts = sum([_text_bytes(values) for values in self.columns if values.dtype.hasobject])
+            self._weight = BATCH_BYTES + ARRAY_BYTES * width + count * (16 + 8 * width) + texts
+            return self._weight
+
+    @property
     def nbytes(self) -> int:
         """What the arrays hold; eight bytes for each reference to a text."""
         masks = sum(mask.nbytes for mask in self.valid if mask is not None)
@@ -243,6 +272,15 @@ class Batch:
     def restore(data: Sequence[Any]) -> Batch:
         schema, ts, columns, valid, arrival = data
         return Batch(Schema.from_data(schema), ts, columns, valid, arrival)
+
+
+def _text_bytes(values: Values) -> int:
+    """Bytes of the objects in a column of texts or of bytes; a text outside ASCII counts as if all of it were."""
+    texts = values.tolist()
+    total = TEXT_BYTES * len(texts) + sum(map(len, texts))
+    if texts and type(texts[0]) is str and not all(map(str.isascii, texts)):
+        total += sum([3 * len(text) for text in texts if not text.isascii()])
+    return total
 
 
 def _listed(values: Values, mask: Bools | None) -> list[Any]:

@@ -161,7 +161,8 @@ SINK_OPTIONS: Sequence[OptionKind] = (
     OptionKind(
         "on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect", "latest"), "what happens when it falls behind"
     ),
-    OptionKind("slow_limit", "slow_limit", count, "by how many tuples it may fall behind"),
+    OptionKind("slow_limit", "slow_limit", count, "by how many rows it may fall behind"),
+    OptionKind("slow_bytes", "slow_bytes", count, "by how many bytes of rows in memory it may fall behind"),
     OptionKind("freshness", "freshness_us", interval(1), "how old a row may be when it is written"),
 )
 

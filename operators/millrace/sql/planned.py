@@ -23,8 +23,9 @@ Format = Literal["jsonl", "csv", "parquet", "arrow"]
 class SinkDefinition:
     """Where a query's rows go beside its subscribers.
 
-    `on_slow` says what happens when it falls behind by `slow_limit` tuples: hold the query, forget the oldest, end
-    the sink, or (of an update stream) keep the newest row of each key from the beginning.
+    `on_slow` says what happens when it falls behind by `slow_limit` tuples or `slow_bytes` bytes: the feeds of the
+    query's streams wait, its oldest rows are dropped, or the sink ends. With `latest`, of an update stream, it gets the
+    newest row of each key.
     `freshness_us` is how old a row may be when it is written; older ones are counted.
     """
 
@@ -35,6 +36,7 @@ class SinkDefinition:
     format: Format = "jsonl"
     on_slow: OnSlow = "wait"
     slow_limit: int = 65_536
+    slow_bytes: int = 67_108_864
     freshness_us: int | None = None
     sql: str = ""
 

@@ -408,7 +408,7 @@ class Catalog:
     # -- sinks -------------------------------------------------------------------------------------
 
     def _add_sink(self, definition: SinkDefinition, writer: Writer) -> None:
-        slow = Slow(definition.on_slow, definition.slow_limit)
+        slow = Slow(definition.on_slow, definition.slow_limit, definition.slow_bytes)
         outlet = self._runner.outlets[definition.query]
         bound_us = definition.freshness_us
         freshness = None if bound_us is None else Freshness(bound_us)
@@ -466,8 +466,10 @@ class Catalog:
                 "reason": made.consumer.failed,
                 "on_slow": made.definition.on_slow,
                 "slow_limit": made.definition.slow_limit,
+                "slow_bytes": made.definition.slow_bytes,
                 "delivered": made.consumer.delivered,
                 "held": made.consumer.held,
+                "held_bytes": made.consumer.held_bytes,
                 "dropped": made.consumer.dropped,
                 "superseded": made.consumer.superseded,
                 "freshness": None if made.consumer.freshness is None else made.consumer.freshness.to_data(),

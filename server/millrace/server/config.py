@@ -176,13 +176,27 @@ class LimitsSection(Section):
         default=100_000,
         ge=1,
         le=2**31,
-        description="Tuples held for a subscriber that does not keep up, before `on_slow` acts.",
+        description="Rows that a subscriber may be behind, before `on_slow` acts.",
+    )
+    slow_bytes: int = Field(
+        default=64 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="Bytes of such rows in memory, before `on_slow` acts: whichever limit is reached first.",
     )
     retained_tuples: int = Field(
         default=10_000,
         ge=0,
         le=2**31,
-        description="Newest rows of each query that are kept for subscribers who ask for an earlier sequence number.",
+        description="Newest rows of each query that are retained for subscribers who ask for an earlier sequence "
+        "number. A slow subscriber or sink keeps its own rows, up to its limits.",
+    )
+    retained_bytes: int = Field(
+        default=32 * 2**20,
+        ge=0,
+        le=2**40,
+        description="Bytes in memory that the retained rows of a query take at most; with large rows fewer than "
+        "`retained_tuples` are retained.",
     )
     write_buffer_bytes: int = Field(
         default=262_144, ge=4096, le=2**30, description="Bytes written to a socket before its subscriptions wait."

@@ -58,7 +58,7 @@ from millrace.server.recent import recent
 from millrace.server.restarts import Marker, UncleanEnd
 from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.seams import Seams
-from millrace.server.sink import Slow
+from millrace.server.sink import Retention, Slow
 from millrace.server.supervision import Supervisor
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
@@ -113,7 +113,7 @@ class Daemon:
             self.engine,
             self.stopwatch,
             budget=settings.engine.budget,
-            retain=limits.retained_tuples,
+            retain=Retention(limits.retained_tuples, limits.retained_bytes),
             clock=clock,
         )
         self.feeds = Feeds(self.runner)
@@ -132,7 +132,7 @@ class Daemon:
         )
         self.runner.on_history = self.archive.take
         self.metrics.archives = self.archive.views
-        slow = Slow(limits.on_slow, limits.slow_limit)
+        slow = Slow(limits.on_slow, limits.slow_limit, limits.slow_bytes)
         self.catalog = Catalog(
             self.engine,
             self.runner,
@@ -276,6 +276,8 @@ class Daemon:
             "history": outlet.history,
             "next_sequence": outlet.next_sequence,
             "oldest_sequence": outlet.oldest_retained,
+            "retained_tuples": outlet.retained_tuples,
+            "retained_bytes": outlet.retained_bytes,
             "subscribers": len(outlet.consumers),
             "since_us": outlet.since_us,
             "restarted": self._restarted(name),

@@ -18,7 +18,7 @@ from millrace.protocol import MillraceError
 DECIDED: Final[Mapping[str, tuple[str, ...]]] = {
     "stream": ("name", "fields", "timestamps", "sql"),
     "query": ("name", "fields", "order", "joins", "operators", "state", "reason", "sql"),
-    "sink": ("name", "query", "type", "path", "format", "on_slow", "slow_limit", "sql"),
+    "sink": ("name", "query", "type", "path", "format", "on_slow", "slow_limit", "slow_bytes", "sql"),
     "component": ("name", "operators", "strategy", "strategies", "weight", "breaks"),
     "operator": (
         "name",

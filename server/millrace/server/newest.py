@@ -29,6 +29,12 @@ class Newest:
         self._numbered = Schema((*schema.fields, Field(NUMBER, Type.BIGINT, False)))
         self._queue = UpdateQueue(self._numbered, key, "fifo")
         self._now_us = 0
+        self._put_rows = self._put_bytes = 0
+
+    @property
+    def weight(self) -> int:
+        """Bytes of the rows that wait, by the mean of those that have been put."""
+        return self.waiting * self._put_bytes // self._put_rows if self._put_rows else 0
 
     @property
     def waiting(self) -> int:
@@ -40,6 +46,8 @@ class Newest:
 
     def put(self, sequence: int, batch: Batch) -> None:
         self._now_us = max(self._now_us, int(batch.arrival.max()))
+        self._put_rows += len(batch)
+        self._put_bytes += batch.weight
         numbers = np.arange(sequence, sequence + len(batch))
         columns, valid = [*batch.columns, numbers], [*batch.valid, None]
         self._queue.enqueue(Batch(self._numbered, batch.ts, columns, valid, batch.arrival), self._now_us)

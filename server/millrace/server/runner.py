@@ -61,7 +61,7 @@ from millrace.protocol import MAX_INT64, Refuse, Schema
 from millrace.server.clock import Clock
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
-from millrace.server.sink import Backpressure, Outlet
+from millrace.server.sink import Backpressure, Outlet, Retention
 
 log = structlog.get_logger()
 
@@ -117,7 +117,7 @@ class Runner:
         stopwatch: Stopwatch,
         *,
         budget: int,
-        retain: int,
+        retain: Retention,
         clock: Timepiece | None = None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:

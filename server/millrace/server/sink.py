@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Literal, Protocol
 
+import numpy as np
 import structlog
 
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.words import counted
 from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.logs import sparing
 from millrace.server.newest import Newest
@@ -34,6 +36,12 @@ SUBSCRIPTIONS: Final = "subscriptions"
 HISTORY_BYTES: Final = 8
 # Characters of a history that are repeated to a client: a whole one of ours, not 64 KiB of its own invention.
 HISTORY_SHOWN: Final = 64
+# As many bytes as 100,000 rows of 670 bytes: ordinary rows meet the limit in tuples first.
+SLOW_BYTES: Final = 64 * 2**20
+# As many bytes as 10,000 rows of 3,300 bytes.
+RETAINED_BYTES: Final = 32 * 2**20
+# Bytes of the rows that leave at a time, so that encoding them takes little beside what is held anyway.
+CHUNK_BYTES: Final = 2**20
 
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
 
@@ -53,10 +61,20 @@ class Backpressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """How to treat a consumer that holds `limit` tuples."""
+    """How to treat a consumer that holds `limit` tuples, or `most_bytes` bytes."""
 
     policy: OnSlow = "wait"
     limit: int = 100_000
+    most_bytes: int = SLOW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much of a query's newest rows is kept for subscribers who ask for earlier ones: `tuples` or a little more,
+    but at most `most_bytes`."""
+
+    tuples: int
+    most_bytes: int = RETAINED_BYTES
 
 
 @dataclass(slots=True)
@@ -67,6 +85,7 @@ class Counts:
     dropped: int = 0
     superseded: int = 0
     held: int = 0
+    held_bytes: int = 0
     lag_us: int = 0
     breaches: int = 0
 
@@ -74,10 +93,10 @@ class Counts:
 class Consumer:
     """Takes rows at its own pace.
 
-    `held` counts the tuples that it has not passed on. Under `drop_oldest` it never exceeds the limit; under `wait` it
-    may exceed the limit by the rows that the query emits for credit that its feeds still have: they get no more. Under
+    `held` and `held_bytes` count the tuples that it has not passed on. Under `drop_oldest` they never exceed the limits;
+    under `wait` they may by the rows that the query emits for credit that its feeds still have: they get no more. Under
     `latest` it holds the newest row of each key, and no limit matters. `obstacle` says why it takes no rows, if known:
-    a consumer that cannot write keeps its rows in `held` and sets it, and nothing else is needed to have feeds wait.
+    a consumer that cannot write keeps its rows and sets it, and nothing else is needed to have feeds wait.
     """
 
     def __init__(self, name: str, slow: Slow, label: str) -> None:
@@ -93,11 +112,24 @@ class Consumer:
         self._newest: Newest | None = None
         self._superseded = 0
         self._queue: deque[tuple[int, Batch]] = deque()
+        # Bytes of the rows in the queue, and of those that were taken and have not left.
+        self._queued_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._queued_bytes + (0 if self._newest is None else self._newest.weight)
 
     @property
     def fill(self) -> float:
-        """The rows held, as a part of the limit; 0 for a consumer under another policy than `wait`."""
-        return self.held / self.slow.limit if self.slow.policy == "wait" else 0.0
+        """What it holds, as a part of the limit; 0 for a consumer under another policy than `wait`."""
+        if self.slow.policy != "wait":
+            return 0.0
+        return max(self.held / self.slow.limit, self.held_bytes / self.slow.most_bytes)
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether it holds more than it may."""
+        return self.held > self.slow.limit or self.held_bytes > self.slow.most_bytes
 
     def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
         """Do what was asked for as far as rows of this update key (None: none) allow, from now on."""
@@ -111,7 +143,7 @@ class Consumer:
         """Hold the newest row of each key from now on, or every row. What waits already was not superseded by then."""
         if self._newest is not None:
             self._superseded += self._newest.superseded
-            self._queue.extend(self._newest.take(self._newest.waiting))
+            self._take_newest(self._newest.waiting)
         self._newest = None if key is None else Newest(schema, key)
 
     @property
@@ -128,8 +160,9 @@ class Consumer:
         else:
             self._queue.append((sequence, batch))
             self.held += len(batch)
+            self._queued_bytes += batch.weight
             self.pump()
-            if self.held > self.slow.limit:
+            if self.too_slow:
                 self._fall_behind()
 
     def progressed(self, value_us: int) -> None:
@@ -149,18 +182,26 @@ class Consumer:
         """Pass on what is held, if that can be, and end."""
 
     def take(self, most: int) -> tuple[int, Batch] | None:
-        """The oldest rows held, at most so many, and the number of the first."""
+        """The oldest rows held, at most so many and as many bytes as leave at a time, and the number of the first."""
         if most > 0 and not self._queue and self._newest is not None:
-            self._queue.extend(self._newest.take(most))
+            self._take_newest(most)
         if not self._queue or most <= 0:
             return None
         sequence, batch = self._queue[0]
+        if batch.weight > CHUNK_BYTES:
+            most = min(most, max(len(batch) * CHUNK_BYTES // batch.weight, 1))
         if len(batch) <= most:
             self._queue.popleft()
         else:
-            self._queue[0] = (sequence + most, batch.slice(most, len(batch)))
-            batch = batch.slice(0, most)
+            batch, rest = batch.split(most)
+            self._queue[0] = (sequence + most, rest)
         return sequence, batch
+
+    def _take_newest(self, most: int) -> None:
+        assert self._newest is not None
+        for sequence, batch in self._newest.take(most):
+            self._queue.append((sequence, batch))
+            self._queued_bytes += batch.weight
 
     @property
     def breaches(self) -> int:
@@ -173,27 +214,45 @@ class Consumer:
             return max(now_us - int(self._queue[0][1].arrival[0]), 0)
         return 0 if self._newest is None else self._newest.oldest_us(now_us)
 
-    def passed_on(self, tuples: int) -> None:
-        """So many of the tuples taken have left."""
-        self.held -= tuples
-        self.delivered += tuples
+    def passed_on(self, *batches: Batch) -> None:
+        """Rows that were taken have left."""
+        self.delivered += self._let_go(*batches)
         self.drained()
+
+    def _let_go(self, *batches: Batch) -> int:
+        """Rows that were taken are held no longer; how many."""
+        tuples = sum(map(len, batches))
+        self.held -= tuples
+        self._queued_bytes -= sum([batch.weight for batch in batches])
+        return tuples
 
     def _fall_behind(self) -> None:
         if self.slow.policy == "drop_oldest":
-            tuples = self.held - self.slow.limit
+            dropped = self.dropped
+            self._drop_oldest()
+            tuples = self.dropped - dropped
             text = "a consumer is too slow; its oldest rows are dropped"
             sparing.warning(text, self.name, tuples, unit="tuples", consumer=self.name)
-            self._drop(tuples)
         elif self.slow.policy == "disconnect":
+            held = f"{counted(self.held, 'row')} ({counted(self.held_bytes, 'byte')})"
+            limit = f"{counted(self.slow.limit, 'row')} or {counted(self.slow.most_bytes, 'byte')}"
             self._drop(self.held)
-            self.ended("too_slow", f"more than {self.slow.limit} tuples were waiting for {self.name}")
+            self.ended("too_slow", f"{held} waited for {self.name}, the limit is {limit}")
+
+    def _drop_oldest(self) -> None:
+        """Drop as few rows as bring what is held back to the limit; those that are being written cannot be dropped."""
+        while self._queue and self.too_slow:
+            batch = self._queue[0][1]
+            rows = self.held - self.slow.limit
+            excess = self.held_bytes - self.slow.most_bytes
+            if excess > 0:
+                rows = max(rows, -(-excess * len(batch) // batch.weight))
+            self._drop(min(rows, len(batch)))
 
     def _drop(self, tuples: int) -> None:
         while tuples > 0 and (taken := self.take(tuples)) is not None:
             tuples -= len(taken[1])
-            self.held -= len(taken[1])
-            self.dropped += len(taken[1])
+            self.dropped += self._let_go(taken[1])
 
 
 def _nothing() -> None:
@@ -217,7 +276,7 @@ class Outlet:
         self,
         query: str,
         schema: Schema,
-        retain: int,
+        retain: Retention,
         press: Callable[[Backpressure], None],
         key: Sequence[int] | None = None,
     ) -> None:
@@ -237,7 +296,7 @@ class Outlet:
         self._gone = Counts()
         self._retain = retain
         self._retained: deque[tuple[int, Batch]] = deque()
-        self._retained_tuples = 0
+        self.retained_tuples = self.retained_bytes = 0
         self._press = press
         self._progress: int | None = None
 
@@ -302,6 +361,7 @@ class Outlet:
             at.superseded += consumer.superseded
             at.breaches += consumer.breaches
             at.held += consumer.held
+            at.held_bytes += consumer.held_bytes
             at.lag_us = max(at.lag_us, consumer.lag_us(now_us))
         return found
 
@@ -347,13 +407,35 @@ class Outlet:
             consumer.ended(code, text)
 
     def _keep(self, sequence: int, batch: Batch) -> None:
-        if self._retained and self._retained[-1][0] + len(self._retained[-1][1]) != sequence:
-            self._retained.clear()  # rows were skipped while the query was paused
-            self._retained_tuples = 0
-        self._retained.append((sequence, batch))
-        self._retained_tuples += len(batch)
-        while self._retained and self._retained_tuples - len(self._retained[0][1]) >= self._retain:
-            self._retained_tuples -= len(self._retained.popleft()[1])
+        retained, limits = self._retained, self._retain
+        if retained and retained[-1][0] + len(retained[-1][1]) != sequence:
+            retained.clear()  # the numbers have a gap, and a subscriber could not tell
+            self.retained_tuples = self.retained_bytes = 0
+        retained.append((sequence, batch))
+        self.retained_tuples += len(batch)
+        self.retained_bytes += batch.weight
+        while retained and self.retained_tuples - len(retained[0][1]) >= limits.tuples:
+            self._forget_oldest()
+        while self.retained_bytes > limits.most_bytes:
+            (first, oldest) = self._forget_oldest()
+            if not retained:
+                self._keep_part(first, oldest)
+
+    def _forget_oldest(self) -> tuple[int, Batch]:
+        sequence, batch = self._retained.popleft()
+        self.retained_tuples -= len(batch)
+        self.retained_bytes -= batch.weight
+        return sequence, batch
+
+    def _keep_part(self, sequence: int, batch: Batch) -> None:
+        """Of a batch that is too large its newest rows, as a copy: a slice would keep all of it in memory."""
+        rows = len(batch)
+        while (rows := rows // 2) > 0:
+            part = batch.take(np.arange(len(batch) - rows, len(batch)))
+            if part.weight <= self._retain.most_bytes:
+                self._retained.append((sequence + len(batch) - rows, part))
+                self.retained_tuples, self.retained_bytes = rows, part.weight
+                return
 
     @property
     def slowest(self) -> Consumer | None:
@@ -411,7 +493,7 @@ class Subscription(Consumer):
     def pump(self) -> None:
         while (taken := self.take(self._sender.room())) is not None:
             self._sender.send_rows(*taken)
-            self.passed_on(len(taken[1]))
+            self.passed_on(taken[1])
         if self._progress is not None and not self.held and self._sender.writable():
             value, self._progress = self._progress, None
             self._sender.send_progress(value)
@@ -480,25 +562,23 @@ class WriterSink(Consumer):
                 batches.append(taken[1])
             self._being_written = batches
             self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batches)
-            tuples = sum(map(len, batches))
-            self._writing.add_done_callback(lambda writing: self._written(writing, tuples, batches))
+            self._writing.add_done_callback(lambda writing: self._written(writing, batches))
 
     def _write(self, batches: list[Batch]) -> None:
         for batch in batches:
             self._writer.write(batch)
         self._writer.flush()
 
-    def _written(self, writing: asyncio.Future[None], tuples: int, batches: Sequence[Batch]) -> None:
+    def _written(self, writing: asyncio.Future[None], batches: Sequence[Batch]) -> None:
         self._writing, self._being_written = None, ()
         error = writing.exception()
         if error is not None:
             self.failed = str(error) or type(error).__name__
-            self.held -= tuples
-            self.dropped += tuples
+            self.dropped += self._let_go(*batches)
             log.error("a sink cannot write and has stopped", sink=self.name, reason=self.failed)
             self.drained()
         else:
-            self.passed_on(tuples)
+            self.passed_on(*batches)
             if self.freshness is not None:
                 for batch in batches:
                     self.freshness.written(batch, self._now_us())
