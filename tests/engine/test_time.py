@@ -25,6 +25,7 @@ from millrace.engine.events import (
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.operators.waiting import Waiting
+from millrace.protocol import Schema
 from tests.engine.graphs import (
     TV,
     Bench,
@@ -332,6 +333,38 @@ def test_a_stream_that_others_wait_for_gets_credit_from_a_full_component() -> No
     assert granted(bench.run(give("a", *range(60, 120), feed="f"))) == []
     # b holds a's sixty back: it must be able to speak.
     assert granted(bench.run(give("b", *range(30), feed="f"))) == [30]
+
+
+TEXT = StreamDefinition("t", Schema.of(text="text"))
+
+
+def heavy(count: int, size: int = 1_000, feed: str = "f") -> Arrived:
+    return Arrived("t", feed, Batch.from_rows(TEXT.schema, [("x" * size,)] * count, [0] * count))
+
+
+def granted_bytes(effects: Any) -> list[int]:
+    return [effect.bytes for effect in effects.orders if isinstance(effect, Grant)]
+
+
+def test_credit_comes_again_as_bytes_are_taken() -> None:
+    bench = Bench(TEXT, credit=1_000, credit_bytes=100_000)
+    bench.query(path("q", 1, "t"))
+    assert granted_bytes(bench.run(FeedOpened("t", "f"))) == [0]
+    assert granted(bench.run(heavy(10))) == []
+    effects = bench.run(heavy(20))
+    assert granted(effects) == [30]
+    assert granted_bytes(effects) == [heavy(10).batch.weight + heavy(20).batch.weight]
+    assert bench.engine.streams()[0]["feeds"][0]["owed_bytes"] == 0
+
+
+def test_a_component_that_is_full_of_bytes_grants_nothing_until_it_has_worked() -> None:
+    bench = Bench(TEXT, credit=100, most_queued=1_000, most_queued_bytes=50_000)
+    bench.query(path("q", 1, "t"), "dfs(10)")
+    bench.run(FeedOpened("t", "f"))
+    assert granted(bench.step(heavy(90), budget=10)) == []
+    assert bench.engine.components()[0]["queued_bytes"] > 80_000
+    assert granted(bench.run()) == [90]
+    assert bench.engine.components()[0]["queued_bytes"] == 0
 
 
 @pytest.mark.parametrize("event", [FeedOpened("x", "f"), FeedClosed("x", "f"), punctuate("x", 5), arrive("x", 1)])

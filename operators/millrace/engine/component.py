@@ -247,6 +247,20 @@ class Component:
         on_arcs = sum(row.operator.output.pressing for row in self.table.values() if row.role is not Role.FORK)
         return on_arcs + sum(waiter.held_tuples() for waiter in self.waiters)
 
+    def queued_bytes(self, most: int, *, pressing: bool = False) -> int:
+        """Bytes of the tuples that wait anywhere in the component, counted no further than `most`.
+
+        Those in line at an operator are estimated by the largest that the sources took of late.
+        """
+        found = sum(waiter.held_tuples() for waiter in self.waiters)
+        found *= max((source.tuple_bytes for source in self.sources), default=0)
+        for row in self.table.values():
+            if found >= most:
+                break
+            if row.role is not Role.FORK:
+                found += row.operator.output.queued_bytes(most - found, pressing=pressing)
+        return found
+
     def save(self) -> list[Any]:
         return [
             self.name,

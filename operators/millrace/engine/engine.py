@@ -100,6 +100,9 @@ QUANTUM: Final = 16_384
 CREDIT: Final = 262_144
 # Tuples queued in a component above which its feeds get no new credit.
 MOST_QUEUED: Final = 1_048_576
+# The same two limits in bytes: a feed gets credit again in any case when it has used a quarter of these.
+CREDIT_BYTES: Final = 64 * 2**20
+MOST_QUEUED_BYTES: Final = 256 * 2**20
 MANY: Final = 1 << 62
 
 
@@ -152,6 +155,8 @@ class Engine:
         trace: bool = False,
         credit: int = CREDIT,
         most_queued: int = MOST_QUEUED,
+        credit_bytes: int = CREDIT_BYTES,
+        most_queued_bytes: int = MOST_QUEUED_BYTES,
         thin: bool = True,
         share: bool = False,
     ) -> None:
@@ -159,6 +164,8 @@ class Engine:
         self.trace = trace
         self.credit = credit
         self.most_queued = most_queued
+        self.credit_bytes = credit_bytes
+        self.most_queued_bytes = most_queued_bytes
         self.moment = Moment()
         self.gauge = Gauge()
         self.streams_by_name: dict[str, Stream] = {}
@@ -266,7 +273,7 @@ class Engine:
         source = stream.source
         late, far = source.arrive(event.feed, batch, now_us, self.time.heard_us)
         feed = source.feeds.by_name[event.feed]
-        if feed.owed * 4 >= self.credit:
+        if feed.owed * 4 >= self.credit or feed.owed_bytes * 4 >= self.credit_bytes:
             self._owing[event.stream] = None
             if feed.owed >= self.credit:
                 # The client may say nothing until it gets credit: its silence means nothing.
@@ -303,7 +310,7 @@ class Engine:
             # before has used up credit that it does not know of.
             self.time.forget_request(source, feed, effects)
             feed.release(self.time.heard_us)
-            feed.owed = 0
+            feed.owed = feed.owed_bytes = 0
         if event.stream in self._history_held or (self.slow and source in withholding.sources(self)):
             # It may send nothing yet: what it would be given now it gets with the others.
             feed.owed = self.credit
@@ -396,7 +403,7 @@ class Engine:
             if stream is None:
                 continue
             component = self.graph.component_of(stream.source)
-            full = stream.source in withheld or component.pressing() >= self.most_queued
+            full = stream.source in withheld or self._full(component)
             if (
                 name in self._history_held
                 or (full and not self._awaited(component, stream.source))
@@ -405,11 +412,16 @@ class Engine:
                 kept[name] = None
                 continue
             for feed in stream.source.feeds:
-                if feed.owed * 4 >= self.credit:
-                    effects.orders.append(Grant(name, feed.name, feed.owed))
-                    feed.owed = 0
+                if feed.owed * 4 >= self.credit or feed.owed_bytes * 4 >= self.credit_bytes:
+                    effects.orders.append(Grant(name, feed.name, feed.owed, feed.owed_bytes))
+                    feed.owed = feed.owed_bytes = 0
                     feed.release(self.time.heard_us)
         self._owing = kept
+
+    def _full(self, component: Component) -> bool:
+        """Whether a component holds too much already."""
+        most = self.most_queued_bytes
+        return component.pressing() >= self.most_queued or component.queued_bytes(most, pressing=True) >= most
 
     def _awaited(self, component: Component, source: Source) -> bool:
         return any(

@@ -415,11 +415,12 @@ class TooFar:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The feed may send so many more tuples."""
+    """The feed may send so many more tuples; `bytes` are those (in memory) of the tuples whose credit it gets again."""
 
     stream: str
     feed: str
     tuples: int
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

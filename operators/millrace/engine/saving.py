@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from millrace.engine.engine import Engine
 
 VERSION: Final = 5
+# What an engine was told about how much may wait.
+LIMITS: Final = ("credit", "most_queued", "credit_bytes", "most_queued_bytes")
 
 _TUPLE, _OBJECT, _ENUM, _ARRAY, _OBJECTS = range(1, 6)
 
@@ -121,7 +123,8 @@ def save(engine: Engine) -> bytes:
         {
             "version": VERSION,
             "now_us": engine.moment.now_us,
-            "limits": [engine.credit, engine.most_queued, graph.thin, engine.share],
+            "limits": {name: getattr(engine, name) for name in LIMITS},
+            "modes": [graph.thin, engine.share],
             "turn": engine._turn,
             "time": engine.time.save(),
             "owing": list(engine._owing),
@@ -173,8 +176,8 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
         raise Refuse(
             f"the saved state has version {saved['version']}, this program reads version {VERSION}", code="bad_state"
         )
-    credit, most_queued, thin, share = saved["limits"]
-    engine = Engine(stopwatch=stopwatch, trace=trace, credit=credit, most_queued=most_queued, thin=thin, share=share)
+    thin, share = saved["modes"]
+    engine = Engine(stopwatch=stopwatch, trace=trace, thin=thin, share=share, **saved["limits"])
     engine.moment.now_us = saved["now_us"]
     for definition in saved["definitions"]:
         if isinstance(definition, StreamDefinition):

@@ -3,7 +3,7 @@ metrics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine import editing, sharing
 from millrace.engine.edges import queue_of
@@ -22,6 +22,10 @@ from millrace.operators.spec import SampleSpec
 if TYPE_CHECKING:
     from millrace.engine.component import Component
     from millrace.engine.engine import Engine, Query, Stream
+
+
+# Bytes of queued tuples are counted up to here: four times `most_queued_bytes`, which bounds the time of one look.
+SHOWN_BYTES: Final = 2**30
 
 
 def time_or_none(value_us: int) -> int | None:
@@ -68,6 +72,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
                 "late": feed.late,
                 "broken": feed.broken,
                 "owed": feed.owed,
+                "owed_bytes": feed.owed_bytes,
                 "can_answer": feed.can_answer,
                 "asked_us": feed.asked_us,
                 "asked_need_us": feed.asked_need,
@@ -121,6 +126,7 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
         "weight": found.weight,
         "steps": found.steps,
         "queued": found.queued(),
+        "queued_bytes": found.queued_bytes(SHOWN_BYTES),
         "ready": found.busy(),
         "chain": _chain(found),
         "operators": [operator.name for operator in found.table] + [sink.name for sink in found.sinks],

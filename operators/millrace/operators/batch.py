@@ -57,8 +57,8 @@ FILLERS: Final[dict[Type, Any]] = {
 _INT64: Final = np.dtype(np.int64)
 
 
-# Measured with CPython 3.11: an empty text takes 49 bytes, one outside ASCII up to 76, empty bytes 33. An array takes 112
-# in addition to its data; a batch with its two arrays of times and two tuples of columns about 500.
+# Measured with CPython 3.11: an empty text takes 49 bytes, one outside ASCII up to 76, empty bytes 33. An array takes
+# 112 more than its data; a batch with its two arrays of times and two tuples of columns about 500.
 TEXT_BYTES: Final = 76
 ARRAY_BYTES: Final = 112
 BATCH_BYTES: Final = 500

@@ -14,14 +14,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from millrace.operators.batch import BEGINNING, Batch
 from millrace.operators.grain import EVERY, Grain
-from millrace.protocol import Schema
+from millrace.protocol import Schema, Type
 
 if TYPE_CHECKING:
     from millrace.operators.operator import Operator
+
+
+def has_texts(schema: Schema) -> bool:
+    """Whether the size of a tuple depends on its values."""
+    return any(field.type in (Type.TEXT, Type.BYTES) for field in schema)
 
 
 class Gauge:
@@ -311,6 +317,7 @@ class Buffer:
     segments   the batches that some reader still needs, oldest first; `first` is the number of the oldest
     end        how many tuples have ever been put
     promise    no tuple put from now on is below it
+    width      bytes of a tuple, without those of its `texts`, if it has any
     wanted     whether any reader has a use for punctuation: if none has, none is put
     grain      for which: no punctuation tells the readers less, or the same again
     floor      a promise that another operator made here before, above this one's own; `left_out` counts what came below
@@ -335,6 +342,7 @@ class Buffer:
         "ready",
         "schema",
         "segments",
+        "texts",
         "wanted",
         "width",
     )
@@ -344,6 +352,7 @@ class Buffer:
         self.ordered = ordered
         self.gauge = gauge if gauge is not None else Gauge()
         self.width = 16 + 8 * len(schema)
+        self.texts = has_texts(schema)
         self.readers: list[Reader] = []
         self.absorbers: tuple[Reader, ...] = ()
         self.segments: deque[Batch] = deque()
@@ -409,7 +418,7 @@ class Buffer:
         self.segments = deque(batch.widened(schema) for batch in self.segments)
         queued = sum(map(len, self.segments))
         self.gauge.add(-queued, self.width)
-        self.schema, self.width = schema, 16 + 8 * len(schema)
+        self.schema, self.width, self.texts = schema, 16 + 8 * len(schema), has_texts(schema)
         self.gauge.add(queued, self.width)
 
     def keep_above(self, floor_us: int) -> None:
@@ -550,6 +559,23 @@ class Buffer:
     def pressing(self) -> int:
         """The same, without readers whose queues are bounded by themselves."""
         return self.end - min((reader.taken for reader in self.readers if reader.presses), default=self.end)
+
+    def queued_bytes(self, most: int, *, pressing: bool = False) -> int:
+        """Bytes of the tuples that the slowest reader has not taken; counted no further than `most`.
+
+        With `pressing`, without readers whose queues are bounded by themselves.
+        """
+        readers = [reader for reader in self.readers if reader.presses or not pressing]
+        if not readers:
+            return 0
+        if not self.texts:
+            return self.width * (self.end - min([reader.taken for reader in readers]))
+        found = 0
+        for batch in islice(self.segments, min([reader.segment for reader in readers]) - self.first, None):
+            found += batch.weight
+            if found >= most:
+                break
+        return found
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ class Feed:
     mark       no later tuple of the feed is on time below it
     promised   what the client itself has promised, by punctuation or answer: below it, it breaks its word
     newest     the newest time it sent, and `heard_us` when; BEGINNING and 0 before the first tuple
-    owed       tuples taken since credit was last granted
+    owed       tuples taken since credit was last granted, and `owed_bytes` their bytes in memory
     request    the number of the request for a timestamp that is under way, or None; `silent` if it left the one
                before it without an answer
     leaves_us  when it will be gone, if it disconnected and has some grace
@@ -41,6 +41,7 @@ class Feed:
         "newest",
         "number",
         "owed",
+        "owed_bytes",
         "promised",
         "request",
         "silent",
@@ -55,7 +56,7 @@ class Feed:
         self.newest = BEGINNING
         self.heard_us = 0
         self.held_since: int | None = None
-        self.owed = self.tuples = self.late = self.broken = 0
+        self.owed = self.owed_bytes = self.tuples = self.late = self.broken = 0
         self.can_answer = self.silent = False
         self.request: int | None = None
         self.asked_us: int | None = None

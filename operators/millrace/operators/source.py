@@ -64,6 +64,7 @@ class Source(Operator):
     newest   the newest time taken in so far; `last_us` is when the last tuple came
     late_by_max_us   how far below the mark the latest of the late tuples was
     arcs     where a promise that comes without tuples goes, past the operators that do not need it
+    tuple_bytes   what a tuple took of late, rather too much than too little
     judged   what the last arrival came to, for the history of streams that have one
     """
 
@@ -79,6 +80,7 @@ class Source(Operator):
         self.feeds = Feeds()
         self.arcs: tuple[Arc, ...] = ()
         self.judged: Judged | None = None
+        self.tuple_bytes = output.width
         self.late = self.broken = self.far = self.late_by_max_us = 0
         self.punctuations = dict.fromkeys(CAUSES, 0)
         if clocking.timestamps == "latent":
@@ -125,6 +127,7 @@ class Source(Operator):
         self.last_us = now_us
         feed.tuples += count
         feed.owed += count
+        feed.owed_bytes += self._weigh(batch, count) if self.output.texts else count * self.output.width
         self.counts.input_tuples += count
         self.counts.executions += 1
         timestamps = self.clocking.timestamps
@@ -140,6 +143,12 @@ class Source(Operator):
         if timestamps == "internal":
             self._raise_mark(stamp, "tuple")
         return None, None
+
+    def _weigh(self, batch: Batch, count: int) -> int:
+        """The bytes of a batch; what a tuple takes is remembered: more at once, less by and by."""
+        weight = batch.weight
+        self.tuple_bytes = max(weight // count, self.tuple_bytes - (self.tuple_bytes >> 6))
+        return weight
 
     def _after_the_end(self, feed: Feed, batch: Batch) -> Refused:
         """The stream is over: no stamp is high enough for what still comes."""
@@ -260,10 +269,10 @@ class Source(Operator):
 
     def save(self) -> list[Any]:
         counts = [self.late, self.broken, self.far, self.late_by_max_us, list(self.punctuations.values())]
-        return [self.mark, self.newest, self.last_us, self.feeds.save(), counts]
+        return [self.mark, self.newest, self.last_us, self.feeds.save(), counts, self.tuple_bytes]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.mark, self.newest, self.last_us, feeds, counts = data
+        self.mark, self.newest, self.last_us, feeds, counts, self.tuple_bytes = data
         self.late, self.broken, self.far, self.late_by_max_us, punctuations = counts
         self.feeds.restore(feeds)
         self.punctuations = dict(zip(CAUSES, punctuations, strict=True))

@@ -224,10 +224,22 @@ class EngineSection(Section):
     credit: int = Field(
         default=262_144, ge=1, le=2**31, description="Tuples that a feed may send ahead of their being taken."
     )
+    credit_bytes: int = Field(
+        default=64 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="Bytes in memory of such tuples: a feed gets credit again when it has used a quarter of either.",
+    )
     most_queued: int = Field(
         default=1_048_576,
         ge=1,
         description="Tuples queued in a component above which its feeds get no new credit.",
+    )
+    most_queued_bytes: int = Field(
+        default=256 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="Bytes in memory of such tuples above which the component's feeds get no new credit.",
     )
     strategy: Annotated[str, AfterValidator(_check_strategy)] = Field(
         default="dfs", description="Strategy of new components: dfs, bfs, rr or chain, also with (k)."

@@ -106,7 +106,12 @@ class Daemon:
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
         self.stopwatch = Stopwatch()
         self.engine = Engine(
-            share=True, stopwatch=self.stopwatch, credit=settings.engine.credit, most_queued=settings.engine.most_queued
+            share=True,
+            stopwatch=self.stopwatch,
+            credit=settings.engine.credit,
+            credit_bytes=settings.engine.credit_bytes,
+            most_queued=settings.engine.most_queued,
+            most_queued_bytes=settings.engine.most_queued_bytes,
         )
         limits = settings.limits
         self.runner = Runner(

@@ -93,10 +93,10 @@ class Counts:
 class Consumer:
     """Takes rows at its own pace.
 
-    `held` and `held_bytes` count the tuples that it has not passed on. Under `drop_oldest` they never exceed the limits;
-    under `wait` they may by the rows that the query emits for credit that its feeds still have: they get no more. Under
-    `latest` it holds the newest row of each key, and no limit matters. `obstacle` says why it takes no rows, if known:
-    a consumer that cannot write keeps its rows and sets it, and nothing else is needed to have feeds wait.
+    `held` and `held_bytes` count the tuples that it has not passed on. Under `drop_oldest` they never exceed the
+    limits; under `wait` they may by the rows that the query emits for credit that its feeds still have: they get no
+    more. Under `latest` it holds the newest row of each key, and no limit matters. `obstacle` says why it takes no
+    rows, if known: a consumer that cannot write keeps its rows and sets it, and nothing else makes feeds wait.
     """
 
     def __init__(self, name: str, slow: Slow, label: str) -> None:
