@@ -141,6 +141,23 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"sink": {"state": "failed", "reason": "the disk is full"}},
         ),
         (
+            "reader_slow",
+            "q",
+            "The feeds of s wait for sink f.",
+            "millrace sink show f",
+            {
+                "query": {
+                    "slow_reader": {
+                        "name": "f",
+                        "since_us": NOW - 3 * SECOND,
+                        "text": "The feeds of s wait for sink f.",
+                        "try": "millrace sink show f",
+                    }
+                },
+                "sink": {"held": 60_000},
+            },
+        ),
+        (
             "no_max_skew",
             "s",
             "3 tuples wait at q.union1, the first for 8.0 s",

@@ -1,6 +1,8 @@
 """Consumers that do not keep up: each policy, counted; and a long queue beside the admin API."""
 
 import asyncio
+import re
+import threading
 from contextlib import suppress
 
 import pytest
@@ -9,6 +11,7 @@ from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import Ack, Closed, Result
 from millrace.server.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Slow, Subscription
+from millrace.server.writers import JsonLinesWriter
 from tests.server.harness import lines, peer, served, until
 
 SCHEMA = Schema.of(k="bigint")
@@ -414,6 +417,74 @@ async def test_a_client_that_feeds_and_subscribes_is_not_stuck(daemon):
         while len(rows) <= sent:
             rows += [row[0] for row in (await both.hear(Result)).rows]
         assert rows == list(range(sent + 1))
+
+
+def measured(daemon, metric):
+    (line,) = (one for one in daemon.metrics.text().decode().splitlines() if one.startswith(f"millrace_{metric}"))
+    return float(line.split()[-1])
+
+
+@served(**WAITING)
+async def test_why_and_the_metrics_name_the_slow_reader(daemon):
+    await daemon.catalog.execute("CREATE QUERY neighbour AS SELECT v FROM s")
+    async with peer(daemon) as feeder, peer(daemon) as slow:
+        await feeder.open()
+        await slow.subscribe("q", credit=0)
+        assert measured(daemon, 'query_waiting{query="q"}') == 0
+        sent = await fill(feeder, daemon)
+        host, port = slow.writer.get_extra_info("sockname")
+        name = f"{host}:{port} (test)#100"
+        why = daemon.why("q")
+        assert (why["reason"], why["stream"], why["held"]) == ("slow_reader", "s", sent)
+        assert re.match(
+            rf"The feeds of s wait since 20\S+ for subscriber {re.escape(name)} of query q: it is {sent} rows "
+            r"\([\d.]+ KiB\) behind \(on_slow = 'wait'\)\. No row is lost\. .*limits\.on_slow = 'disconnect'",
+            why["text"],
+        )
+        assert daemon.why("neighbour")["text"] == why["text"]
+        reader = daemon.query("q")["slow_reader"]
+        assert (reader["kind"], reader["name"], reader["rows"], reader["streams"]) == ("subscriber", name, sent, ["s"])
+        assert daemon.query("neighbour")["slow_reader"] is None
+        assert daemon.streams()[0]["withheld_for"] == ["q"]
+        assert measured(daemon, 'query_waiting{query="q"}') == 1
+        assert measured(daemon, 'query_waits_total{query="q"}') == 1
+        assert measured(daemon, 'query_wait_seconds_total{query="q"}') > 0
+        assert measured(daemon, 'source_withheld{stream="s"}') == 1
+        assert measured(daemon, 'query_retained_tuples{query="q"}') == sent
+        assert measured(daemon, 'query_retained_bytes{query="q"}') > 50 * sent
+        assert measured(daemon, 'sink_unacked_bytes{query="q",sink="subscriptions"}') > 50 * sent
+        await daemon.catalog.pause("q")
+        assert daemon.why("q")["reason"] == "paused"
+        assert daemon.why("neighbour")["reason"] == "flowing"
+        await daemon.catalog.resume("q")
+        slow.credit(100_000)
+        await until(lambda: daemon.why("q")["reason"] == "flowing")
+        assert measured(daemon, 'source_withheld{stream="s"}') == 0
+
+
+@served(**WAITING)
+async def test_a_sink_that_cannot_write_holds_back_the_feeds_and_says_why(daemon, tmp_path, monkeypatch):
+    goes_on = threading.Event()
+    monkeypatch.setattr(JsonLinesWriter, "write", lambda self, batch: goes_on.wait(30) and write(self, batch))
+    path = tmp_path / "rows.jsonl"
+    await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{path}', slow_limit = 50)")
+    async with peer(daemon) as feeder:
+        await feeder.open()
+        sent = await fill(feeder, daemon)
+        (sink,) = daemon.catalog.sinks()
+        assert (sink["held"], sink["dropped"]) == (sent, 0)
+        assert sink["held_bytes"] > 50 * sent
+        daemon.runner.outlets["q"].consumers[0].obstacle = "no space left on device"
+        text = daemon.why("q")["text"]
+        assert f"for sink f of query q: it is {sent} rows" in text
+        assert "cannot write: no space left on device (on_slow = 'wait')" in text
+        goes_on.set()
+        while feeder.session.channels[0].credit < 10:
+            await feeder.hear()
+        await until(lambda: path.read_text().count("\n") == sent)
+
+
+write = JsonLinesWriter.write
 
 
 @served(limits={"on_slow": "disconnect", "slow_limit": 50})

@@ -241,9 +241,20 @@ def flapping_joins(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("join_flaps", operator["name"], text, f"millrace query order {query} {join['mode']}")
 
 
+def slow_readers(seen: Snapshot) -> Iterator[Advice]:
+    """A subscriber or a sink that feeds wait for."""
+    for query in seen.queries:
+        reader = query.get("slow_reader")
+        if reader is not None and seen.server["now_us"] - reader["since_us"] > WAIT_US:
+            yield Advice("reader_slow", query["name"], reader["text"], reader["try"])
+
+
 def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
+    told = {reader["name"] for query in seen.queries if (reader := query.get("slow_reader")) is not None}
     for sink in seen.sinks:
         name, limit = sink["name"], sink["slow_limit"]
+        if name in told and not sink["dropped"]:
+            continue
         behind = [f"{_waiting(sink['held'], 'row')} for it, the oldest for {_seconds(sink['lag_us'])}"] * (
             sink["lag_us"] > LAG_US or sink["held"] * 2 > limit
         )
@@ -433,6 +444,7 @@ Rule = Callable[[Snapshot], Iterator[Advice]]
 RULES: Final[tuple[Rule, ...]] = (
     stopped_queries,
     failed_sinks,
+    slow_readers,
     catalog_unwritten,
     unclean_end,
     restarted_queries,

@@ -61,6 +61,7 @@ from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.pause import Pause
+from millrace.server.readers import TAKES_NOTHING, SlowReader, explained, slow_reader
 from millrace.server.restarts import lost_state
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
@@ -427,6 +428,9 @@ class Catalog:
         """What keeps a query from giving rows, and which of its sinks have rows that are older than they promise."""
         self.look_for_breaches()
         found = self._engine.why(query, self._runner.now_us())
+        reader = self._slow_reader(query)
+        if reader is not None and found["reason"] not in TAKES_NOTHING:
+            found = explained(found, reader)
         told = [
             sentence
             for name, made in self._sinks.items()
@@ -435,6 +439,18 @@ class Catalog:
             if sentence is not None
         ]
         return {**found, "text": " ".join([found["text"], *told])}
+
+    def _slow_reader(self, query: str) -> SlowReader | None:
+        """The slow reader of a query, or of another whose streams it shares."""
+        withheld = self._engine.withheld()
+        sources = self._engine.sources(*self._engine.query(query).operators)
+        others = [name for source in sources for name in withheld.get(source.stream, ())]
+        for name in dict.fromkeys((query, *others)):
+            outlet = self._runner.outlets.get(name)
+            reader = None if outlet is None else slow_reader(outlet, withheld)
+            if reader is not None:
+                return reader
+        return None
 
     def look_for_breaches(self) -> None:
         """Hold what waits against what sinks promise of its age."""

@@ -100,6 +100,11 @@ class Connection(asyncio.Protocol):
         self.hall.connections[self] = None
         log.debug("a client connected", client=self.peer)
 
+    @property
+    def name(self) -> str:
+        """The peer's address, and what it calls itself."""
+        return self._name
+
     def called(self, name: str) -> None:
         """What the peer calls itself; for the log."""
         self._name = f"{self.peer} ({name})"

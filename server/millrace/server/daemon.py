@@ -54,6 +54,7 @@ from millrace.server.metrics import Metrics, version
 from millrace.server.operations import guards, kernels, process
 from millrace.server.ports import http_protocol
 from millrace.server.rates import LOOK_SECONDS, Rates
+from millrace.server.readers import slow_reader
 from millrace.server.recent import recent
 from millrace.server.restarts import Marker, UncleanEnd
 from millrace.server.runner import Runner, Stopwatch, Timepiece
@@ -189,6 +190,7 @@ class Daemon:
     def streams(self) -> list[dict[str, Any]]:
         """The engine's streams, with what was counted at the sockets, and the side streams of their late tuples."""
         engine = {stream["name"]: stream for stream in self.engine.streams()}
+        withheld = self.engine.withheld()
         found = []
         for name, at in self.feeds.received().items():
             stream = engine[name]
@@ -199,6 +201,7 @@ class Daemon:
                 "far": self.runner.far.get(name, 0),
                 "rejected": at.rejected + self.runner.far.get(name, 0),
                 "feeds": _holding_most(stream["feeds"]),
+                "withheld_for": withheld.get(name, []),
                 "archive": self.archive.view(name),
             }
             found.append(shown)
@@ -218,6 +221,7 @@ class Daemon:
             "timestamps": late.timestamps,
             "punctuations_by_cause": {},
             "feeds": [],
+            "withheld_for": [],
             "archive": None,
             **engine.get(late.name, {}),
         }
@@ -276,6 +280,7 @@ class Daemon:
         outlet = self.runner.outlets.get(name)
         if outlet is None or name not in self.engine.queries_by_name:
             return None
+        reader = slow_reader(outlet, self.engine.withheld()) if outlet.backpressure else None
         return {
             **views.query(self.engine, self.engine.query(name)),
             "history": outlet.history,
@@ -283,6 +288,7 @@ class Daemon:
             "oldest_sequence": outlet.oldest_retained,
             "retained_tuples": outlet.retained_tuples,
             "retained_bytes": outlet.retained_bytes,
+            "slow_reader": None if reader is None else reader.to_data(),
             "subscribers": len(outlet.consumers),
             "since_us": outlet.since_us,
             "restarted": self._restarted(name),

@@ -155,6 +155,10 @@ class FrameDialect(Dialect):
         return self._connection.writable
 
     @property
+    def client(self) -> str:
+        return self._connection.name
+
+    @property
     def frame_limit(self) -> int:
         return self._reader.limit
 
@@ -368,7 +372,7 @@ class _Subscriber:
         self._dialect = dialect
         self._outlet = outlet
         self._wish = wish
-        name = f"{dialect.peer}#{wish.channel}"
+        name = f"{dialect.client}#{wish.channel}"
         self.subscription = Subscription(name, dialect.hall.slow, self)
 
     def begin(self) -> None:

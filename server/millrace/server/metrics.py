@@ -52,6 +52,8 @@ class Views(Protocol):
 
     def queries(self) -> list[dict[str, Any]]: ...
 
+    def withheld(self) -> dict[str, list[str]]: ...
+
     def punctuations(self) -> dict[str, dict[str, int]]: ...
 
 
@@ -152,6 +154,7 @@ class Metrics:
             [((at["name"], state), int(at["state"] == state)) for at in self._engine.queries() for state in STATES],
         )
         yield from self._sinks()
+        yield from self._retained()
         yield from self._archived()
         yield self._latencies()
         self.count_punctuations()
@@ -327,6 +330,11 @@ class Metrics:
             [((at["name"], at["strategy"]), 1) for at in components],
         )  # fmt: skip
         yield _gauge(
+            "component_queue_bytes", "Bytes in memory of the tuples that wait anywhere in the component.",
+            ("component",),
+            [((at["name"],), at["queued_bytes"]) for at in components],
+        )  # fmt: skip
+        yield _gauge(
             "component_ready", "1 if the component has work that it can do now, else 0.", ("component",),
             [((at["name"],), int(at["ready"])) for at in components],
         )  # fmt: skip
@@ -362,10 +370,55 @@ class Metrics:
             [(name, at.held) for name, at in counts],
         )
         yield _gauge(
+            "sink_unacked_bytes",
+            "Bytes in memory of the rows that the sink holds because it could not pass them on yet.",
+            labels,
+            [(name, at.held_bytes) for name, at in counts],
+        )
+        yield _gauge(
             "sink_lag_seconds",
             "Age of the oldest row that the sink holds; zero if it holds none.",
             labels,
             [(name, at.lag_us / 1e6) for name, at in counts],
+        )
+
+    def _retained(self) -> Iterator[Metric]:
+        """What queries retain, and how long feeds wait for their slow readers."""
+        label, now_us = ("query",), self._runner.now_us()
+        outlets = {name: self._runner.outlets.get(name) for name in (at["name"] for at in self._engine.queries())}
+        found = [((name,), outlet) for name, outlet in outlets.items() if outlet is not None]
+        yield _gauge(
+            "query_retained_tuples",
+            "Newest rows that are retained for subscribers who ask for an earlier sequence number.",
+            label,
+            [(name, outlet.retained_tuples) for name, outlet in found],
+        )
+        yield _gauge(
+            "query_retained_bytes", "Bytes in memory of the retained rows.", label,
+            [(name, outlet.retained_bytes) for name, outlet in found],
+        )  # fmt: skip
+        yield _gauge(
+            "query_waiting",
+            "1 while the feeds of the query's streams wait for a slow subscriber or sink (`on_slow = 'wait'`), else 0.",
+            label,
+            [(name, int(outlet.waiting_since_us is not None)) for name, outlet in found],
+        )
+        yield _counter(
+            "query_waits", "How often feeds had to wait for a slow subscriber or sink of the query.", label,
+            [(name, outlet.waits) for name, outlet in found],
+        )  # fmt: skip
+        yield _counter(
+            "query_wait_seconds",
+            "For how long feeds have waited for slow subscribers and sinks of the query.",
+            label,
+            [(name, outlet.all_waited_us(now_us) / 1e6) for name, outlet in found],
+        )
+        withheld = self._engine.withheld()
+        yield _gauge(
+            "source_withheld",
+            "1 while the stream's feeds get no credit because a subscriber or sink is slow, else 0.",
+            ("stream",),
+            [((name,), int(name in withheld)) for name in self._feeds.received()],
         )
 
     def _archived(self) -> Iterator[Metric]:

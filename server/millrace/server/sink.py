@@ -437,6 +437,10 @@ class Outlet:
                 self.retained_tuples, self.retained_bytes = rows, part.weight
                 return
 
+    def all_waited_us(self, now_us: int) -> int:
+        """For how long feeds have waited for consumers, this wait included."""
+        return self.waited_us + (0 if self.waiting_since_us is None else now_us - self.waiting_since_us)
+
     @property
     def slowest(self) -> Consumer | None:
         """The consumer that is waited for; of several the one that is furthest behind."""
