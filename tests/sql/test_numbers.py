@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ CREATE STREAM r (ts TIMESTAMP, i BIGINT, d DOUBLE) WITH (time = 'ts');
 """
 
 
-def rows_of(query: str, rows: list[tuple[int | None, float | None]], folder: Path) -> list[dict[str, Any]]:
+def rows_of(query: str, rows: Sequence[tuple[int | None, float | None]], folder: Path) -> list[dict[str, Any]]:
     """The rows of a query over rows of both streams."""
     events = [
         {"stream": stream, "tuple": {"ts": at, "i": i, "d": d}} for at, (i, d) in enumerate(rows, 1) for stream in "sr"

@@ -23,11 +23,15 @@ _CALENDAR = ("month", "months", "mon", "mons", "year", "years", "y", "yr", "yrs"
 _PART = re.compile(r"\s*([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)", re.ASCII)
 _CLOCK = re.compile(r"\s*([+-]?)(\d+):([0-5]?\d)(?::([0-5]?\d(?:\.\d*)?))?\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+(?:\.\d*)?|\.\d+)\s*", re.ASCII)
+# No interval needs more; the time to read one grows with the square of its blanks and digits.
+MOST_CHARACTERS = 256
 FORMS = "a number and a unit such as '10 seconds', '1.5 h' or '250 ms'"
 
 
 def parse_interval(text: str, unit: str | None = None) -> int:
     """Microseconds. `unit` is that of a bare number, as in INTERVAL '10' SECOND."""
+    if len(text) > MOST_CHARACTERS:
+        raise Refuse(f"expected an interval ({FORMS}), got {len(text)} characters: {text!r:.60}")
     if unit is not None and _NUMBER.fullmatch(text):
         return _whole(Fraction(text.strip()) * unit_us(unit), text)
     parts, rest = _parts(text)

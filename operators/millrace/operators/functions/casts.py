@@ -21,7 +21,7 @@ from millrace.protocol import MAX_INT64, MIN_INT64, MillraceError, Type
 from millrace.protocol.timestamps import format_timestamp, parse_timestamp
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
-_DOUBLE = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_DOUBLE = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _TRUE = frozenset(("true", "t", "yes", "y", "on", "1"))
 _FALSE = frozenset(("false", "f", "no", "n", "off", "0"))
 

@@ -29,6 +29,8 @@ class Fault(IntEnum):
     BAD_PATTERN = 13
     BAD_ARGUMENT = 14
     USER_FUNCTION = 15
+    TOO_LONG = 16
+    TOO_MUCH = 17
 
 
 # What an exception may say in a sentence.
@@ -51,6 +53,8 @@ REASONS: Final[dict[Fault, str]] = {
     Fault.BAD_PATTERN: "the pattern is not valid",
     Fault.BAD_ARGUMENT: "an argument is outside what the function takes",
     Fault.USER_FUNCTION: "a user function failed",
+    Fault.TOO_LONG: "the result is too long: a text has at most 16777216 characters",
+    Fault.TOO_MUCH: "the pattern would take too long for this text: shorten the text, or look for fewer matches",
 }
 
 

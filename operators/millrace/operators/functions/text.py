@@ -1,8 +1,8 @@
 """Functions of text and bytes. Positions count characters from 1, as PostgreSQL's do.
 
 They run row by row: Python's strings are what the columns hold. What depends on a constant alone (a pattern, say) is
-prepared once. Patterns are Python's regular expressions; a dot matches a newline too unless the flag `n` is given, as
-in PostgreSQL.
+prepared once. A dot of a pattern matches a newline too unless the flag `n` is given, as in PostgreSQL. The time that a
+function takes grows with the length of its text, and no result has more than MOST_RESULT characters.
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from millrace.operators.batch import Batch, object_array
 from millrace.operators.functions.faults import REASONS, Fault, RowFault
 from millrace.operators.functions.library import ALWAYS, NEVER, Function, Make, each_row
-from millrace.operators.functions.vectors import Faults, Operand, Run, Vector, first_fault
+from millrace.operators.functions.patterns import MOST_RESULT, Pattern, PatternFault, decode, encode
+from millrace.operators.functions.vectors import Faults, Operand, Run, Vector, faults_where, first_fault
 from millrace.protocol import Refuse, Type
 
 _TEXT, _BYTES, _BIGINT, _BOOLEAN = Type.TEXT, Type.BYTES, Type.BIGINT, Type.BOOLEAN
 # Patterns that come from a column are compiled once each while they are in use.
 _PATTERNS_KEPT = 512
+# Python looks each character of a text up one by one in those to trim: more of them go into a set.
+FEW_CHARACTERS = 16
 
 # -- plain functions ---------------------------------------------------------------------------------------------------
 
@@ -29,8 +35,18 @@ def octet_length(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
+def bounded(length: int) -> None:
+    """Refuse a row whose result would have so many characters, before it is made."""
+    if length > MOST_RESULT:
+        raise RowFault(Fault.TOO_LONG)
+
+
 def replace(text: str, old: str, new: str) -> str:
-    return text.replace(old, new) if old else text
+    if not old:
+        return text
+    if len(new) > len(old):
+        bounded(len(text) + text.count(old) * (len(new) - len(old)))
+    return text.replace(old, new)
 
 
 def substring(text: str, start: int, count: int | None = None) -> str:
@@ -54,7 +70,12 @@ def split_part(text: str, delimiter: str, number: int) -> str:
     """The part of that number, from the end if negative; empty where there is none."""
     if number == 0:
         raise RowFault(Fault.BAD_ARGUMENT)
-    parts = text.split(delimiter) if delimiter else [text]
+    if not delimiter:
+        parts = [text]
+    else:
+        parts = text.split(delimiter, number) if number > 0 else text.split(delimiter)
+        # The last of a limited split is all that is left, unless it was the last anyway.
+        parts = parts[:number] if number > 0 else parts
     at = number - 1 if number > 0 else len(parts) + number
     return parts[at] if 0 <= at < len(parts) else ""
 
@@ -68,15 +89,22 @@ def right(text: str, count: int) -> str:
 
 
 def btrim(text: str, characters: str = " ") -> str:
-    return text.strip(characters) if characters else text
+    return ltrim(rtrim(text, characters), characters)
 
 
 def ltrim(text: str, characters: str = " ") -> str:
-    return text.lstrip(characters) if characters else text
+    if len(characters) <= FEW_CHARACTERS:
+        return text.lstrip(characters) if characters else text
+    known = frozenset(characters)
+    return text[next((at for at, one in enumerate(text) if one not in known), len(text)) :]
 
 
 def rtrim(text: str, characters: str = " ") -> str:
-    return text.rstrip(characters) if characters else text
+    if len(characters) <= FEW_CHARACTERS:
+        return text.rstrip(characters) if characters else text
+    known = frozenset(characters)
+    kept = next((at for at in range(len(text), 0, -1) if text[at - 1] not in known), 0)
+    return text[:kept]
 
 
 # -- patterns ----------------------------------------------------------------------------------------------------------
@@ -105,7 +133,8 @@ def prepared(result: Type, prepare: Callable[..., Prepared]) -> Make:
 
 
 def _complaint(error: RowFault, values: Sequence[Any]) -> str:
-    return f"{REASONS[error.fault]}: {', '.join(f'{value!r:.60}' for value in values)}"
+    why = f": {error.detail}" if isinstance(error, PatternFault) else ""
+    return f"{REASONS[error.fault]}: {', '.join(f'{value!r:.60}' for value in values)}{why}"
 
 
 def like(pattern: str, escape: str = "\\") -> Prepared:
@@ -117,11 +146,13 @@ def ilike(pattern: str, escape: str = "\\") -> Prepared:
 
 
 def _like(pattern: str, escape: str, fold: bool) -> Prepared:
-    """The usual shapes (no wildcard, or % at an end) by Python's own searches, the others by a regular expression."""
+    """The usual shapes (no wildcard, or % at an end) by Python's own searches, the others piece by piece."""
     parts = _like_parts(pattern, escape)
+    if fold:
+        return Pattern(f"^{_like_regex(parts)}$", "is").matches
     wild = [index for index, part in enumerate(parts) if part is None or part is ANY_ONE]
     text = "".join(part for part in parts if isinstance(part, str))
-    if not fold and all(parts[index] is None for index in wild):
+    if all(parts[index] is None for index in wild):
         last = len(parts) - 1
         if not wild:
             return text.__eq__
@@ -131,11 +162,57 @@ def _like(pattern: str, escape: str, fold: bool) -> Prepared:
             return lambda value: value.endswith(text)
         if wild == [0, last]:
             return lambda value: text in value
-    regex = "".join(".*" if part is None else "." if part is ANY_ONE else re.escape(str(part)) for part in parts)
-    match = re.compile(regex, re.DOTALL | (re.IGNORECASE if fold else 0)).fullmatch
-    return lambda value: match(value) is not None
+    return _like_pieces(parts)
 
 
+def _like_regex(parts: Sequence[Any]) -> str:
+    return "".join(".*" if part is None else "." if part is ANY_ONE else _quoted(part) for part in parts)
+
+
+def _quoted(letter: str) -> str:
+    return f"\\{letter}" if letter in SPECIAL else letter
+
+
+def _like_pieces(parts: Sequence[Any]) -> Prepared:
+    """Pieces between % one after the other, each at the first place behind the one before it: a later place is never
+    better, so nothing is looked at again. The first and the last piece are held by the ends of the text."""
+    pieces: list[list[Any]] = [[]]
+    for part in parts:
+        if part is None:
+            pieces.append([])
+        else:
+            pieces[-1].append(part)
+    if any(ANY_ONE in piece for piece in pieces[1:-1]):
+        return Pattern(f"^{_like_regex(parts)}$").matches
+    first, last = _piece(pieces[0]), _piece(pieces[-1])
+    middle = ["".join(piece) for piece in pieces[1:-1]]
+    least, tail = sum(map(len, pieces)), len(pieces[-1])
+
+    def matches(value: str) -> bool:
+        end = len(value) - tail
+        if len(value) < least or not (first(value, 0) and last(value, end)):
+            return False
+        at = len(pieces[0])
+        for piece in middle:
+            at = value.find(piece, at, end)
+            if at < 0:
+                return False
+            at += len(piece)
+        return True
+
+    return matches if len(pieces) > 1 else lambda value: len(value) == least and first(value, 0)
+
+
+def _piece(parts: Sequence[Any]) -> Callable[[str, int], bool]:
+    """Whether characters in a row, of which some may be any (`_`), stand at a place."""
+    if ANY_ONE not in parts:
+        text = "".join(parts)
+        return lambda value, at: value.startswith(text, at)
+    known = [(at, part) for at, part in enumerate(parts) if part is not ANY_ONE]
+    return lambda value, at: all(value[at + offset] == letter for offset, letter in known)
+
+
+SPECIAL = frozenset("\\.+*?()|[]{}^$")
 ANY_ONE = object()
 
 
@@ -159,66 +236,55 @@ def _like_parts(pattern: str, escape: str) -> list[Any]:
     return parts
 
 
-def _regex(pattern: str, flags: str) -> re.Pattern[str]:
-    options = re.DOTALL
-    for flag in flags:
-        match flag:
-            case "i":
-                options |= re.IGNORECASE
-            case "c":
-                options &= ~re.IGNORECASE
-            case "n" | "m":
-                options = (options | re.MULTILINE) & ~re.DOTALL
-            case "s":
-                options |= re.DOTALL
-            case "x":
-                options |= re.VERBOSE
-            case _:
-                raise RowFault(Fault.BAD_ARGUMENT)
-    try:
-        return re.compile(pattern, options)
-    except (re.error, OverflowError, RecursionError):
-        raise RowFault(Fault.BAD_PATTERN) from None
-
-
 def regexp_like(pattern: str, flags: str = "") -> Prepared:
-    search = _regex(pattern, flags).search
-    return lambda text: search(text) is not None
+    return Pattern(pattern, flags).matches
 
 
 def regexp_substr(pattern: str, start: int = 1, number: int = 1, flags: str = "", group: int = 0) -> Prepared:
     """The match of that number at or after a position, or one of its groups; null if there is none."""
-    regex = _regex(pattern, flags)
+    regex = Pattern(pattern, flags)
     if start < 1 or number < 1 or not 0 <= group <= regex.groups:
         raise RowFault(Fault.BAD_ARGUMENT)
-    if start == 1 and number == 1:
-        search = regex.search
-
-        def first(text: str) -> str | None:
-            match = search(text)
-            return match[group] if match else None
-
-        return first
 
     def nth(text: str) -> str | None:
-        for count, match in enumerate(regex.finditer(text, min(start - 1, len(text))), 1):
-            if count == number:
-                return match[group]
-        return None
+        encoded = encode(text)
+        at = len(encode(text[: start - 1])) if start > 1 else 0
+        found = next(islice(regex.every(encoded, at), number - 1, None), None)
+        if found is None:
+            return None
+        low, high = found.span(group)
+        return None if low < 0 else decode(encoded[low:high])
 
     return nth
 
 
 def regexp_replace(pattern: str, replacement: str, flags: str = "") -> Prepared:
     """The first match replaced, or all with the flag `g`. `\\1` is a group and `\\&` the whole match."""
-    regex = _regex(pattern, flags.replace("g", ""))
-    parts = _replacement_parts(replacement, regex.groups)
-    count = 0 if "g" in flags else 1
+    regex = Pattern(pattern, flags.replace("g", ""))
+    parts = [encode(part) if isinstance(part, str) else part for part in _replacement_parts(replacement, regex.groups)]
+    most = None if "g" in flags else 1
 
-    def expand(match: re.Match[str]) -> str:
-        return "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
+    def replaced(text: str) -> str:
+        encoded = encode(text)
+        made: list[bytes] = []
+        length = at = 0
+        for match in islice(regex.every(encoded), most):
+            low, high = match.span()
+            pieces = [encoded[at:low], *(_part(encoded, match, part) for part in parts)]
+            made += pieces
+            length += sum(map(len, pieces))
+            bounded(length)
+            at = high
+        return decode(b"".join((*made, encoded[at:])))
 
-    return lambda text: regex.sub(expand, text, count=count)
+    return replaced
+
+
+def _part(text: bytes, match: Any, part: bytes | int) -> bytes:
+    if isinstance(part, bytes):
+        return part
+    low, high = match.span(part)
+    return text[low:high] if low >= 0 else b""
 
 
 def _replacement_parts(replacement: str, groups: int) -> list[str | int]:
@@ -252,13 +318,23 @@ def concat(operands: Sequence[Operand]) -> Run:
             values, _, failed = one(batch)
             columns.append(values.tolist())
             faults = first_fault(faults, failed)
-        return object_array(["".join(row) for row in zip(*columns, strict=True)]), None, faults
+        made = ["".join(row) if sum(map(len, row)) <= MOST_RESULT else None for row in zip(*columns, strict=True)]
+        if None in made:
+            long = np.array([one is None for one in made])
+            faults = first_fault(faults, faults_where(long, Fault.TOO_LONG))
+            made = ["" if one is None else one for one in made]
+        return object_array(made), None, faults
 
     return run
 
 
 def _joined(operands: Sequence[Operand]) -> Run:
-    return each_row(operands[0].type, lambda a, b: a + b)(operands)
+    return each_row(operands[0].type, _join)(operands)
+
+
+def _join(one: Any, other: Any) -> Any:
+    bounded(len(one) + len(other))
+    return one + other
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
