@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
 
 import pyarrow as pa
@@ -510,7 +511,57 @@ def test_a_row_that_the_server_refuses_is_named_by_its_place_in_the_file(server,
     said = server.millrace("feed", "far", str(file))
     assert said.returncode == 1
     assert f"{file}, row 4: field at: expected at most " in said.stderr
-    assert "(nothing was fed; a frame is taken whole or not at all)" in said.stderr
+    assert (
+        "(nothing was fed; a frame is taken whole or not at all). 4 rows acknowledged: 0 fed, 4 refused" in said.stderr
+    )
+
+
+def test_a_feed_says_how_many_tuples_were_late(server, tmp_path):
+    server.millrace("sql", "CREATE STREAM early (at TIMESTAMP) WITH (timestamps = 'external', time = 'at')")
+    file = tmp_path / "early.jsonl"
+    file.write_text("".join(f'{{"at": "2020-01-01T00:00:{second:02}Z"}}\n' for second in (9, 7, 8, 10)))
+    said = server.millrace("feed", "early", str(file)).stderr
+    assert said.startswith("fed 4 tuples to early in ")
+    assert said.endswith("s; 2 of them were late and are in no result (`millrace tail early.late` reads late tuples)\n")
+    told = server.json("feed", "early", str(file))
+    assert (told["tuples"], told["acknowledged"], told["refused"], told["late"]) == (4, 4, 0, 3)
+
+
+@pytest.mark.parametrize("way", ["ctrl-c", "killed", "ended"])
+def test_an_interrupted_feed_says_how_far_it_got(tmp_path, way):
+    with Server(tmp_path) as made:
+        made.millrace("sql", "CREATE STREAM s (k BIGINT)")
+        feed = subprocess.Popen(
+            [*MILLRACE, "feed", "s", "--rate", "100000"],
+            env=clean_environment(MILLRACE_ADMIN=made.admin),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert feed.stdin
+        assert feed.stderr
+        feed.stdin.write('{"k": 1}\n' * 20_000)
+        feed.stdin.flush()
+        while not made.json("stream", "show", "s")["tuples"]:
+            assert feed.poll() is None
+        if way == "ctrl-c":
+            feed.send_signal(signal.SIGINT)
+        else:
+            made.process.send_signal(signal.SIGKILL if way == "killed" else signal.SIGTERM)
+            made.process.communicate()
+            with suppress(BrokenPipeError):
+                feed.stdin.write('{"k": 1}\n' * 200_000)
+                feed.stdin.close()
+        said = feed.stderr.read()
+        assert feed.wait() == (130 if way == "ctrl-c" else 1), said
+        with suppress(BrokenPipeError):
+            feed.stdin.close()
+        feed.stderr.close()
+    assert "Traceback" not in said
+    found = re.search(r"([0-9,]+) of ([0-9,]+) rows? read so far (was|were) acknowledged", said)
+    assert found, said
+    acknowledged, sent = (int(number.replace(",", "")) for number in found.groups()[:2])
+    assert 0 < acknowledged <= sent
 
 
 def test_tail_follows_a_query_across_a_restart(tmp_path):

@@ -13,8 +13,8 @@ import uvloop
 
 from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, Feed, ProgressTo, RowBatch, ServerError
 from millrace.client.address import parse_address
-from millrace.protocol import MillraceError, PeerError, Refuse, Schema
-from millrace.protocol.messages import Closed, Credit, Error, EtsRequest, Limits, Progress
+from millrace.protocol import MillraceError, PeerError, Refuse, Schema, encode, frame
+from millrace.protocol.messages import Bye, Closed, Credit, Error, EtsRequest, Limits, Progress
 from tests.client.fake_server import SCHEMA, FakeServer
 
 CERTIFICATE = Path(__file__).parent / "certificate.pem"  # with its key, of nobody, for 127.0.0.1
@@ -723,6 +723,33 @@ def test_a_program_learns_that_the_connection_broke():
             assert len(lost) == 1
 
     run(play())
+
+
+@scenario()
+async def test_a_busy_feed_survives_that_the_server_says_goodbye(server, client):
+    """What is still to be written waits for the next connection: the old one has no channels any more."""
+    feed = await client.open("s")
+    await feed.send(rows_of(3))
+    client._wire.data_received(frame(encode(Bye("the server is ending"))))
+    assert client._wire.session.channels == {}
+    feed.pump()
+    client.writable_again()
+    await feed.punctuate(2)
+    await feed.send(rows_of(2, 3))
+    await feed.flush()
+    assert server.feed().rows == rows_of(5)
+    assert server.connected == 2
+
+
+@scenario(refuse=lambda rows: ("bad_row", 0, "bigint", "text") if rows[0][0] == 0 else None)
+async def test_a_feed_counts_what_was_refused(server, client):
+    feed = await client.open("s")
+    await feed.send(rows_of(3))
+    with pytest.raises(ServerError):
+        await feed.flush()
+    await feed.send(rows_of(2, 3))
+    await feed.flush()
+    assert (feed.acknowledged, feed.refused, feed.late) == (5, 3, None)
 
 
 @scenario()

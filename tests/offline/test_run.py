@@ -99,7 +99,8 @@ def test_flags_from_the_command_line(folder):
         "--report", "report.json", "--trace", "trace.jsonl", "--cost", "0.5",
         stdin=(folder.path / "s.jsonl").read_text(),
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    late = "millrace: 0 rows; 1 tuple late in s (write them with --late s=FILE)\n"
+    assert (done.returncode, done.stderr) == (0, late)
     assert done.stdout == ""  # neither tuple has been reached by the mark, which is at 6
     report = json.loads((folder.path / "report.json").read_text())
     assert report["streams"] == {"s": {"tuples": 4, "late": 1, "rejected": 0, "punctuations": 2}}
@@ -149,7 +150,8 @@ def test_sinks_of_the_file_are_written(folder):
     )
     for _ in range(2):
         done = folder.millrace("sink.sql", "--input", "s=s.jsonl")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        late = "millrace: 3 rows; 1 tuple late in s (write them with --late s=FILE)\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", late)
     assert pq.read_table(folder.path / "o.parquet").to_pydict() == {"k": [1, 2, 4]}
 
 
@@ -167,8 +169,24 @@ def test_rows_that_cannot_be_computed_are_told(folder):
     folder.write("zero.sql", STREAM + "SELECT 1 / (k - 2) AS x FROM s;")
     done = folder.millrace("zero.sql", "--input", "s=s.jsonl")
     assert done.stdout == '{"x":-1}\n{"x":0}\n'
-    assert done.stderr == "millrace: q.map1: 1 row could not be computed and left out: division by zero\n"
+    late = "millrace: 2 rows; 1 tuple late in s (write them with --late s=FILE)\n"
+    assert done.stderr == late + "millrace: q.map1: 1 row could not be computed and left out: division by zero\n"
     assert done.returncode == 0
+
+
+def test_late_tuples_are_reported_unless_something_takes_them(folder):
+    given = ("--input", "s=s.jsonl")
+    late = "millrace: 2 rows; 1 tuple late in s (write them with --late s=FILE)\n"
+    assert folder.millrace("q.sql", *given).stderr == late
+    assert folder.millrace("q.sql", *given, "--quiet").stderr == ""
+    assert folder.millrace("q.sql", *given, "--late", "s=late.jsonl").stderr == ""
+    assert folder.millrace("q.sql", *given, "--sorted").stderr == ""
+    folder.write("late.sql", STREAM + "CREATE QUERY q AS SELECT k FROM s; CREATE QUERY l AS SELECT k FROM s.late;")
+    assert folder.millrace("late.sql", *given).stderr == ""
+    folder.rows("more.jsonl", {"ts": 9, "k": 1}, {"ts": 2, "k": 2}, {"ts": 1, "k": 3})
+    done = folder.millrace("q.sql", "--input", "s=more.jsonl")
+    assert done.stderr == "millrace: 0 rows; 2 tuples late in s (write them with --late s=FILE)\n"
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 FAILURES = [
@@ -250,7 +268,7 @@ def test_a_run_that_fails_leaves_no_half_table(folder):
 
 def test_a_long_input_shows_how_far_it_is_where_somebody_looks(folder, monkeypatch):
     monkeypatch.setattr(progress, "LONG_BYTES", 1)
-    arguments = ["q.sql", "--input", "s=s.jsonl", "--output", "q=o.jsonl"]
+    arguments = ["q.sql", "--input", "s=s.jsonl", "--output", "q=o.jsonl", "--quiet"]
     assert folder.millrace(*arguments).stderr == ""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(progress, "somebody_looks", lambda: True)

@@ -101,6 +101,7 @@ BY_READING = {
     "integer 0 to 2^31 - 1 or nil": st.none() | CHANNEL,
     "text": TEXT,
     "text or nil": st.none() | TEXT,
+    "integer >= 0 or nil; may be left out": st.none() | NUMBER,
     "text or nil; may be left out": st.none() | TEXT,
     "array of text or nil; may be left out": st.none() | st.lists(TEXT, max_size=5).map(tuple),
     "boolean": st.booleans(),

@@ -29,6 +29,7 @@ from millrace.protocol.messages import (
     ResultArrow,
     Subscribe,
     Subscribed,
+    Welcome,
 )
 from millrace.server.frames import FrameDialect
 from tests.server.harness import peer, served, until
@@ -418,3 +419,49 @@ async def test_a_hundred_thousand_frames_of_nonsense(daemon, monkeypatch):
         await asyncio.gather(*torments)
         assert sent > 10
     await until(lambda: not daemon.hall.connections)
+
+
+LATE_SQL = (
+    "CREATE STREAM e (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts');"
+    "CREATE QUERY p AS SELECT k FROM e"
+)
+
+
+@served(sql=LATE_SQL)
+async def test_a_feed_learns_at_its_end_how_many_tuples_were_late(daemon):
+    async with peer(daemon, greet=False) as feeder:
+        feeder.say(Hello(PROTOCOL, "x", None, ("late",)))
+        await feeder.hear(Welcome)
+        for channel, rows, late in ((0, [(10, 1), (20, 2)], 0), (1, [(5, 3), (7, 4), (30, 5), (6, 6)], 3)):
+            await feeder.open("e", channel=channel, producer=str(channel))
+            feeder.data(0, rows, channel)
+            feeder.say(Close(channel))
+            assert await feeder.hear(Closed) == Closed(channel, late=late)
+        await feeder.open("e", channel=2)
+        feeder.data(0, [(1, 1)], 2)
+        await feeder.hear(Ack)
+        await until(lambda: next(stream for stream in daemon.streams() if stream["name"] == "e")["late"] == 4)
+        await daemon.catalog.execute("DROP QUERY p; DROP STREAM e")
+        said = await feeder.hear(Closed)
+        assert (said.code, said.late) == ("dropped", 1)
+
+
+@served(sql=LATE_SQL)
+async def test_a_feed_without_the_capability_ends_as_before(daemon):
+    async with peer(daemon) as feeder:
+        await feeder.open("e")
+        feeder.data(0, [(10, 1), (1, 2)])
+        feeder.say(Close(0))
+        assert await feeder.hear(Closed) == Closed(0)
+
+
+@served(sql=LATE_SQL)
+async def test_a_feed_that_said_close_was_not_lost(daemon):
+    """Whether its connection breaks before the answer or not: nothing waits for it."""
+    async with peer(daemon, greet=False) as feeder:
+        feeder.say(Hello(PROTOCOL, "x", None, ("late",)))
+        await feeder.hear(Welcome)
+        await feeder.open("e")
+        feeder.say(Close(0))
+        feeder.writer.transport.abort()
+    await until(lambda: not daemon.streams()[0]["feeds"])

@@ -202,9 +202,9 @@ class AsyncClient:
         return self.limits.frame_bytes - _FRAME_OVERHEAD
 
     def credit(self, channel: int) -> int:
-        """Tuples that the server will take on this channel."""
-        assert self._wire is not None
-        return self._wire.session.channels[channel].credit
+        """Tuples that the server will take on this channel: none once the server said BYE, until a new connection."""
+        open_channel = None if self._wire is None else self._wire.session.channels.get(channel)
+        return 0 if open_channel is None else open_channel.credit
 
     def say(self, message: Message) -> None:
         """Write a message; nothing if there is no connection."""

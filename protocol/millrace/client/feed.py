@@ -75,6 +75,8 @@ class AsyncFeed:
         self._outbox: Outbox | None = None
         self._packer: RowPacker | None = None
         self._refusals: list[ServerError] = []
+        self._refused = 0
+        self._late: int | None = None
         self._waiting = Waiting()
         self._closing = False
         self._pump_due = False
@@ -94,6 +96,17 @@ class AsyncFeed:
     def acknowledged(self) -> int:
         """Every tuple below this number was dealt with by the server."""
         return self._box.acked
+
+    @property
+    def refused(self) -> int:
+        """Tuples below `acknowledged` that the server refused."""
+        return self._refused
+
+    @property
+    def late(self) -> int | None:
+        """Tuples of the last connection that were late: acknowledged, but in no result. Known once the feed is closed;
+        None before, and if the server is too old to report it."""
+        return self._late
 
     @property
     def held(self) -> int:
@@ -293,10 +306,14 @@ class AsyncFeed:
     def _on_error(self, error: Error) -> None:
         if self._channel is None or error.code in _ASTRAY:
             self._give_up(ServerError(error))
-        elif len(self._refusals) < _REFUSALS_KEPT:
+            return
+        if self._outbox is not None and error.sequence is not None:
+            self._refused += self._outbox.frame_at(error.sequence)
+        if len(self._refusals) < _REFUSALS_KEPT:
             self._refusals.append(ServerError(error))
 
     def _on_closed(self, closed: Closed) -> None:
+        self._late = closed.late
         self._give_up(self._ended() if self._closing else ServerError.ended(closed))
 
     def _on_request(self, request: EtsRequest) -> None:

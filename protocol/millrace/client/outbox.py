@@ -201,6 +201,11 @@ class Outbox:
         while self.sent:
             self.unsent.appendleft(self.sent.pop())
 
+    def frame_at(self, sequence: int) -> int:
+        """The tuples of the frame under way that starts with this number; 0 if there is none."""
+        entries = (entry for entry in self.sent if not isinstance(entry, MarkEntry))
+        return next((entry.tuples for entry in entries if entry.sequence == sequence), 0)
+
     def unsent_entries(self) -> Iterator[Entry]:
         """Entries with tuples that have not been written."""
         return (entry for entry in self.unsent if not isinstance(entry, MarkEntry))

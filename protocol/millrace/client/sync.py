@@ -114,6 +114,16 @@ class Feed:
         return self._feed.acknowledged
 
     @property
+    def refused(self) -> int:
+        """Tuples below `acknowledged` that the server refused."""
+        return self._feed.refused
+
+    @property
+    def late(self) -> int | None:
+        """Tuples that were late, once the feed is closed; None if that is not known."""
+        return self._feed.late
+
+    @property
     def held(self) -> int:
         """Tuples in this program's memory: not sent, or not acknowledged."""
         return self._feed.held

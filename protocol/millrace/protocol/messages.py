@@ -60,6 +60,7 @@ MAX_CHANNELS = 1_024  # open at once on one connection, by default
 # What a client offers in HELLO and a server grants in WELCOME, with the meaning that `docs/protocol.md` gives.
 CAPABILITIES: Mapping[str, str] = {
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
+    "late": "CLOSED of a feed has the field `late`",
 }
 
 
@@ -305,11 +306,15 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The channel has ended; nothing about it follows. `code` says why."""
+    """The channel has ended; nothing about it follows. `code` says why.
+
+    `late` counts the tuples of a feed that were late, of those sent on this channel.
+    """
 
     channel: int
     code: str = "closed"
     text: str = ""
+    late: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +391,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
     Progress: (Kind.PROGRESS, (_CHANNEL, a_time("value_us"))),
     Credit: (Kind.CREDIT, (_CHANNEL, a_number("tuples"))),
     Close: (Kind.CLOSE, (_CHANNEL,)),
-    Closed: (Kind.CLOSED, (_CHANNEL, words("code"), words("text"))),
+    Closed: (Kind.CLOSED, (_CHANNEL, words("code"), words("text"), may_follow(a_number("late")))),
     Ping: (Kind.PING, (a_number("token"),)),
     Pong: (Kind.PONG, (a_number("token"),)),
     Bye: (Kind.BYE, (words("reason"),)),
@@ -395,6 +400,7 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
 BEHIND: Mapping[type[Message], Mapping[str, str]] = {
     Subscribe: {"history": "history"},
     Subscribed: {"history": "history"},
+    Closed: {"late": "late"},
 }
 _MESSAGES: Mapping[int, tuple[type[Message], tuple[Item, ...]]] = {
     kind: (message, items) for message, (kind, items) in LAYOUT.items()

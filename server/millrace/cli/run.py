@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.offline.run import Options, Run, refuse_failures, tell_failures
+from millrace.offline.run import Options, Run, refuse_failures, tell_failures, tell_late
 from millrace.offline.script import load
 from millrace.protocol import Refuse
 from millrace.sql.functions import install_module
@@ -71,6 +71,7 @@ def run(
     in_time_order: Annotated[
         bool, typer.Option("--sorted", help="Read each input in order of time, so that nothing is late.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not report late tuples on stderr.")] = False,
 ) -> None:
     """Run a file of SQL over files, by a virtual clock."""
     if events is not None and inputs:
@@ -100,6 +101,8 @@ def run(
             sys.stderr.write(f"millrace: query {query.name}: warning: {warning}\n")
     made = Run(script, options, sys.stdout.buffer)
     made.run()
+    if not quiet:
+        tell_late(made)
     tell_failures(made)
     refuse_failures(made)
 

@@ -18,7 +18,7 @@ from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
 
 if TYPE_CHECKING:
-    from millrace.client import Client, ServerError
+    from millrace.client import Client, Feed, ServerError
     from millrace.engine.plan import StreamDefinition
     from millrace.operators.batch import Batch
     from millrace.protocol import Schema
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PORTION_SECONDS: Final = 0.05
 # The largest number that a row can have.
 MOST: Final = 2**63 - 1
+# What a shell reports of a command that Ctrl-C ended.
+INTERRUPTED: Final = 130
 
 
 class Format(StrEnum):
@@ -46,7 +48,7 @@ def feed(
     rate: Annotated[float | None, typer.Option(min=0.001, help="Rows per second at most.")] = None,
 ) -> None:
     """Feed a stream from a file or the standard input."""
-    from millrace.client import ServerError
+    from millrace.client import ConnectionLost, ServerError
     from millrace.offline.files import read_batches
 
     definition = _definition(link.get(f"streams/{segment(stream)}"))
@@ -56,36 +58,73 @@ def feed(
         try:
             for batch in _paced(read_batches(file, definition, advanced, format), rate):
                 opened.send(batch.rows())
+            opened.close()
         except ServerError as refused:
-            raise _in_file(refused, file, first) from None
+            raise _in_file(refused, file, first, opened) from None
+        except ConnectionLost as lost:
+            raise type(lost)(f"{lost.text} ({_reached(opened, first)})", code=lost.code) from None
         except Refuse as unfit:
             # What was sent stays sent: whoever goes on after mending the file must know how much that is.
             opened.flush()
             raise Refuse(f"{unfit.text} ({_fed(opened.acknowledged - first)})", code=unfit.code) from None
-        try:
-            opened.flush()
-        except ServerError as refused:
-            raise _in_file(refused, file, first) from None
-        fed = opened.acknowledged
+        except KeyboardInterrupt:
+            show.tell(f"interrupted: {_reached(opened, first)}")
+            raise typer.Exit(INTERRUPTED) from None
     seconds = time.monotonic() - started
+    fed, late = opened.acknowledged - first, opened.late
     if link.as_json:
-        show.as_json({"stream": stream, "tuples": fed, "seconds": round(seconds, 3)})
+        counts = {"acknowledged": fed, "refused": opened.refused, "late": late}
+        show.as_json({"stream": stream, "tuples": fed, **counts, "seconds": round(seconds, 3)})
     else:
-        show.tell(f"fed {counted(fed, 'tuple')} to {stream} in {seconds:.1f} s")
+        show.tell(f"fed {counted(fed, 'tuple')} to {stream} in {seconds:.1f} s{_late(stream, late)}")
 
 
-def _in_file(refused: ServerError, file: str, first: int) -> MillraceError:
+def _late(stream: str, late: int | None) -> str:
+    if not late:
+        return ""
+    verbs = "was late and is" if late == 1 else "were late and are"
+    return f"; {late:,} of them {verbs} in no result (`millrace tail {stream}.late` reads late tuples)"
+
+
+def _reached(opened: Feed, first: int) -> str:
+    """How far an interrupted feed got."""
+    sent, acknowledged = opened.next_sequence - first, opened.acknowledged - first
+    verb = "was" if acknowledged == 1 else "were"
+    text = f"{acknowledged:,} of {counted(sent, 'row')} read so far {verb} acknowledged"
+    return text if sent == acknowledged else f"{text}; the others may or may not be in the stream"
+
+
+def _in_file(refused: ServerError, file: str, first: int, opened: Feed) -> MillraceError:
     """What the server said of a row, with the row's place in the file instead of the one in its frame."""
     if refused.sequence is None or refused.row is None:
         return refused
+    _settle(opened)
     before = refused.sequence - first
     _, found, text = refused.text.partition(f"row {refused.row}")
     said = text.removeprefix(", ") if found else refused.text
     where = "the standard input" if file == "-" else file
+    acknowledged = opened.acknowledged - first
+    taken = acknowledged - opened.refused
     return Refuse(
-        f"{where}, row {before + refused.row + 1}: {said} ({_fed(before)}; a frame is taken whole or not at all)",
+        f"{where}, row {before + refused.row + 1}: {said} ({_fed(before)}; a frame is taken whole or not at all). "
+        f"{counted(acknowledged, 'row')} acknowledged: {taken:,} fed, {opened.refused:,} refused",
         code=refused.code,
     )
+
+
+def _settle(opened: Feed) -> None:
+    """Wait until the server has dealt with the frames that were under way when it refused one."""
+    from millrace.client import ServerError
+
+    refusals = True
+    while refusals:
+        try:
+            opened.flush()
+            refusals = False
+        except ServerError as refused:
+            refusals = refused.row is not None
+        except MillraceError:
+            return
 
 
 def _fed(rows: int) -> str:

@@ -77,11 +77,15 @@ class Run:
         self.failed_rows: dict[str, tuple[int, str]] = {}
         self.failed_queries: dict[str, str] = {}
         self.refused_rows: dict[str, int] = {}
+        self.late_tuples: dict[str, int] = {}  # of streams whose late tuples go nowhere
+        self.rows = 0  # of all queries with an output
         self._stdout = stdout
         self._price = None if options.cost is None else Price(options.cost)
         self._measures: Measures | None = None if options.report is None else Measures(script.queries)
         self._trace: TraceLines | None = None
         self._late: dict[str, LateLines] = {}
+        read = {name for query in script.queries.values() for name in query.reads_streams}
+        self._read_late = {name for name, stream in script.streams.items() if stream.late.name in read}
         self._takers: Mapping[str, Sequence[Output]] = {}
         self._merge: Merge | None = None
         self.driver = Driver(self, price=self._price, trace=options.trace is not None)
@@ -189,12 +193,12 @@ class Run:
             case Deliver(query, sequence, batch):
                 if self._measures is not None:
                     self._measures.delivered(query, batch, at_us)
-                for taker in self._takers.get(query, ()):
+                takers = self._takers.get(query, ())
+                self.rows += len(batch) if takers else 0
+                for taker in takers:
                     taker.deliver(query, sequence, batch)
             case Late():
-                lines = self._late.get(order.stream)
-                if lines is not None:
-                    lines.late(order, self._arrivals(order))
+                self._on_late(order)
             case Progressed(query, value_us):
                 if self._trace is not None:
                     self._trace.progressed(at_us, query, value_us)
@@ -207,6 +211,13 @@ class Run:
                 self.failed_queries[query] = reason
             case _:
                 pass  # credit and requests: nobody here needs the one or answers the other
+
+    def _on_late(self, late: Late) -> None:
+        lines = self._late.get(late.stream)
+        if lines is not None:
+            lines.late(late, self._arrivals(late))
+        elif late.stream not in self._read_late:
+            self.late_tuples[late.stream] = self.late_tuples.get(late.stream, 0) + len(late.batch)
 
     def _arrivals(self, late: Late) -> list[int]:
         """When each late tuple arrived. In a slice its mark tells: the newest time before it, less the disorder."""
@@ -342,6 +353,17 @@ def _place(path: str) -> tuple[int, int] | Path | None:
 def _check_sorted(stream: StreamDefinition, path: str, options: Options) -> None:
     if options.sorted and stream.timestamps != "external":
         raise Refuse(f"--sorted: the rows of {path} have no time to be sorted by: {stream.name} is {stream.timestamps}")
+
+
+def tell_late(run: Run) -> None:
+    """Say on stderr what is in no result because it was late, and how to keep it; nothing if nothing was late."""
+    late = run.late_tuples
+    if late:
+        each = "; ".join(
+            f"{counted(count, 'tuple')} late in {stream} (write them with --late {stream}=FILE)"
+            for stream, count in late.items()
+        )
+        sys.stderr.write(f"millrace: {counted(run.rows, 'row')}; {each}\n")
 
 
 def tell_failures(run: Run) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from millrace.engine.events import Late
+from millrace.engine.events import Change, Late
 from millrace.operators.batch import BEGINNING, Batch
 from millrace.protocol import (
     Body,
@@ -134,7 +134,7 @@ class FrameDialect(Dialect):
 
     def ended(self) -> None:
         for feed in tuple(self._feeds.values()):
-            feed.leave(lost=not self._said_bye)
+            feed.leave(lost=not (self._said_bye or feed.closing))
         for subscriber in tuple(self.subscriptions.values()):
             subscriber.leave()
         self._feeds.clear()
@@ -252,8 +252,18 @@ class FrameDialect(Dialect):
             subscriber.subscription.pump()
 
     def _close(self, wish: Close) -> None:
-        self._leave(wish.channel)
-        self.say(Closed(wish.channel))
+        feed = self._feeds.get(wish.channel)
+        if feed is not None and "late" in self.session.capabilities:
+            feed.close()
+        else:
+            self._leave(wish.channel)
+            self.say(Closed(wish.channel))
+
+    def closed(self, feed: _Feed) -> None:
+        """All tuples of a feed that the client ended were judged."""
+        if self._feeds.get(feed.channel) is feed:
+            self._leave(feed.channel)
+            self.say(Closed(feed.channel, late=feed.late_tuples))
 
     def _leave(self, channel: int) -> None:
         """Let go of whatever the channel was for."""
@@ -282,6 +292,8 @@ class _Feed:
         self._feeds = dialect.hall.feeds
         self._source = source
         self.held = False
+        self.late_tuples = 0
+        self.closing = False
         self._open = False
 
     # -- orders ------------------------------------------------------------------------------------
@@ -302,7 +314,8 @@ class _Feed:
             self._dialect.say(EtsRequest(self.channel, request, need_us))
 
     def late(self, late: Late) -> None:
-        """Frames have no word for it: whoever wants to know reads the stream's late tuples."""
+        """Counted for CLOSED; the tuples themselves are read from the stream's late side stream."""
+        self.late_tuples += len(late.batch)
 
     def hold(self, held: bool) -> None:
         if held != self.held:
@@ -312,9 +325,16 @@ class _Feed:
     def ended(self, code: str, text: str) -> None:
         self._dialect.forget(self.channel)
         if self._open:
-            self._dialect.say(Closed(self.channel, code, text))
+            late = self.late_tuples if "late" in self._dialect.session.capabilities else None
+            self._dialect.say(Closed(self.channel, code, text, late))
         else:
             self._dialect.say(Error(code, text, self.channel))
+
+    def close(self) -> None:
+        """End the feed once the engine has judged all its tuples: only then is it known how many were late."""
+        self.closing = True
+        judged = self._dialect.hall.runner.command(Change(()))
+        judged.add_done_callback(lambda _: self._dialect.closed(self))
 
     def leave(self, *, lost: bool = False) -> None:
         self.hold(False)
