@@ -269,7 +269,7 @@ class Outlet:
     waited for.
 
     `backpressure` says how urgently feeds have to wait for consumers under `wait`: from the time one is behind by its
-    limit until all are by less than half of it, so that feeds do not stop and go at every row.
+    limit until all are by at most half of it, so that feeds do not stop and go at every row.
     """
 
     def __init__(
