@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # A server that has not answered by then is stuck: every route answers within a few engine steps.
 TIMEOUT_SECONDS: Final = 60.0
+DEFAULT_ADMIN: Final = "127.0.0.1:7421"
 TOKEN_WAYS: Final = "give --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"
 FEED_TOKEN_WAYS: Final = "give --feed-token-file FILE, or set MILLRACE_FEED_TOKEN_FILE or MILLRACE_FEED_TOKEN"
 
@@ -41,6 +42,21 @@ class Link:
     ca_file: Path | None = None
     feed_token_file: Path | None = None
     as_json: bool = False
+
+    @classmethod
+    def from_environment(cls) -> Link:
+        """The connection that every command has without options."""
+
+        def path(variable: str) -> Path | None:
+            return Path(value) if (value := os.environ.get(variable)) else None
+
+        return cls(
+            os.environ.get("MILLRACE_ADMIN") or DEFAULT_ADMIN,
+            os.environ.get("MILLRACE_SERVER"),
+            path("MILLRACE_TOKEN_FILE"),
+            path("MILLRACE_CA_FILE"),
+            path("MILLRACE_FEED_TOKEN_FILE"),
+        )
 
     def get(self, path: str) -> Any:
         return self._ask("GET", path)

@@ -24,6 +24,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
+    if not arguments and sys.stdin.isatty() and sys.stdout.isatty() and _prompt():
+        return
     if arguments in ([], ["-h"], ["--help"]):
         from millrace.cli.overview import overview
 
@@ -35,6 +37,22 @@ def main() -> None:
         application(arguments)(arguments, prog_name="millrace")
     except MillraceError as error:
         _complain(error)
+
+
+def _prompt() -> bool:
+    """Open the prompt if a server answers at the usual place; whether one did."""
+    from millrace.cli.link import Link
+    from millrace.cli.prompt import run_prompt
+
+    link = Link.from_environment()
+    try:
+        link.get("server")
+    except MillraceError as error:
+        if error.code == "unauthorised":
+            _complain(error)
+        return False
+    run_prompt(link)
+    return True
 
 
 def application(arguments: Sequence[str] = ()) -> Typer:

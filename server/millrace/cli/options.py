@@ -13,9 +13,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli.link import Link
+from millrace.cli.link import DEFAULT_ADMIN, Link
 
-DEFAULT_ADMIN: Final = "127.0.0.1:7421"
 # Printed after a command's own options.
 PANEL: Final = "Connection"
 
