@@ -59,6 +59,14 @@ COMMANDS: Final = (
         "Collect diagnostics in one file, without rows or secrets",
         "millrace support-bundle -o support.tar.gz",
     ),
+    CommandInfo(
+        "Server",
+        "completion",
+        "completion:completion",
+        "Print a completion script for bash, zsh or fish",
+        "millrace completion bash > ~/.millrace-completion",
+        "own",
+    ),
     CommandInfo("Server", "version", "version:version", "Print the version", "millrace version --json", "own"),
     CommandInfo(
         "Data",

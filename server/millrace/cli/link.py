@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -42,6 +42,7 @@ class Link:
     ca_file: Path | None = None
     feed_token_file: Path | None = None
     as_json: bool = False
+    timeout_seconds: float = TIMEOUT_SECONDS
 
     @classmethod
     def from_environment(cls) -> Link:
@@ -57,6 +58,10 @@ class Link:
             path("MILLRACE_CA_FILE"),
             path("MILLRACE_FEED_TOKEN_FILE"),
         )
+
+    def within(self, seconds: float) -> Link:
+        """The same connection for a caller that cannot wait longer."""
+        return replace(self, timeout_seconds=seconds)
 
     def get(self, path: str) -> Any:
         return self._ask("GET", path)
@@ -178,8 +183,8 @@ class Link:
         if parts.scheme not in ("http", "https") or not host:
             raise MillraceError(f"--admin: expected HOST:PORT or a URL, such as 127.0.0.1:7421, got {self.admin!r}")
         if parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port or 7421, timeout=TIMEOUT_SECONDS, context=self.tls())
-        return http.client.HTTPConnection(host, port or 7421, timeout=TIMEOUT_SECONDS)
+            return http.client.HTTPSConnection(host, port or 7421, timeout=self.timeout_seconds, context=self.tls())
+        return http.client.HTTPConnection(host, port or 7421, timeout=self.timeout_seconds)
 
 
 def _token(file: Path | None, variable: str) -> str | None:

@@ -22,6 +22,11 @@ EXIT_CONFIGURATION: Final = 78  # sysexits' EX_CONFIG
 def main() -> None:
     """The entry point: every error a person can meet is one clear line."""
     arguments = sys.argv[1:]
+    if arguments[:2] == ["complete-words", "--"]:
+        from millrace.cli.completion import print_words
+
+        print_words(arguments[2:])
+        return
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     if not arguments and sys.stdin.isatty() and sys.stdout.isatty() and _prompt():
