@@ -18,6 +18,7 @@ from millrace.cli.main import app
 from millrace.engine.plan import StreamDefinition
 from millrace.offline import files
 from millrace.operators.batch import Batch
+from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, Schema, Type
 
 SCHEMA = Schema(
@@ -37,7 +38,7 @@ INT64 = st.integers(MIN_INT64, MAX_INT64)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 ROWS = st.lists(
     st.tuples(
-        INT64,
+        st.integers(FIRST_US, LAST_US),
         st.none() | st.booleans(),
         st.none() | INT64,
         st.none() | st.floats(allow_nan=False, allow_infinity=False),

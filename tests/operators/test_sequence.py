@@ -14,6 +14,7 @@ from millrace.operators import firsts, groups, sequence
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
+from millrace.operators.eventtime import FIRST_US, HORIZON_US, LAST_US
 from millrace.operators.expression import TIME, Call, Column, Constant, Expression
 from millrace.operators.operator import Moment
 from millrace.operators.spec import Picked, SequenceSpec
@@ -322,13 +323,13 @@ def test_agrees_with_looking_at_all_pairs(kernels: str, data: st.DataObject) -> 
 
 
 VALUE: tuple[Any, ...] = (1, 0.5, "a", True, b"", 0, 0)
-FAR = 2**62
+FAR = LAST_US - 1
 
 
 @pytest.mark.parametrize("within", [0, 1, FAR, 2**63 - 1])
 @pytest.mark.parametrize("mode", ["recent", "chronicle", "absent"])
 def test_times_and_bounds_far_apart_do_not_wrap(kernels: str, mode: Any, within: int) -> None:
-    spread = [(-FAR - 5, VALUE), (-FAR, VALUE), (-1, VALUE), (0, VALUE), (FAR - 1, VALUE), (FAR + 1, VALUE)]
+    spread = [(FIRST_US, VALUE), (FIRST_US + 5, VALUE), (-1, VALUE), (0, VALUE), (FAR - 1, VALUE), (FAR + 1, VALUE)]
     rows = numbered(spread)
     absent = mode == "absent"
     names = ALONE if absent else PICKED
@@ -341,7 +342,7 @@ def test_times_and_bounds_far_apart_do_not_wrap(kernels: str, mode: Any, within:
     if absent:
         alone, _ = oracle.absent(rows, second, [0], within, lambda a, b: True)
         assert [row[1][1] for row in harness.rows] == [a[1][ID] for a in alone]
-        assert [row[0] for row in harness.rows] == [min(a[0] + within, END_OF_TIME - 1) for a in alone]
+        assert [row[0] for row in harness.rows] == [min(a[0] + within, HORIZON_US) for a in alone]
     else:
         pairs, _ = oracle.following(rows, second, [0], mode, within, lambda a, b: True, False)
         assert harness.rows == list(map(shown, pairs))

@@ -7,6 +7,7 @@ import pytest
 
 from millrace.client import AsyncClient
 from millrace.engine.events import AddQuery
+from millrace.operators.eventtime import LAST_US
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import DataArrow, Error, Open, Opened
 from tests.server.harness import lines, peer, running, served, until
@@ -137,7 +138,7 @@ async def test_policies_change_under_a_connected_feed(daemon):
         await until(lambda: daemon.engine.streams()[0]["late"] == 1)
         await daemon.catalog.execute("ALTER STREAM s SET (disorder = '5 s', max_ahead = '1 s')")
         feed.data(2, [(9_500_000, 3), (8_000_000, 4)])
-        feed.data(4, [(2**62, 5)])
+        feed.data(4, [(LAST_US, 5)])
         error = await feed.hear(Error)
         assert (error.code, error.sequence) == ("bad_value", 4)
         assert [(await reader.hear())["row"]["k"] for _ in range(3)] == [1, 3, 4]

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddStream, Archived, Arrived, Command
 from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import Refuse
 from millrace.server import archive as archive_module
 from millrace.server import history
@@ -225,10 +226,10 @@ def test_streams_without_times_of_their_own(tmp_path):
 
 
 def test_rows_of_several_days_lie_in_folders_of_their_days(tmp_path):
-    times = [NOW, NOW + 3 * DAY, NOW + 1, -(2**62), NOW + 3 * 10**17, NOW + 3 * DAY + 1]
+    times = [NOW, NOW + 3 * DAY, NOW + 1, FIRST_US, LAST_US, NOW + 3 * DAY + 1]
 
     async def live():
-        sql = STREAM.replace("disorder = '1 s'", "progress = 'punctuation', max_ahead = '600000 w'")
+        sql = STREAM.replace("disorder = '1 s'", "progress = 'punctuation', max_ahead = '500000 w'")
         async with running(sql, server={"history_dir": tmp_path}) as daemon:
             await feed(daemon, [("f", us) for us in times])
             await archive_now(daemon)

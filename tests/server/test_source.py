@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millrace.client.arrow import to_stream
 from millrace.engine.plan import StreamDefinition
+from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import Field, MillraceError, RowError, Schema, TimestampError, Type, parse_timestamp
 from millrace.server.source import Source
 
@@ -54,13 +55,13 @@ def oracle(row):
         elif type(value) is not {Type.BOOLEAN: bool, Type.TEXT: str, Type.BYTES: bytes}[field.type]:
             return None
         out.append(value)
-    return tuple(out)
+    return tuple(out) if FIRST_US <= out[0] <= LAST_US else None
 
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 FITTING = st.tuples(
-    st.one_of(INT64, st.just("2026-01-01T00:00:00Z")),
+    st.one_of(st.integers(FIRST_US, LAST_US), st.just("2026-01-01T00:00:00Z")),
     st.none() | st.booleans(),
     st.none() | INT64,
     st.none() | FINITE | st.integers(-1000, 1000),

@@ -7,14 +7,9 @@ and c at most 1 s after b, then c is at most 3 s after a.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import BEGINNING, END_OF_TIME, FAR
 from millrace.operators.spec import Band
-
-# No bound. Times lie within a quarter of 64 bits (the years that can be written are far fewer), so adding it to a
-# time never leaves 64 bits, and nothing that is added to it is ever taken for a bound.
-FAR: Final = 1 << 62
 
 
 class Bands:

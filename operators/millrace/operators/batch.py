@@ -19,20 +19,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from millrace.operators.eventtime import ANY_TIME as ANY_TIME
+from millrace.operators.eventtime import BEGINNING as BEGINNING
+from millrace.operators.eventtime import END_OF_TIME as END_OF_TIME
+from millrace.operators.eventtime import NO_TIME as NO_TIME
 from millrace.protocol import Schema, Type
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Values = npt.NDArray[Any]
 Row = tuple[Any, ...]
-
-# The time of a tuple that has none yet (latent streams): below every real time.
-NO_TIME: Final = -(2**63)
-# The bounds of time: no tuple is below the first, a closed stream's punctuation is the second.
-BEGINNING: Final = -(2**63)
-END_OF_TIME: Final = 2**63 - 1
-# What a latent stream promises until it ends: nobody waits for it, and yet more may come.
-ANY_TIME: Final = END_OF_TIME - 1
 
 DTYPES: Final[dict[Type, np.dtype[Any]]] = {
     Type.BOOLEAN: np.dtype(np.bool_),

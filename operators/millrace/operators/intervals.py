@@ -9,6 +9,7 @@ import re
 from fractions import Fraction
 
 from millrace.protocol import MAX_INT64, MIN_INT64, Refuse
+from millrace.protocol.timestamps import DAY, LIFETIME_US
 
 UNITS_US: dict[str, int] = {
     **dict.fromkeys(("us", "usec", "usecs", "microsecond", "microseconds"), 1),
@@ -43,6 +44,19 @@ def parse_interval(text: str, unit: str | None = None) -> int:
     elif rest.strip() or not parts:
         raise Refuse(f"expected an interval ({FORMS}), got {text!r:.60}")
     return _whole(sum(parts, Fraction(0)), text)
+
+
+def parse_duration(text: str, unit: str | None = None) -> int:
+    """Microseconds of an option, a window or a range: no longer than all of event time."""
+    us = parse_interval(text, unit)
+    check_duration(us, repr(text)[:60])
+    return us
+
+
+def check_duration(us: int, shown: str) -> None:
+    """Refuse what is longer than all of event time: no two tuples are so far apart."""
+    if abs(us) > LIFETIME_US:
+        raise Refuse(f"expected at most {LIFETIME_US // DAY} days, which is all of event time, got {shown}")
 
 
 def unit_us(unit: str) -> int:

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from millrace.operators.bands import FAR
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.eventtime import FAR
 from millrace.operators.matching import Incoming, Matcher
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.reorder import Reorder, merge_by_time, shares

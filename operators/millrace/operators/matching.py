@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from millrace.operators.bands import FAR, Bands
+from millrace.operators.bands import Bands
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, constant_int64
 from millrace.operators.evaluate import compile_columns, compile_predicate
+from millrace.operators.eventtime import FAR
 from millrace.operators.expression import TIME, Column, Expression
 from millrace.operators.segments import (
     NONE_UNLINKED,

@@ -14,6 +14,7 @@ import numpy as np
 
 from millrace.operators.batch import DTYPES, END_OF_TIME, FILLERS, Batch, Int64s, object_array
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.eventtime import HORIZON_US, saturated
 from millrace.operators.expression import Column, Expression
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.grain import Grain, windows_of
@@ -97,13 +98,13 @@ class NewestWindowAggregate(Prone):
         """The end of the last window that a tuple below may be in."""
         window = self.window
         last = need_us - 1 - (need_us - 1 - window.offset_us) % window.slide_us
-        return min(last + window.size_us, END_OF_TIME)
+        return saturated(last + window.size_us)
 
     def low_water(self) -> int:
         self._current()
         low = self._reader.low_water()
         ends = min((end for _, end in self.open.values()), default=END_OF_TIME)
-        return low if ends == END_OF_TIME else min(low, ends - 1)
+        return low if ends == END_OF_TIME else min(low, saturated(ends - 1))
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class NewestWindowAggregate(Prone):
         bounds = [start if which == "start" else end for _, which in self.spec.bounds]
         made = Batch(
             self.output.schema,
-            end - 1,
+            np.minimum(end - 1, HORIZON_US),
             [*keys, *columns, *bounds],
             [*masks, *valid, *(None for _ in bounds)],
             self._states.arrived[slots],

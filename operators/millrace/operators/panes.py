@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s, Values, constant_int64
+from millrace.operators.eventtime import saturated
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
 from millrace.operators.grain import EVERY, THE_END, Grain, union_of, windows_of
@@ -251,10 +252,10 @@ class Panes(Windows):
     def low_water(self) -> int:
         pending = self.next_end()
         if pending is not None and pending <= self.reached:
-            return pending - 1
+            return saturated(pending - 1)
         if self.reached in (BEGINNING, END_OF_TIME):
             return self.reached
-        return min(self._end((self.reached - self.offset - self.size) // self.slide + 1) - 1, END_OF_TIME - 1)
+        return saturated(self._end((self.reached - self.offset - self.size) // self.slide + 1) - 1)
 
     def demand(self, low_us: int) -> int:
         return self._end((low_us - self.offset - self.size) // self.slide)
@@ -363,7 +364,7 @@ class Panes(Windows):
         count = stop - start
         begin = self.offset + closing.number * self.slide
         end = begin + self.size
-        time = table.newest if self.by_rows else min(end - 1, END_OF_TIME - 1)
+        time = table.newest if self.by_rows else saturated(end - 1)
         times: list[Values] = [constant_int64(value, count) for value in (time, begin, end)]
         batch = self.built(table, np.arange(start, stop), table.keys(start, stop), *times)
         if len(batch):

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.eventtime import HORIZON_US, after, before
 from millrace.operators.grain import EVERY, Grain
 from millrace.operators.operator import RowWise
 from millrace.operators.spec import RetimeSpec
 
 
 class Retime(RowWise):
-    """Rows at the time that a column carries, in no order. A row whose column is null has no time: it has failed.
+    """Rows at the time that a column carries, in no order. A row without a time, or with one beyond all that operators
+    compute, fails.
 
     No row's column is more than the spec's lag below its time. So promises lose the lag here, and what promises less
     than is needed is asked for that much more.
@@ -32,6 +34,11 @@ class Retime(RowWise):
         if mask is not None and not mask.all():
             self.failed(int((~mask).sum()), "the column that is to be a row's time is null")
             batch = batch.take(mask)
+        times = batch.columns[self._position]
+        beyond = (times > HORIZON_US) | (times < -HORIZON_US)
+        if beyond.any():
+            self.failed(int(beyond.sum()), "the column that is to be a row's time lies far outside the years 1 to 9999")
+            batch = batch.take(~beyond)
         return Batch(self.output.schema, batch.columns[self._position], batch.columns, batch.valid, batch.arrival)
 
     def declares(self) -> Grain | None:
@@ -39,9 +46,7 @@ class Retime(RowWise):
         return EVERY if self.output.wanted else None
 
     def promised(self, low_us: int) -> int:
-        if low_us == END_OF_TIME:
-            return low_us
-        return max(BEGINNING, low_us - self._lag_us)
+        return before(low_us, self._lag_us)
 
     def demand(self, need_us: int) -> int:
-        return min(END_OF_TIME, need_us + self._lag_us)
+        return after(need_us, self._lag_us)

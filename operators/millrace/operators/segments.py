@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.bands import FAR
 from millrace.operators.batch import BEGINNING, DTYPES, Bools, Int64s, Values, take_arrival
+from millrace.operators.eventtime import FAR
 from millrace.operators.kernels import joining
 from millrace.protocol import Type
 

@@ -19,6 +19,7 @@ import numpy as np
 from millrace.operators.batch import BEGINNING, END_OF_TIME, FILLERS, NO_TIME, Batch, Bools, Int64s, Values
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import Errors, compile_columns, compile_predicate
+from millrace.operators.eventtime import HORIZON_US, after, before
 from millrace.operators.expression import TIME
 from millrace.operators.firsts import Firsts
 from millrace.operators.kernels import following as kernel
@@ -342,19 +343,19 @@ class Absence(FollowedBy):
         if second is not None:
             found.append((second + 1, second))
         if open_us is not None:
-            found.append((BEGINNING, min(self._end(open_us) + 1, END_OF_TIME)))
+            found.append((BEGINNING, self._end(open_us) + 1))
         return found
 
     def _end(self, time_us: int) -> int:
-        """When the wait that begins at a time is over. Beyond all time counts as the last microsecond."""
-        return min(time_us + self._within_us, END_OF_TIME - 1)
+        """When the wait that begins at a time is over."""
+        return after(time_us, self._within_us)
 
     def _over(self) -> int:
         """The time below which waits have begun that are over: no row of B up to their ends is still to come."""
         head = self.waiting[1].head_us()
         promise = self.inputs[1].promise
         bound = promise if head is None else min(head, promise)
-        return END_OF_TIME if bound == END_OF_TIME else before(bound, self._within_us)
+        return before(bound, self._within_us)
 
     def due(self) -> bool:
         """Whether a row may be given."""
@@ -377,13 +378,13 @@ class Absence(FollowedBy):
     def low_water(self) -> int:
         begun = [self.waiting[0].head_us(), self._firsts.next_time(), self.inputs[0].promise]
         least = min(time for time in begun if time is not None)
-        return least if least in (BEGINNING, END_OF_TIME) else self._end(least)
+        return self._end(least)
 
     def lacking(self, need_us: int) -> list[Reader]:
         found = []
         first, second = self.inputs
         open_us = self._firsts.next_time()
-        if first.promise != END_OF_TIME and self._end(first.promise) < need_us:
+        if self._end(first.promise) < need_us:
             found.append(first)
         if open_us is not None and self._end(open_us) < need_us:
             head = self.waiting[1].head_us()
@@ -455,11 +456,6 @@ class Absence(FollowedBy):
         if not len(cells):
             return None
         made = [firsts.column(position, cells) for _, _, position in self._spec.columns]
-        ts = np.minimum(firsts.times[cells], END_OF_TIME - 1 - self._within_us) + self._within_us
+        ts = np.minimum(firsts.times[cells], HORIZON_US - self._within_us) + self._within_us
         columns = [values for values, _ in made]
         return Batch(self.output.schema, ts, columns, [mask for _, mask in made], firsts.arrivals[cells])
-
-
-def before(time_us: int, by_us: int) -> int:
-    """A time so much earlier, but not before the beginning."""
-    return max(time_us - by_us, BEGINNING)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.eventtime import HORIZON_US
 from millrace.operators.expression import Column
 from millrace.operators.groups import Grouping, Rows
 from millrace.operators.kernels import grouping as kernel
@@ -101,9 +102,9 @@ class SessionRows(Sessions):
         bounds = [start if which == "start" else end for _, which in self.spec.bounds]
         columns = [column[places] for column in store.columns]
         valid = [None if mask is None or (there := mask[places]).all() else there for mask in store.valid]
-        return Batch(
-            self.schema, end - 1, [*columns, *bounds], [*valid, *(None for _ in bounds)], store.arrival[places]
-        )
+        ts = np.minimum(end - 1, HORIZON_US)
+        masks = [*valid, *(None for _ in bounds)]
+        return Batch(self.schema, ts, [*columns, *bounds], masks, store.arrival[places])
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

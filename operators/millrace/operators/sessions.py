@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
+from millrace.operators.eventtime import HORIZON_US, after, before, saturated
 from millrace.operators.groups import Grouping, Keys, Rows, Table
 from millrace.operators.kernels import grouping as kernel
 from millrace.operators.panes import Windows
@@ -172,13 +173,13 @@ class Sessions(Windows):
         if self.reached == END_OF_TIME and end is None:
             return END_OF_TIME
         # A tuple still to come may begin a session, which ends a gap later; one that is there may go no further.
-        latest = max(min(self.reached + self.gap, END_OF_TIME) - 1, BEGINNING)
-        return latest if end is None else min(latest, end - 1)
+        latest = after(self.reached, self.gap - 1)
+        return latest if end is None else min(latest, saturated(end - 1))
 
     def demand(self, low_us: int) -> int:
         ends = self.last[self.key >= 0] + self.gap
         ends = ends[ends <= low_us]
-        return max(low_us - self.gap + 1, int(ends.max()) if len(ends) else BEGINNING)
+        return max(before(low_us, self.gap - 1), int(ends.max()) if len(ends) else BEGINNING)
 
     def flush(self, limit: int) -> tuple[Batch | None, int]:
         if limit <= 0 or not self.due():
@@ -191,7 +192,7 @@ class Sessions(Windows):
         if len(shown):
             end = self.last[shown] + self.gap
             keys = self.keys.decode_at(self.key[shown]) if self.grouping.width else []
-            given = self.built(self.states, shown, keys, end - 1, self.first[shown], end)
+            given = self.built(self.states, shown, keys, np.minimum(end - 1, HORIZON_US), self.first[shown], end)
         self._free(slots)
         self._least = None
         self._tidy()

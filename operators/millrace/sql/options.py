@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.engine.plan import POLICIES
-from millrace.operators.intervals import parse_interval
+from millrace.operators.intervals import parse_duration
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError, did_you_mean
@@ -57,7 +57,7 @@ def interval(least_us: int = 0, *, unset: bool = False) -> Callable[[Value], int
             or_none = " or 'none'" if unset else ""
             raise _Wrong(f"expected a time in quotes such as '10 seconds'{or_none}, got {_shown(value)}")
         try:
-            us = parse_interval(value)
+            us = parse_duration(value)
         except Refuse as error:
             raise _Wrong(error.text) from None
         if us < least_us:

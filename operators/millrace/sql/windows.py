@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.operators.intervals import parse_interval
+from millrace.operators.intervals import check_duration, format_interval, parse_duration
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Refuse
@@ -64,6 +64,8 @@ def window_of(sql: str, call: s.TableFunction, constant_us: Callable[[s.Expr], i
             sql, call.partition[0].span.start, f"only sessions are cut by PARTITION BY; for {name.upper()} use GROUP BY"
         )
     times = [(node, constant_us(node)) for node in call.arguments[2:]]
+    for node, us in times:
+        _check_duration(sql, node, us)
     for node, us in times[: least - 2]:
         _check_above_zero(sql, node, us)
     if name == "session":
@@ -109,7 +111,14 @@ def _rows(sql: str, node: s.RowsWindow) -> RowWindow:
 def interval_us(sql: str, node: s.IntervalText) -> int:
     """What an interval in brackets or after WITHIN says."""
     try:
-        return parse_interval(node.text, node.unit)
+        return parse_duration(node.text, node.unit)
+    except Refuse as error:
+        raise SqlError(sql, node.span.start, error.text) from None
+
+
+def _check_duration(sql: str, node: s.Node, us: int) -> None:
+    try:
+        check_duration(us, format_interval(us))
     except Refuse as error:
         raise SqlError(sql, node.span.start, error.text) from None
 

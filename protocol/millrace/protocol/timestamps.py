@@ -15,10 +15,13 @@ from millrace.protocol.types import MAX_INT64, MIN_INT64
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
+# Event time: the years 1 to 9999, which four digits and Python's datetime can express. A tuple's time lies within, both
+# ends included; a TIMESTAMP column that is not its stream's time takes all of int64.
+FIRST_US, LAST_US = -62_135_596_800 * SECOND, 253_402_300_799 * SECOND + SECOND - 1
+# How long event time is: no two tuples are further apart, so no longer interval makes a difference between tuples.
+LIFETIME_US = LAST_US - FIRST_US + 1
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
-# What datetime can express, and what it writes with four digits of year.
-_FIRST, _LAST = -62_135_596_800 * SECOND, 253_402_300_799 * SECOND + SECOND - 1
 # The Gregorian calendar repeats after 400 years.
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 
@@ -54,7 +57,7 @@ def parse_timestamp(value: object) -> int:
 
 def format_timestamp(us: int) -> str:
     """ISO 8601 with Z; six digits of fraction, or none for a whole second."""
-    if _FIRST <= us <= _LAST:
+    if FIRST_US <= us <= LAST_US:
         return (_EPOCH + timedelta(microseconds=us)).isoformat() + "Z"
     days, rest = divmod(us, DAY)
     cycles, day = divmod(days - _days(_CYCLE_YEARS, 1, 1), _CYCLE_DAYS)

@@ -24,8 +24,10 @@ from millrace.backfill.flow import Flow
 from millrace.backfill.task import Chunk
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import DTYPES, FILLERS, NO_TIME, Batch, Int64s, Values
+from millrace.operators.eventtime import outside
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.server.arrow import ARROW_TYPES, read_table, to_arrow
+from millrace.server.source import EVENT_TIME, time_shown
 
 STREAM, TIME, REST, SEQUENCE, TASK = "s", "ts", "rest", "seq", "task"
 # A result's rows have one more column: their own time, which a query over them would window on.
@@ -132,6 +134,9 @@ def batch_of(lane: Lane, table: Any) -> Batch:
     """
     schema, count = lane.stream.schema, table.num_rows
     ts: Int64s = table.column(TIME).to_numpy(zero_copy_only=False)
+    if (row := outside(ts)) is not None:
+        got = time_shown(int(ts[row]))
+        raise Refuse(f"stream {lane.stream.name}: expected rows with {EVENT_TIME}, got {got}", code="bad_value")
     columns: list[Values] = [_filler(field.type, count) for field in schema]
     valid: list[Any] = [None] * len(schema)
     if lane.stream.time_position is not None:

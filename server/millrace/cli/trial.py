@@ -38,11 +38,11 @@ def strategy_try(
     operator: Annotated[str | None, typer.Option(help="Try it for this operator alone.")] = None,
 ) -> None:
     """Measure, set a strategy, measure again; then keep it, or go back. It goes on in the server if you leave."""
-    from millrace.operators.intervals import parse_interval
+    from millrace.operators.intervals import parse_duration
     from millrace.server.conditions import parse_condition
 
-    _check("--for", for_, parse_interval)
-    _check("--before", before, parse_interval)
+    _check("--for", for_, parse_duration)
+    _check("--before", before, parse_duration)
     _check("--revert-if", revert_if, parse_condition)
     if revert and revert_if is not None:
         raise typer.BadParameter("--revert goes back in any case: give one of the two", param_hint="--revert-if")

@@ -18,8 +18,9 @@ from millrace.offline.driver import Instant
 from millrace.offline.files import STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
 from millrace.operators.batch import BEGINNING
 from millrace.protocol import Refuse, RowError, TimestampError, parse_timestamp
+from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.words import spelt
-from millrace.server.source import Source
+from millrace.server.source import Source, check_clock, check_promise
 
 FEED: Final = "main"
 
@@ -83,11 +84,13 @@ class _Events:
     def _time(self, said: Mapping[str, Any], kind: str, where: str) -> int:
         clock = BEGINNING if self._clock is None else self._clock
         if "at" in said:
-            return max(clock, _timestamp(said["at"], "at", where))
+            at_us = _timestamp(said["at"], "at", where)
+            check_clock(where, at_us)
+            return max(clock, at_us)
         if kind == "tick":
             raise Refuse(f"{where}: expected a time in at, because a tick has no other, got none", code="bad_row")
         own = self._own_time(said, where) if kind == "tuple" else None
-        if own is not None:
+        if own is not None and FIRST_US <= own <= LAST_US:
             return max(clock, own)
         return 0 if self._clock is None else clock
 
@@ -121,7 +124,9 @@ class _Events:
             return
         self._end_run()
         if kind == "punctuation":
-            self._events.append(Punctuated(stream, feed, _timestamp(said["punctuation"], "punctuation", where)))
+            value_us = _timestamp(said["punctuation"], "punctuation", where)
+            check_promise(where, value_us)
+            self._events.append(Punctuated(stream, feed, value_us))
         elif said["close"] is True:
             self._events.append(FeedClosed(stream, feed, ended=True))
         else:

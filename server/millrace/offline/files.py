@@ -325,7 +325,11 @@ def _csv_batch(
         nulls if column is None else _csv_column(field, texts[column], path, numbers)
         for field, column in zip(fields, layout, strict=True)
     ]
-    return source.from_rows(list(zip(*columns, strict=True)))
+    try:
+        return source.from_rows(list(zip(*columns, strict=True)))
+    except RowError as error:
+        with located(f"{shown(path)}, line {numbers[error.row]}"):
+            raise
 
 
 def _csv_column(field: Field, texts: Sequence[str], path: str, numbers: Sequence[int]) -> Sequence[Any]:

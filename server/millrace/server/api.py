@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from millrace.engine import views
-from millrace.operators.intervals import parse_interval
+from millrace.operators.intervals import parse_duration
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.session import same_token
 from millrace.protocol.words import spelt
@@ -212,7 +212,7 @@ class TrialRequest(BaseModel):
 
 def _span_us(name: str, text: str) -> int:
     try:
-        return parse_interval(text)
+        return parse_duration(text)
     except Refuse as error:
         raise Refuse(f"{name}: {error.text}", code="bad_span") from None
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.operators.intervals import parse_interval
+from millrace.operators.intervals import parse_duration
 from millrace.protocol import Refuse
 
 # What can be compared: the word, and where its value is in the measures of a span.
@@ -101,7 +101,7 @@ def _number(text: str, whole: str) -> float:
 
 def _interval(text: str) -> float:
     try:
-        us = parse_interval(text)
+        us = parse_duration(text)
     except Refuse as error:
         raise _refused(error.text) from None
     if us < 0:

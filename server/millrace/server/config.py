@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from millrace.engine.table import Strategy
-from millrace.operators.intervals import parse_interval
+from millrace.operators.intervals import parse_duration
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 
@@ -86,7 +86,7 @@ def _check_strategy(text: str) -> str:
 
 def _check_interval(text: str) -> str:
     try:
-        us = parse_interval(text)
+        us = parse_duration(text)
     except Refuse as error:
         raise ValueError(error.text) from None
     if us < 0:

@@ -14,11 +14,12 @@ from typing import Final, Protocol
 from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition, origin_of
 from millrace.operators.batch import Batch
+from millrace.operators.eventtime import BEGINNING
 from millrace.protocol import Refuse, Schema
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
-from millrace.server.source import Source, TooFarAheadError
+from millrace.server.source import Source, TooFarAheadError, check_promise, may_promise
 
 # Producers whose next sequence number is remembered after they left: a few megabytes; the oldest are forgotten first.
 REMEMBERED_PRODUCERS: Final = 65_536
@@ -44,11 +45,15 @@ class OwnedFeed(FeedPeer, Protocol):
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream's wrapper, and by fingerprint those of feeds whose schema leaves out columns at the end."""
+    """A stream's wrapper, and by fingerprint those of feeds whose schema leaves out columns at the end.
+
+    early   the stream has taken times from before this century that can't be mistaken for another unit
+    """
 
     source: Source
     received: Received
     narrower: dict[str, Source] = field(default_factory=dict)
+    early: bool = False
 
     def alter(self, definition: StreamDefinition) -> None:
         """Another definition. Feeds that are open go on with the fields that they were opened with."""
@@ -214,14 +219,23 @@ class Feeds:
             self._runner.submit(Arrived(stream, producer, batch))
 
     def punctuated(self, stream: str, producer: str, value_us: int) -> None:
+        check_promise(f"stream {stream}", value_us)
         self._runner.submit(Punctuated(stream, producer, value_us))
 
-    def answered(self, stream: str, producer: str, request: int, value_us: int) -> None:
-        self._runner.submit(Answered(stream, producer, request, value_us))
+    def answered(self, stream: str, producer: str, request: int, value_us: int | None) -> None:
+        """The answer to a request; None, and one that is refused, promises nothing and ends the request."""
+        promise_us = value_us if value_us is not None and may_promise(value_us) else BEGINNING
+        self._runner.submit(Answered(stream, producer, request, promise_us))
+        if value_us is not None:
+            check_promise(f"stream {stream}", value_us)
 
-    def check_ahead(self, stream: str, batch: Batch) -> None:
-        """TooFarAheadError for a tuple further above the clock than the stream allows."""
-        self._find(stream).source.check_ahead(batch, self._runner.now_us())
+    def check_times(self, stream: str, batch: Batch) -> None:
+        """RowError for a tuple further above the clock than the stream allows, or with a time in another unit."""
+        found = self._find(stream)
+        now_us = self._runner.now_us()
+        found.source.check_ahead(batch, now_us)
+        if not found.early:
+            found.early = found.source.check_unit(batch, now_us)
 
     def count(self, stream: str, received: int) -> None:
         """Bytes of a payload, for the metrics."""

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from millrace.engine.events import Change, Late
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import Batch
 from millrace.protocol import (
     Body,
     FrameReader,
@@ -235,9 +235,7 @@ class FrameDialect(Dialect):
 
     def _ets(self, said: Ets) -> None:
         feed = self._feeds[said.channel]
-        # No promise is the least promise: it ends the request.
-        value_us = BEGINNING if said.value_us is None else said.value_us
-        self.hall.feeds.answered(feed.stream, feed.producer, said.request, value_us)
+        self.hall.feeds.answered(feed.stream, feed.producer, said.request, said.value_us)
 
     # -- subscriptions -----------------------------------------------------------------------------
 
@@ -357,7 +355,7 @@ class _Feed:
     def _take_together(self, frames: Sequence[_Frame]) -> bool:
         try:
             batch = self._source.decode_many([memoryview(frame.body)[frame.head.offset :] for frame in frames])
-            self._feeds.check_ahead(self.stream, batch)
+            self._feeds.check_times(self.stream, batch)
         except Refuse:
             return False
         self._feeds.arrived(self.stream, self.producer, batch)
@@ -380,7 +378,7 @@ class _Feed:
             batch = self._source.decode(payload)
         else:
             batch = self._source.from_arrow(payload, frame.head.tuples)
-        self._feeds.check_ahead(self.stream, batch)
+        self._feeds.check_times(self.stream, batch)
         return batch
 
 

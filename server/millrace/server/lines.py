@@ -214,7 +214,7 @@ class _LineFeed:
         while gathered:
             try:
                 batch = self._feeds.source(self.stream).from_objects(gathered)
-                self._feeds.check_ahead(self.stream, batch)
+                self._feeds.check_times(self.stream, batch)
                 self._arrived(batch)
                 return
             except RowError as error:

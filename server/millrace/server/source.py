@@ -27,8 +27,10 @@ from millrace.operators.batch import (
     constant_int64,
     object_array,
 )
-from millrace.protocol import MAX_INT64, MIN_INT64, Field, RowError, Type
-from millrace.protocol.timestamps import format_timestamp, parse_timestamp
+from millrace.operators.eventtime import outside
+from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
+from millrace.protocol.timestamps import FIRST_US, LAST_US, format_timestamp, parse_timestamp
+from millrace.protocol.units import CENTURY_US, in_century, likely_unit
 from millrace.protocol.words import SHOWN_CHARACTERS, spelt
 
 # What msgspec checks while it decodes. Its integers are unbounded and its floats may be NaN: columns check those.
@@ -50,6 +52,9 @@ EXPECTED: Final[dict[Type, str]] = {
     Type.BYTES: "bytes",
     Type.TIMESTAMP: "timestamp (integer microseconds or ISO 8601 text)",
 }
+EVENT_TIME: Final = f"a time from {format_timestamp(FIRST_US)} to {format_timestamp(LAST_US)}"
+# Rows of a batch whose unit is looked at one by one; of more the extremes speak for all.
+LOOKED_AT: Final = 64
 
 
 class _Unfit(Exception):  # noqa: N818 - a signal inside this file, not an error that anyone meets
@@ -111,7 +116,11 @@ class Source:
         return self._timed(columns, valid, len(rows))
 
     def _timed(self, columns: Sequence[Values], valid: Sequence[Bools | None], count: int) -> Batch:
-        ts: Int64s = constant_int64(0, count) if self._time is None else columns[self._time]
+        if self._time is None:
+            return Batch(self.schema, constant_int64(0, count), columns, valid)
+        ts: Int64s = columns[self._time]
+        if (row := outside(ts)) is not None:
+            raise _row_error(row, EVENT_TIME, time_shown(int(ts[row])), self.stream.time, "bad_value")
         return Batch(self.schema, ts, columns, valid)
 
     def from_rows(self, rows: Sequence[Row]) -> Batch:
@@ -170,6 +179,27 @@ class Source:
         got = format_timestamp(int(batch.ts[row]))
         raise _row_error(row, expected, got, self.stream.time, "bad_value", TooFarAheadError)
 
+    def check_unit(self, batch: Batch, now_us: int) -> bool:
+        """RowError for the first row whose time makes sense in another unit alone.
+
+        Returns whether the batch shows that the stream has such early times by intention: a row from before this
+        century that is no time of this century in any unit. The caller then no longer asks.
+        """
+        ts = batch.ts
+        if self._time is None or not len(ts) or not in_century(now_us):
+            return False
+        least = ts.item(0) if len(ts) == 1 else ts.min()
+        if least >= CENTURY_US[0]:
+            return False
+        early = ts[ts < CENTURY_US[0]]
+        values = early.tolist() if len(early) <= LOOKED_AT else [int(early.min()), int(early.max())]
+        if any(likely_unit(value) is None for value in values):
+            return True
+        row = int((ts < CENTURY_US[0]).argmax())
+        value = int(ts[row])
+        got = f"{value}, which is {format_timestamp(value)}; {likely_unit(value)}"
+        raise _row_error(row, "microseconds since 1970", got, self.stream.time, "bad_value")
+
     # -- the slow way ------------------------------------------------------------------------------
 
     def _explain_first(self, payloads: Sequence[bytes | memoryview], error: Exception) -> RowError:
@@ -207,6 +237,8 @@ class Source:
                 expected = EXPECTED[field.type] if value is not None else f"{field.type}, not null"
                 code = "bad_value" if _right_type(field.type, value) else "bad_row"
                 raise _row_error(number, expected, spelt(value), field.name, code)
+        if self._time is not None and not FIRST_US <= (time_us := parse_timestamp(row[self._time])) <= LAST_US:
+            raise _row_error(number, EVENT_TIME, time_shown(time_us), self.stream.time, "bad_value")
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -380,6 +412,29 @@ def _row_error(
 ) -> RowError:
     where = f"row {row}" if field is None else f"row {row}, field {field}"
     return made(f"{where}: expected {expected}, got {got}", row=row, expected=expected, got=got, code=code)
+
+
+def may_promise(value_us: int) -> bool:
+    """Whether a punctuation lies in event time; one past its last microsecond promises that nothing more comes."""
+    return FIRST_US <= value_us <= LAST_US + 1
+
+
+def check_promise(where: str, value_us: int) -> None:
+    """Refuse a punctuation or an answer beyond event time."""
+    if not may_promise(value_us):
+        raise Refuse(f"{where}, punctuation: expected {EVENT_TIME}, got {time_shown(value_us)}", code="bad_value")
+
+
+def check_clock(where: str, value_us: int) -> None:
+    """Refuse a virtual clock that leaves event time."""
+    if not FIRST_US <= value_us <= LAST_US:
+        raise Refuse(f"{where}, at: expected {EVENT_TIME}, got {time_shown(value_us)}", code="bad_value")
+
+
+def time_shown(value_us: int) -> str:
+    """A time outside the domain, in both spellings, and what it may have been meant for."""
+    unit = likely_unit(value_us)
+    return f"{value_us} ({format_timestamp(value_us)})" + (f"; {unit}" if unit else "")
 
 
 def _reason(error: Exception) -> str:
