@@ -7,7 +7,9 @@ import pytest
 
 from millrace.engine import saving
 from millrace.engine.engine import Engine
-from millrace.engine.events import FeedOpened, PauseQuery, SetBreak, SetStrategy, WatchProgress
+from millrace.engine.events import AlterStream, FeedOpened, PauseQuery, SetBreak, SetStrategy, WatchProgress
+from millrace.engine.plan import POLICIES
+from millrace.operators.source import Clocking
 from millrace.protocol import Refuse
 from tests.engine.graphs import Bench, arrive, external, figure_4, give_tv, path, plan, union
 
@@ -42,6 +44,32 @@ def test_a_restored_engine_gives_the_same_effects_to_the_byte() -> None:
         theirs = other.step(1_000 + turn, events, budget=7)
         assert mine == theirs
         assert bench.engine.save() == other.save()
+
+
+def test_a_source_keeps_the_clocking_that_it_was_given() -> None:
+    """Replaying history judges no tuple again, before a restore and after it."""
+    bench = Bench(external("x", disorder_us=3))
+    bench.engine.source("x").clocking = Clocking("external", by_tuples=False)
+    bench.step(give_tv("x", 90))
+    other = Engine.restore(bench.engine.save())
+    assert other.source("x").clocking == bench.engine.source("x").clocking
+    for engine in (bench.engine, other):
+        engine.step(2, [give_tv("x", 100), give_tv("x", 5)])
+        assert engine.source("x").late == 0
+
+
+def test_a_source_keeps_the_policies_that_it_was_altered_to() -> None:
+    bench = Bench(external("x", disorder_us=3))
+    changes = {
+        "ets": "periodic", "ets_interval_us": 9, "ets_retry_us": 8, "max_skew_us": 7, "grace_us": 6, "ahead_us": 50,
+        "propagation": "punctuation", "disorder_us": 5, "lull_us": 4, "history": True,
+    }  # fmt: skip
+    assert changes.keys() == POLICIES
+    bench.do(AlterStream("x", tuple(changes.items())))
+    other = Engine.restore(bench.engine.save())
+    assert other.streams_by_name["x"].definition == bench.engine.streams_by_name["x"].definition
+    assert other.source("x").clocking == Clocking("external", 5, True, 50, True)
+    assert [source.name for source in other.graph.punctuating] == ["x.source"]
 
 
 def test_a_state_of_another_version_is_refused() -> None:

@@ -8,7 +8,7 @@ rules must be carried to `docs/sql.md` and to the archive's late flag.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -269,10 +269,12 @@ class Source(Operator):
 
     def save(self) -> list[Any]:
         counts = [self.late, self.broken, self.far, self.late_by_max_us, list(self.punctuations.values())]
-        return [self.mark, self.newest, self.last_us, self.feeds.save(), counts, self.tuple_bytes]
+        clocking = list(astuple(self.clocking))
+        return [clocking, self.mark, self.newest, self.last_us, self.feeds.save(), counts, self.tuple_bytes]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.mark, self.newest, self.last_us, feeds, counts, self.tuple_bytes = data
+        clocking, self.mark, self.newest, self.last_us, feeds, counts, self.tuple_bytes = data
+        self.clocking = Clocking(*clocking)
         self.late, self.broken, self.far, self.late_by_max_us, punctuations = counts
         self.feeds.restore(feeds)
         self.punctuations = dict(zip(CAUSES, punctuations, strict=True))
