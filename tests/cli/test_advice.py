@@ -287,6 +287,46 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"stream": {"archive": {"held": False, "error": None, "gaps": [{"reason": "killed"}]}}},
         ),
         (
+            "wrong_unit",
+            "s",
+            (
+                "The newest time of stream s is 1970-01-01T00:29:30.588380Z, which is 1770588380 as an integer; it "
+                "looks like seconds (2026-02-08T22:06:20Z): integer timestamps are microseconds, so multiply by "
+                "1000000."
+            ),
+            "millrace stream show s",
+            {
+                "server": {"now_us": 1_770_588_381 * SECOND},
+                "own_clock_us": 1_770_588_381 * SECOND,
+                "stream": {"newest_us": 1_770_588_380},
+            },
+        ),
+        (
+            "late",
+            "s",
+            (
+                "The latest was 20492.9 days late; no disorder should be so long. Its time lies near 1970, as seconds "
+                "or milliseconds since 1970 do: integer timestamps are microseconds. Correct the sender."
+            ),
+            "millrace tail s.late --from 0 --json",
+            {
+                "server": {"now_us": 1_770_588_381 * SECOND},
+                "own_clock_us": 1_770_588_381 * SECOND,
+                "stream": {
+                    "late": 500,
+                    "newest_us": 1_770_588_380 * SECOND,
+                    "late_by_max_us": 1_770_588_380 * SECOND - 1_770_588_000,
+                },
+            },
+        ),
+        (
+            "late",
+            "s",
+            "The latest was 3.0 days late; no disorder should be so long. Look at which tuples they are",
+            "millrace tail s.late --from 0 --json",
+            {"stream": {"late": 500, "late_by_max_us": 3 * 86_400 * SECOND}},
+        ),
+        (
             "late",
             "s",
             "(5.0%) came late and are in no result. With disorder = '9 seconds' instead of '5 seconds' none",

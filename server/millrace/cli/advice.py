@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.units import in_century, likely_unit
 from millrace.protocol.words import counted
 
 SECOND_US: Final = 1_000_000
@@ -24,6 +25,12 @@ LATE_SHARE: Final = 0.001
 # Tuples on one append edge of an update stream: at the thousand tuples a millisecond that an operator can take, more
 # than a few milliseconds of work.
 QUEUED_TUPLES: Final = 10_000
+# As far as a tuple may lie ahead of the clock by default. Rows in order of time come later by the disorder, so a day of
+# it is hardly ever what a person wants.
+DAY_US: Final = 86_400 * SECOND_US
+MOST_DISORDER_US: Final = DAY_US
+# Seconds and milliseconds since 1970 that are read as microseconds lie this near to it.
+NEAR_1970_US: Final = 90 * DAY_US
 # A join that changed its way so often within a minute gains nothing by it.
 FLAPS: Final = 4
 FLAP_US: Final = 60 * SECOND_US
@@ -198,6 +205,8 @@ def left_behind(seen: Snapshot) -> Iterator[Advice]:
         ahead = max((newest.get(name) or 0 for name in reads.get(query, ())), default=0)
         if why["reason"] != "gathering" or newest.get(behind) is None or ahead - newest[behind] <= WAIT_US:
             continue
+        if likely_unit(newest[behind]) is not None:
+            continue  # `wrong_units` says why
         text = (
             f"Stream {behind} is {_seconds(ahead - newest[behind])} behind the others that query {query} reads, and "
             f"its rows are wanted before any is given. {why['text']}"
@@ -291,6 +300,20 @@ def history_behind(seen: Snapshot) -> Iterator[Advice]:
 # -- what is left out --------------------------------------------------------------------------------------------------
 
 
+def wrong_units(seen: Snapshot) -> Iterator[Advice]:
+    """A stream whose times make sense in seconds or milliseconds alone, while the server's clock shows the present."""
+    for stream in seen.streams:
+        name, newest_us = stream["name"], stream["newest_us"]
+        if stream["timestamps"] != "external" or newest_us is None or not in_century(seen.server["now_us"]):
+            continue
+        if (unit := likely_unit(newest_us)) is not None:
+            text = (
+                f"The newest time of stream {name} is {format_timestamp(newest_us)}, which is {newest_us} as an "
+                f"integer; {unit}."
+            )
+            yield Advice("wrong_unit", name, text, f"millrace stream show {name}")
+
+
 def late_tuples(seen: Snapshot) -> Iterator[Advice]:
     for stream in seen.streams:
         if stream["timestamps"] != "external" or stream["late"] <= stream["tuples"] * LATE_SHARE:
@@ -307,7 +330,18 @@ def late_tuples(seen: Snapshot) -> Iterator[Advice]:
             )
             yield Advice("late", name, text, f"millrace tail {name}.late --from 0 --json")
             continue
-        enough = _round_up(stream["disorder_us"] + stream["late_by_max_us"])
+        if (enough_us := stream["disorder_us"] + stream["late_by_max_us"]) > MOST_DISORDER_US:
+            text += f" The latest was {stream['late_by_max_us'] / DAY_US:.1f} days late; no disorder should be so long."
+            if stream["newest_us"] is not None and abs(stream["newest_us"] - enough_us) < NEAR_1970_US:
+                text += (
+                    " Its time lies near 1970, as seconds or milliseconds since 1970 do: integer timestamps are"
+                    " microseconds. Correct the sender."
+                )
+            else:
+                text += " Look at which tuples they are: a sender may repeat old rows, or its clock may be wrong."
+            yield Advice("late", name, text, f"millrace tail {name}.late --from 0 --json")
+            continue
+        enough = _round_up(enough_us)
         text += (
             f" With disorder = '{enough}' instead of '{_interval(stream['disorder_us'])}' none of them would have been"
             " late, and rows in order of time come as much later."
@@ -456,6 +490,7 @@ RULES: Final[tuple[Rule, ...]] = (
     flapping_joins,
     slow_sinks,
     history_behind,
+    wrong_units,
     late_tuples,
     clocks_ahead,
     refused_tuples,
