@@ -390,3 +390,35 @@ def test_order_on_the_command_line_wins(tmp_path):
     assert [row["k"] for row in run_events(sql, events, tmp_path).rows["q"]] == [3, 4, 5]
     assert [row["k"] for row in run_events(sql, events, tmp_path, order="arrival").rows["q"]] == [5, 3, 4]
     assert [row["k"] for row in run_events(sql, events, tmp_path, order="event").rows["q2"]] == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("first", "unit"),
+    [(1_770_588_380, "seconds"), (1_770_588_380_000, "milliseconds")],
+    ids=["seconds", "milliseconds"],
+)
+def test_times_in_another_unit_are_taken_with_a_warning(folder, first, unit):
+    folder.rows("s.jsonl", {"ts": first, "k": 2}, {"ts": first + 1, "k": 3})
+    done = folder.millrace("q.sql", "--input", "s=s.jsonl")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
+    assert re.fullmatch(
+        rf"millrace: stream s: warning: its first time, {first}, is 1970-01-\S+; it looks like {unit} "
+        r"\(2026-02-08T22:06:20Z\): integer timestamps are microseconds, so multiply by 1000(000)?\n",
+        done.stderr,
+    )
+
+
+def test_made_up_times_are_taken_silently(folder):
+    folder.rows("s.jsonl", *({"ts": us, "k": 2} for us in (1, 2, 1_000_000, 1_770_588_380, 1_770_588_380_000)))
+    assert folder.millrace("q.sql", "--input", "s=s.jsonl").stderr == ""
+
+
+def test_times_in_nanoseconds_are_refused(folder):
+    folder.rows("s.jsonl", {"ts": 1_770_588_380 * 10**9, "k": 2})
+    done = folder.millrace("q.sql", "--input", "s=s.jsonl")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "millrace: s.jsonl, line 1, field ts: expected a time from 0001-01-01T00:00:00Z to "
+        "9999-12-31T23:59:59.999999Z, got 1770588380000000000 (+058077-09-17T01:33:20Z); it looks like nanoseconds "
+        "(2026-02-08T22:06:20Z): integer timestamps are microseconds, so divide by 1000\n"
+    )

@@ -21,7 +21,8 @@ CODES: Mapping[str, str] = {
     "too_slow": "the peer did not read or answer in time and was disconnected",
     # The frame is refused whole, its sequence numbers are used up, the connection stays.
     "bad_row": "a row does not fit the schema: wrong number of values or a wrong type",
-    "bad_value": "a value has the right type but is not allowed: NaN, an infinity, an integer beyond 64 bits",
+    "bad_value": "a value has the right type but is not allowed: NaN, an infinity, an integer beyond 64 bits, a time "
+    "outside the years 1 to 9999 or in another unit than microseconds",
     # The frame is refused whole and its sequence numbers are not used up; the connection stays.
     "not_open": "the channel is not an open feed or subscription (not yet, or the wish for it was refused)",
     "out_of_order": "DATA leaves a gap: its sequence is above the number of the next tuple expected",

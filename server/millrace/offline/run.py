@@ -21,6 +21,7 @@ import msgspec
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
+    Arrived,
     Command,
     CommandBody,
     Deliver,
@@ -47,7 +48,10 @@ from millrace.offline.outputs import LateLines, Output, TraceLines, outputs_of
 from millrace.offline.progress import Bar, bar
 from millrace.offline.report import Measures, report
 from millrace.offline.script import Script
+from millrace.operators.batch import Int64s
 from millrace.protocol import Refuse
+from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.units import likely_unit
 from millrace.protocol.words import counted
 
 
@@ -79,6 +83,7 @@ class Run:
         self.refused_rows: dict[str, int] = {}
         self.late_tuples: dict[str, int] = {}  # of streams whose late tuples go nowhere
         self.rows = 0  # of all queries with an output
+        self.doubtful_units: dict[str, str] = {}
         self._stdout = stdout
         self._price = None if options.cost is None else Price(options.cost)
         self._measures: Measures | None = None if options.report is None else Measures(script.queries)
@@ -104,7 +109,7 @@ class Run:
             begin_us, instants = self._instants(shown)
             self.driver.begin(begin_us)
             self._prepare(begin_us)
-            self.driver.run(instants)
+            self.driver.run(self._watch_units(instants))
             if self.options.close:
                 self.driver.run([Instant(int(self.driver.clock_us), self._closings())])
         if self.options.report is not None:
@@ -135,6 +140,27 @@ class Run:
             return _begun(read_events(self.options.events, self.script.streams, shown.advanced))
         self._merge = Merge(self._cursors(shown.advanced), exact=self._exact())
         return self._merge.clock_us, self._merge.instants()
+
+    def _watch_units(self, instants: Iterator[Instant]) -> Iterator[Instant]:
+        """The same instants. Notes streams whose first tuples make sense in another unit alone.
+
+        A run has no clock to compare with, so it takes them: the times may be made up.
+        """
+        streams = {stream.name for stream in self.script.streams.values() if stream.timestamps == "external"}
+        for instant in instants:
+            if streams:
+                for event in instant.events:
+                    if isinstance(event, Arrived) and event.stream in streams and len(event.batch):
+                        streams.remove(event.stream)
+                        self._look_at_unit(event.stream, event.batch.ts)
+            yield instant
+
+    def _look_at_unit(self, stream: str, ts: Int64s) -> None:
+        """The first batch decides: all of its times are in one unit, and it is not microseconds."""
+        least, most = (likely_unit(int(us)) for us in (ts.min(), ts.max()))
+        if least is not None and most is not None and least.name == most.name:
+            us = int(ts[0])
+            self.doubtful_units[stream] = f"its first time, {us}, is {format_timestamp(us)}; {likely_unit(us)}"
 
     def _exact(self) -> bool:
         """Whether something looks at the clock between two rows: a measure, or a stream of which the clock decides."""
@@ -367,7 +393,9 @@ def tell_late(run: Run) -> None:
 
 
 def tell_failures(run: Run) -> None:
-    """Say on stderr what was dropped on the way."""
+    """Say on stderr what was dropped on the way, and what is doubtful."""
+    for stream, text in run.doubtful_units.items():
+        sys.stderr.write(f"millrace: stream {stream}: warning: {text}\n")
     for stream, count in run.refused_rows.items():
         sys.stderr.write(
             f"millrace: {stream}: {counted(count, 'row')} too far ahead of the clock (max_ahead) left out\n"
