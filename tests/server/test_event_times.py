@@ -184,6 +184,22 @@ async def test_frames_in_another_unit_are_refused_even_first(daemon, value, unit
 
 
 @served(SQL)
+async def test_refused_lines_are_decoded_once(daemon, monkeypatch):
+    decoded = []
+    decode = Source.from_objects
+
+    def count(self, objects):
+        decoded.append(len(objects))
+        return decode(self, objects)
+
+    monkeypatch.setattr(Source, "from_objects", count)
+    async with lines(daemon) as nc:
+        nc.say("\n".join(json.dumps({"stream": "s", "tuple": {"ts": NOW_S + k, "k": k}}) for k in range(500)))
+        assert [(await nc.hear())["error"]["line"] for _ in range(500)] == list(range(1, 501))
+    assert sum(decoded) == 500
+
+
+@served(SQL)
 async def test_a_stream_of_early_times_may_pass_through_those(daemon):
     """Made-up times count from 0, and reach 25 minutes one day."""
     async with peer(daemon) as feed:

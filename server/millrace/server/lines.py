@@ -214,15 +214,32 @@ class _LineFeed:
         while gathered:
             try:
                 batch = self._feeds.source(self.stream).from_objects(gathered)
-                self._feeds.check_times(self.stream, batch)
-                self._arrived(batch)
-                return
             except RowError as error:
                 # One kind of check goes over all lines before the next: those before this one may not fit either.
                 self._take(gathered[: error.row], numbers[: error.row])
-                self._feeds.refused(self.stream, self.producer, 1, error)
-                self._dialect.refuse(_about_the_tuple(error), numbers[error.row])
+                self._refuse_line(error, numbers[error.row])
                 gathered, numbers = gathered[error.row + 1 :], numbers[error.row + 1 :]
+            else:
+                self._take_times(batch, numbers)
+                return
+
+    def _take_times(self, batch: Batch, numbers: list[int]) -> None:
+        """Hand on the tuples whose times the stream takes. A refusal does not decode the other lines again."""
+        while len(batch):
+            try:
+                self._feeds.check_times(self.stream, batch)
+            except RowError as error:
+                row = error.row
+                self._take_times(batch.slice(0, row), numbers[:row])
+                self._refuse_line(error, numbers[row])
+                batch, numbers = batch.slice(row + 1, len(batch)), numbers[row + 1 :]
+            else:
+                self._arrived(batch)
+                return
+
+    def _refuse_line(self, error: RowError, number: int) -> None:
+        self._feeds.refused(self.stream, self.producer, 1, error)
+        self._dialect.refuse(_about_the_tuple(error), number)
 
     def _arrived(self, batch: Batch) -> None:
         self._feeds.arrived(self.stream, self.producer, batch)
