@@ -26,7 +26,7 @@ from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 
 PREFIX: Final = "MILLRACE_"
 # The paths of the server's section that are folders; all others are files that must be there.
-FOLDERS: Final = ("data_dir", "history_dir")
+FOLDERS: Final = ("data_dir", "history_dir", "sink_dir")
 # The catalog's file in `data_dir`.
 CATALOG: Final = "catalog.sqlite"
 DELIMITER: Final = "__"
@@ -97,6 +97,14 @@ def _check_interval(text: str) -> str:
 Interval = Annotated[str, AfterValidator(_check_interval)]
 
 
+def _split_paths(value: object) -> object:
+    """A list, or the paths of an environment variable with commas between."""
+    return [path.strip() for path in value.split(",") if path.strip()] if isinstance(value, str) else value
+
+
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths)]
+
+
 class Section(BaseModel):
     """A table of the file."""
 
@@ -120,6 +128,16 @@ class ServerSection(Section):
     history_dir: Path | None = Field(
         default=None,
         description="Folder for the history of streams (history.md); `history` inside `data_dir` if not given.",
+    )
+    sink_dir: Path | None = Field(
+        default=None,
+        description="Folder that sinks write to: their relative paths lie below it. `sinks` inside `data_dir` by "
+        "default, and the working directory without `data_dir`.",
+    )
+    allow_paths: Paths = Field(
+        default=(),
+        description="More folders that sinks may write to, by absolute paths, in the environment with commas between. "
+        "The server's own files stay out of reach.",
     )
     archive_file_bytes: int = Field(
         default=64 * 2**20,
@@ -273,6 +291,12 @@ class Settings(BaseSettings):
 
     # The file of the call in progress: pydantic-settings builds its sources from the class.
     _file: ClassVar[Mapping[str, Any]] = {}
+    _path: ClassVar[Path | None] = None
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file is, if one was read."""
+        return self._path
 
     @classmethod
     def settings_customise_sources(
@@ -318,7 +342,7 @@ def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None
     data = _read(path) if path is not None else {}
     problems = list(_unknown_variables(os.environ))
     try:
-        settings = _settings(data, flags or {})
+        settings = _settings(data, flags or {}, path)
     except ValidationError as error:
         raise ConfigError(problems + [_line(item, path, data) for item in error.errors()]) from None
     problems += _contradictions(settings.server)
@@ -327,8 +351,8 @@ def load(path: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None
     return settings
 
 
-def _settings(data: Mapping[str, Any], flags: Mapping[str, Mapping[str, Any]]) -> Settings:
-    made = type("Settings", (Settings,), {"_file": data, "__module__": __name__})
+def _settings(data: Mapping[str, Any], flags: Mapping[str, Mapping[str, Any]], path: Path | None) -> Settings:
+    made = type("Settings", (Settings,), {"_file": data, "_path": path, "__module__": __name__})
     given = {
         section: {key: value for key, value in keys.items() if value is not None} for section, keys in flags.items()
     }
@@ -394,6 +418,13 @@ def history_folder(server: ServerSection) -> Path | None:
     if server.history_dir is not None:
         return server.history_dir.absolute()
     return None if server.data_dir is None else server.data_dir.absolute() / "history"
+
+
+def sink_folder(server: ServerSection) -> Path:
+    """Where the relative paths of sinks lie."""
+    if server.sink_dir is not None:
+        return server.sink_dir.absolute()
+    return Path.cwd() if server.data_dir is None else server.data_dir.absolute() / "sinks"
 
 
 # -- what one field cannot tell alone ----------------------------------------------------------------------------------
@@ -474,6 +505,22 @@ def _missing_files(server: ServerSection) -> Iterator[str]:
         path = getattr(server, name)
         if path is not None and (problem := _unusable(path)) is not None:
             yield f"server.{name}: {problem}"
+    for path in server.allow_paths:
+        if not path.is_absolute():
+            yield f"server.allow_paths: expected an absolute path, got {path}"
+        elif os.path.exists(path) and not path.is_dir():
+            yield f"server.allow_paths: {path} is not a folder"
+    yield from _exposed(server)
+
+
+def _exposed(server: ServerSection) -> Iterator[str]:
+    """A sink folder is for sinks alone."""
+    sinks = os.path.realpath(sink_folder(server))
+    if server.sink_dir is not None and server.data_dir is not None and sinks == os.path.realpath(server.data_dir):
+        yield f"server.sink_dir: {server.sink_dir} is data_dir, which has the server's own files; name a folder inside"
+    history = history_folder(server)
+    if history is not None and Path(sinks).is_relative_to(os.path.realpath(history)):
+        yield f"server.sink_dir: {sinks} lies in the history of streams ({history}); name another folder"
 
 
 def _unusable(folder: Path) -> str | None:
@@ -515,6 +562,8 @@ def _toml(value: object) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     return str(value)
 
 
