@@ -164,7 +164,12 @@ SINK_OPTIONS: Sequence[OptionKind] = (
     OptionKind("slow_limit", "slow_limit", count, "by how many rows it may fall behind"),
     OptionKind("slow_bytes", "slow_bytes", count, "by how many bytes of rows in memory it may fall behind"),
     OptionKind("freshness", "freshness_us", interval(1), "how old a row may be when it is written"),
+    OptionKind("rotate_rows", "rotate_rows", count, "the most rows of a Parquet or Arrow file"),
+    OptionKind("rotate_bytes", "rotate_bytes", count, "the most bytes in memory of a Parquet or Arrow file"),
+    OptionKind("rotate_age", "rotate_age_us", interval(1), "the longest wait for a Parquet or Arrow file"),
 )
+# Those of sinks that write whole files.
+ROTATION_OPTIONS: Final = tuple(row.name for row in SINK_OPTIONS if row.name.startswith("rotate_"))
 
 
 def read_options(

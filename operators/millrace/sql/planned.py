@@ -26,7 +26,8 @@ class SinkDefinition:
     `on_slow` says what happens when it falls behind by `slow_limit` tuples or `slow_bytes` bytes: the feeds of the
     query's streams wait, its oldest rows are dropped, or the sink ends. With `latest`, of an update stream, it gets the
     newest row of each key.
-    `freshness_us` is how old a row may be when it is written; older ones are counted.
+    `freshness_us` is how old a row may be when it is written; older ones are counted. `rotate_...` say when a file of
+    Parquet or Arrow is full: at so many rows, bytes in memory, or so long after its first row.
     """
 
     name: str
@@ -38,6 +39,9 @@ class SinkDefinition:
     slow_limit: int = 65_536
     slow_bytes: int = 67_108_864
     freshness_us: int | None = None
+    rotate_rows: int = 1_000_000
+    rotate_bytes: int = 64 * 2**20
+    rotate_age_us: int = 60_000_000
     sql: str = ""
 
 

@@ -20,6 +20,7 @@ from millrace.sql.explain import explain
 from millrace.sql.options import (
     POLICY_OPTIONS,
     QUERY_OPTIONS,
+    ROTATION_OPTIONS,
     SINK_OPTIONS,
     STREAM_OPTIONS,
     check_kind,
@@ -308,6 +309,14 @@ def _create_sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: C
         values.setdefault("format", _format_of(values["path"]))
     elif "path" in values:
         raise SqlError(sql, seen["path"].span.start, "only a file sink has a path")
+    rotating = next((seen[option] for option in ROTATION_OPTIONS if option in seen), None)
+    if rotating is not None and values.get("format") not in ("parquet", "arrow"):
+        raise SqlError(
+            sql,
+            rotating.name.span.start,
+            f"{rotating.name.text} is for sinks of Parquet and Arrow, whose files are whole when they are full; lines "
+            "are written as they come: leave it out, or add format = 'parquet'",
+        )
     if values.get("on_slow") == "latest" and catalog.queries[query].update_key is None:
         raise SqlError(
             sql,
@@ -319,7 +328,7 @@ def _create_sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: C
 
 
 def _format_of(path: str) -> str:
-    ending = path.rpartition(".")[2].lower()
+    ending = path.rstrip("/").rpartition(".")[2].lower()
     return ending if ending in ("csv", "parquet", "arrow") else "jsonl"
 
 
