@@ -8,7 +8,7 @@ CREATE QUERY diary WITH (order = 'event') AS
   SELECT ts, visitor FROM door UNION ALL SELECT ts, visitor FROM till;
 
 CREATE QUERY prices AS SELECT symbol, price FROM quotes LATEST USING LINECUTTING WHERE price > 0;
-CREATE SINK newest FROM prices WITH (type = 'file', path = 'FOLDER/prices.jsonl', freshness = '1 us');
+CREATE SINK newest FROM prices WITH (type = 'file', path = 'prices.jsonl', freshness = '1 us');
 CREATE QUERY sample AS SELECT src, bytes FROM office SHED RANDOM 100;
 
 -- Rows that cannot be computed, and a query that does not run.

@@ -101,10 +101,7 @@ class Millrace:
 
     def fill(self) -> None:
         """The demo's statements and more of them."""
-        more = self.folder / "busy.sql"
-        text = (DEPLOY / "check/busy.sql").read_text(encoding="utf-8")
-        more.write_text(text.replace("FOLDER", str(self.folder)), encoding="utf-8")
-        for script in (DEPLOY / "compose/demo.sql", more):
+        for script in (DEPLOY / "compose/demo.sql", DEPLOY / "check/busy.sql"):
             self.say("apply", str(script))
         self.say("query", "pause", "asleep")
 

@@ -21,8 +21,8 @@ def refused(*arguments, code, **variables):
 
 
 def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
-    sql = f"""CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s;
-              CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/out.parquet');
+    sql = """CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s;
+              CREATE SINK f FROM q WITH (type = 'file', path = 'out.parquet');
               CREATE SINK o FROM q WITH (type = 'stdout')"""
     rows = "".join(f'{{"k": {k}}}\n' for k in range(5_000))
     with Server(tmp_path) as server:
@@ -32,7 +32,7 @@ def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
     assert code == 0, err
     assert "Traceback" not in err
     assert [json.loads(line)["k"] for line in out.splitlines()] == list(range(5_000))
-    assert pq.read_table(tmp_path / "out.parquet")["k"].to_pylist() == list(range(5_000))
+    assert pq.read_table(tmp_path / "sinks/out.parquet")["k"].to_pylist() == list(range(5_000))
     # And the next life knows what the first one was told.
     with Server(tmp_path) as again:
         assert [query["name"] for query in again.json("query", "list")] == ["q"]

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 from contextlib import asynccontextmanager, suppress
+from tempfile import gettempdir
 
 import uvloop
 
@@ -13,7 +14,7 @@ from millrace.protocol.messages import PROTOCOL, Credit, Data, Hello, Open, Subs
 from millrace.server.config import Settings
 from millrace.server.daemon import Daemon
 
-ANY_PORT = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}
+ANY_PORT = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "allow_paths": [gettempdir()]}
 SCHEMA_SQL = "CREATE STREAM s (k BIGINT, v DOUBLE, name TEXT); CREATE QUERY q AS SELECT k, v, name FROM s WHERE k >= 0"
 
 

@@ -35,7 +35,7 @@ CREATE QUERY lost AS SELECT k FROM late.late;
 CREATE QUERY base AS SELECT k FROM late;
 CREATE OR REPLACE QUERY forked AS SELECT k FROM base;
 CREATE QUERY again AS SELECT k AS same FROM base;
-CREATE SINK f FROM "on-q" WITH (type = 'file', path = '{folder}/out.jsonl');
+CREATE SINK f FROM "on-q" WITH (type = 'file', path = 'out.jsonl');
 ALTER STREAM late SET (disorder = '2 s')
 """
 
@@ -72,7 +72,7 @@ def lives(folder, *plays):
 
 def test_everything_is_there_again(tmp_path):
     async def first(daemon):
-        await daemon.catalog.execute(SQL.format(folder=tmp_path))
+        await daemon.catalog.execute(SQL)
         await decide(daemon)
         return scheduling(daemon), daemon.catalog.export()
 
@@ -147,10 +147,11 @@ def test_feeds_that_wait_for_a_slow_consumer_are_no_decision_of_an_admin(tmp_pat
 @served()
 async def test_the_export_makes_the_same_in_an_empty_server(daemon, tmp_path):
     """The statements by SQL, and the rest by the commands in the comments, typed one after the other."""
-    await daemon.catalog.execute("DROP QUERY q; DROP STREAM s;" + SQL.format(folder=tmp_path))
+    daemon.catalog._openings._places.folder = tmp_path
+    await daemon.catalog.execute("DROP QUERY q; DROP STREAM s;" + SQL)
     await decide(daemon)
     exported = await get(daemon, "/api/v1/catalog")
-    async with running() as other:
+    async with running(server={"sink_dir": tmp_path}) as other:
         await other.catalog.execute(exported["sql"])
         assert other.catalog.export()["statements"] == exported["statements"]
         for command in exported["commands"]:

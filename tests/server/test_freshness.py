@@ -69,7 +69,7 @@ async def test_a_sink_that_stands_still_breaks_its_promise_without_writing(daemo
     made = daemon.catalog._sinks["shown"].consumer
     goes_on = threading.Event()
     write = made._writer.write
-    made._writer.write = lambda batch: (goes_on.wait(30), write(batch))
+    made._writer.write = lambda sequence, batch: (goes_on.wait(30), write(sequence, batch))
     try:
         await feed(daemon, ("a", 1))
         for row in (("b", 2), ("b", 3), ("c", 4)):

@@ -44,7 +44,7 @@ EXISTING = (
     "CREATE STREAM t (ts TIMESTAMP, k BIGINT) WITH (time = 'ts')",
     "CREATE QUERY q WITH (order = 'event', fuse = 'off') AS SELECT k FROM s WHERE k > 0 UNION ALL SELECT k FROM t",
     "CREATE QUERY r AS SELECT k, count(*) AS n FROM s GROUP BY k",
-    "CREATE SINK f FROM q WITH (type = 'file', path = '/dev/null', format = 'jsonl')",
+    "CREATE SINK f FROM q WITH (type = 'stdout')",
 )
 OPERATORS = ("s.source", "q.select1", "q.union1", "q.sink1", "s.fork1", "r.aggregate1")
 # By the kind of thing that a path is about.

@@ -46,11 +46,11 @@ async def test_subscribers_read_on_and_the_rows_are_numbered_on(daemon):
 
 
 def test_everything_is_there_again_under_the_new_name(tmp_path):
-    out = tmp_path / "rows.jsonl"
+    out = tmp_path / "sinks/out.jsonl"
 
     async def first_life():
         async with running(SQL, server={"data_dir": tmp_path}) as daemon:
-            await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{out}')")
+            await daemon.catalog.execute("CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl')")
             await daemon.catalog.set_break("q.select1", True)
             await daemon.catalog.pause("q")
             await daemon.catalog.execute("ALTER QUERY q RENAME TO z")

@@ -79,7 +79,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
             await daemon.catalog.execute(f"CREATE QUERY always AS {sql}")
             some(daemon, 0, 300)
             await daemon.runner.wait_drained()
-            sinks = f"CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/out.jsonl', format = 'jsonl')"
+            sinks = "CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl', format = 'jsonl')"
             begun = await daemon.seams.begin(f"CREATE QUERY q AS {sql}; {sinks}", None, "/past")
             assert (begun["state"], begun["phase"]) == ("catching up", "replaying")
             shown = next(query for query in daemon.queries() if query["name"] == "q")
@@ -116,7 +116,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
             return len(rows.of["q"]), daemon.seams.look("q")
 
     count, before = play(run())
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == count
+    assert len((tmp_path / "sinks/out.jsonl").read_text().splitlines()) == count
 
     async def again():
         """Where the seam is outlives the server, as long as the query is there, and by whatever name."""
@@ -223,7 +223,7 @@ def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
             file = next((tmp_path / "history" / "a").glob("date=*/*.parquet"))
             whole = file.read_bytes()
             file.write_bytes(whole[:100])
-            sinks = f"CREATE SINK f FROM q WITH (type = 'file', path = '{tmp_path}/out.jsonl', format = 'jsonl')"
+            sinks = "CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl', format = 'jsonl')"
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}; {sinks}", None)
             await until(lambda: daemon.seams.look("q")["phase"] == "failed", tries=20_000)
             await until(lambda: not daemon.catalog.known.queries)

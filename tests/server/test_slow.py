@@ -11,7 +11,7 @@ from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.protocol.messages import Ack, Closed, Result
 from millrace.server.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Slow, Subscription
-from millrace.server.writers import JsonLinesWriter
+from millrace.server.sinkfiles import LineFile
 from tests.server.harness import lines, peer, served, until
 
 SCHEMA = Schema.of(k="bigint")
@@ -465,7 +465,7 @@ async def test_why_and_the_metrics_name_the_slow_reader(daemon):
 @served(**WAITING)
 async def test_a_sink_that_cannot_write_holds_back_the_feeds_and_says_why(daemon, tmp_path, monkeypatch):
     goes_on = threading.Event()
-    monkeypatch.setattr(JsonLinesWriter, "write", lambda self, batch: goes_on.wait(30) and write(self, batch))
+    monkeypatch.setattr(LineFile, "write", lambda self, *rows: goes_on.wait(30) and write(self, *rows))
     path = tmp_path / "rows.jsonl"
     await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{path}', slow_limit = 50)")
     async with peer(daemon) as feeder:
@@ -484,7 +484,7 @@ async def test_a_sink_that_cannot_write_holds_back_the_feeds_and_says_why(daemon
         await until(lambda: path.read_text().count("\n") == sent)
 
 
-write = JsonLinesWriter.write
+write = LineFile.write
 
 
 @served(limits={"on_slow": "disconnect", "slow_limit": 50})

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.offline.files import create
 from millrace.operators.batch import Batch
 from millrace.operators.spec import retracting
 from millrace.protocol import Refuse, Schema, format_timestamp
-from millrace.server.writers import CsvWriter, JsonLinesWriter, json_lines, open_file, row_lines
+from millrace.server.writers import CsvWriter, JsonLinesWriter, json_lines, row_lines
 from tests.server.harness import served
 
 SCHEMA = Schema.of(ts="timestamp", b="boolean", i="bigint", d="double", t="text", y="bytes")
@@ -93,7 +94,7 @@ def test_csv_reads_back(rows):
 @given(ROWS)
 def test_typed_files_read_back(tmp_path_factory, ending, rows):
     path = tmp_path_factory.mktemp(ending) / f"x.{ending}"
-    writer = open_file(path, SCHEMA)
+    writer = create(str(path), SCHEMA)
     writer.write(batch(rows))
     writer.write(batch(rows))
     assert not path.exists()
@@ -121,32 +122,15 @@ def test_a_tombstone_is_its_key_and_that_it_is_gone(tmp_path):
         "row": {"k": 1, "$gone": True},
         "history": "a",
     }
-    writer = open_file(tmp_path / "rows.parquet", schema)
+    writer = create(str(tmp_path / "rows.parquet"), schema)
     writer.write(made)
     writer.close()
     assert [tuple(row.values()) for row in pq.read_table(tmp_path / "rows.parquet").to_pylist()] == rows
-    writer = open_file(tmp_path / "rows.csv", schema)
+    writer = create(str(tmp_path / "rows.csv"), schema)
     writer.write(made)
     writer.close()
     with (tmp_path / "rows.csv").open(newline="") as file:
         assert [row["$gone"] for row in csv.DictReader(file)] == ["false", "false", "true", "true"]
-
-
-def test_text_files_are_gone_on_with(tmp_path):
-    for name, wanted in (("x.csv", "ts,b,i,d,t,y\n1970-01-01T00:00:00Z,,1,,,\n1970-01-01T00:00:00Z,,2,,,\n"),):
-        for number in (1, 2):
-            writer = open_file(tmp_path / name, SCHEMA)
-            writer.write(batch([(0, None, number, None, None, None)]))
-            writer.close()
-        assert (tmp_path / name).read_text() == wanted
-
-
-@pytest.mark.parametrize(
-    ("path", "words"), [("x.txt", "jsonl, csv, parquet, arrow"), ("no/x.csv", "no such file"), ("x", "''")]
-)
-def test_what_cannot_be_written(tmp_path, path, words):
-    with pytest.raises(Refuse, match=words):
-        open_file(tmp_path / path, SCHEMA)
 
 
 @served("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")

@@ -39,10 +39,7 @@ def server(tmp_path_factory):
         lines.append(json.dumps({"ts": ts, "src": rng.randrange(4), "len": rng.randrange(50)}))
     with Server(folder / "data") as running:
         statements = [f"CREATE QUERY {name} AS {query}" for name, query in QUERIES.items()]
-        sinks = [
-            f"CREATE SINK to_{name} FROM {name} WITH (type = 'file', path = '{folder / name}.jsonl')"
-            for name in QUERIES
-        ]
+        sinks = [f"CREATE SINK to_{name} FROM {name} WITH (type = 'file', path = '{name}.jsonl')" for name in QUERIES]
         assert running.millrace("sql", STREAMS + ";".join([*statements, *sinks])).returncode == 0
         assert running.millrace("feed", "packets", stdin="\n".join(lines) + "\n").returncode == 0
         who = "\n".join(json.dumps({"who": rng.choice("abc")}) for _ in range(50)) + "\n"

@@ -31,8 +31,8 @@ def lines(first: int, last: int) -> list[str]:
 
 def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
     before, after = lines(0, 800), lines(800, 1_200)
-    sink = tmp_path / "live.jsonl"
-    sql = text(tmp_path, QUERY + f"CREATE SINK s FROM talkers WITH (type = 'file', path = '{sink}');")
+    sink = tmp_path / "data/sinks" / "live.jsonl"
+    sql = text(tmp_path, QUERY + f"CREATE SINK s FROM talkers WITH (type = 'file', path = '{sink.name}');")
     out = tmp_path / "out"
     with Server(tmp_path / "data") as server:
         assert server.millrace("sql", STREAM).returncode == 0
@@ -94,9 +94,9 @@ def rows_out_of_order(first: int, last: int) -> list[str]:
 
 
 def test_windows_of_rows_go_on_in_the_order_of_arrival(spark, tmp_path):
-    sink = tmp_path / "live.jsonl"
+    sink = tmp_path / "data/sinks" / "live.jsonl"
     query = "CREATE QUERY q AS SELECT sum(k) AS s, max(ts) AS at FROM t [ROWS 3 SLIDE 2];"
-    sql = text(tmp_path, query + f"CREATE SINK s FROM q WITH (type = 'file', path = '{sink}');")
+    sql = text(tmp_path, query + f"CREATE SINK s FROM q WITH (type = 'file', path = '{sink.name}');")
     with Server(tmp_path / "data") as server:
         assert server.millrace("sql", ROWS_STREAM).returncode == 0
         feed_rows(server, 0, 41)

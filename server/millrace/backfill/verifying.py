@@ -307,12 +307,21 @@ def _inside(time_us: int | None, span: Slice) -> bool:
 
 
 def _sink_rows(flow: Flow, path: str) -> Iterator[Row]:
-    """The rows of a sink's file; tombstones say that they are gone."""
+    """The rows of a sink's file, or of the whole files in its folder; tombstones say that they are gone."""
     schema = Schema(tuple(Field(field.name, field.type) for field in flow.schema))
     stream = StreamDefinition(f"rows of {flow.name}", schema, extra="ignore")
-    for batch in read_batches(path, stream):
-        for row in batch.rows():
-            yield _as_row(dict(zip(schema.names, row, strict=True)), flow.schema.retracts)
+    for file in _sink_files(path):
+        for batch in read_batches(file, stream):
+            for row in batch.rows():
+                yield _as_row(dict(zip(schema.names, row, strict=True)), flow.schema.retracts)
+
+
+def _sink_files(path: str) -> list[str]:
+    """The file, or the files in the folder of a sink of Parquet or Arrow; those in progress start with a dot."""
+    if not Path(path).is_dir():
+        return [path]
+    found = [*Path(path).glob("*.parquet"), *Path(path).glob("*.arrow")]
+    return [str(file) for file in sorted(found) if not file.name.startswith(".")]
 
 
 def _as_row(row: Mapping[str, Any], retracts: bool) -> Row:

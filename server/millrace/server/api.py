@@ -63,6 +63,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_trial": 404,
     "unknown_backfill": 404,
     "bad_condition": 400,
+    "sink_path": 400,
     "bad_span": 400,
     "bad_edit": 400,
     "bad_share": 400,
@@ -355,7 +356,8 @@ def _refuse_token(request: Request, token: str | None) -> Response | None:
 def _add_pages(app: FastAPI, daemon: Daemon) -> None:
     @app.get("/-/healthy", response_class=PlainTextResponse, summary="Whether the process answers")
     async def healthy() -> str:
-        return "".join(f"{line}\n" for line in ("healthy", *daemon.problems()))
+        problems = daemon.problems()
+        return "".join(f"{line}\n" for line in ("degraded" if problems else "healthy", *problems))
 
     @app.get(
         "/-/ready",

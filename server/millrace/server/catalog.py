@@ -42,13 +42,14 @@ from millrace.engine.seam import gated
 from millrace.operators.batch import BEGINNING
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
-from millrace.protocol import MillraceError, Refuse, Schema
+from millrace.protocol import MillraceError, Refuse
 from millrace.server.archive import Archive
 from millrace.server.config import CATALOG
 from millrace.server.decisions import (
     ComponentDecisions,
     Decisions,
     JoinDecision,
+    KeptPlace,
     OperatorEdit,
     apart,
     decided,
@@ -60,13 +61,15 @@ from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
+from millrace.server.openings import NO_PLACE, NewSink, Opened, Openings, SinkPlace, Taken, abandon
 from millrace.server.pause import Pause
+from millrace.server.places import Places
 from millrace.server.readers import TAKES_NOTHING, SlowReader, explained, slow_reader
 from millrace.server.restarts import lost_state
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store, StoreError
-from millrace.server.writers import StdoutWriter, Writer, open_file
+from millrace.server.threads import in_thread
 from millrace.sql import (
     AlterStatement,
     CreateQuery,
@@ -144,6 +147,7 @@ class _Made:
 
     definition: SinkDefinition
     consumer: WriterSink
+    place: SinkPlace = NO_PLACE
 
 
 class Catalog:
@@ -160,6 +164,7 @@ class Catalog:
         defaults: Defaults,
         folder: Path | None,
         archive: Archive,
+        places: Places,
     ) -> None:
         self.known = Known()
         self._engine = engine
@@ -169,6 +174,7 @@ class Catalog:
         self._strategy = strategy
         self._defaults = defaults
         self._archive = archive
+        self._openings = Openings(places)
         self.on_query_dropped: Callable[[str], None] = lambda _: None
         self.on_query_renamed: Callable[[str, str], None] = lambda name, to: None
         # Restored queries that lost their state: when they started again, and what that means.
@@ -194,7 +200,7 @@ class Catalog:
             for stream in _settled_streams(steps):
                 self._archive.check(stream)
             self._refuse_renaming_in_trial(steps)
-            self._new_files(steps)
+            await self._open_files(steps, opens=False)
             return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
 
     async def execute(self, sql: str, *, check: Check = _nothing, asked: Asked = SOME) -> list[dict[str, Any]]:
@@ -281,27 +287,27 @@ class Catalog:
         return [self._defaults.settle_step(step) for step in planned], replace(after, streams=streams)
 
     async def _apply(self, steps: list[Planned]) -> None:
-        writers = self._open_writers(steps)
+        files = await self._open_files(steps)
         self._metrics.count_punctuations()
         try:
             with self._archive.prepared(_settled_streams(steps)):
                 # In the engine's step already, before it gives any row of what is new.
                 await self._command(Change(self._all_commands(steps)), lambda: self._obeyed(steps))
         except BaseException:
-            for writer in writers.values():
-                writer.close()
+            abandon(files)
             raise
         for step in steps:
-            await self._done(step, writers)
+            await self._done(step, files)
 
     def _all_commands(self, steps: list[Planned]) -> tuple[CommandBody, ...]:
         return tuple(command for step in steps for command in self._commands(step))
 
-    def _new_files(self, steps: Sequence[Planned]) -> list[tuple[SinkDefinition, Schema]]:
-        """The new sinks and what they write; a refusal says which file cannot be, or would not fit any more."""
+    def _new_sinks(self, steps: Sequence[Planned]) -> tuple[list[NewSink], list[str]]:
+        """The sinks that steps create and what they write, and those that stay; a refusal says which would not fit any
+        more."""
         queries = dict(self.known.queries)
         sinks = {name: made.definition for name, made in self._sinks.items()}
-        found: list[tuple[SinkDefinition, Schema]] = []
+        new: dict[str, NewSink] = {}
         for step in steps:
             match step:
                 case CreateQuery(query):
@@ -312,26 +318,28 @@ class Catalog:
                     queries = {known: plan for known, plan in queries.items() if known != name} | dict(renamed)
                     sinks |= moved
                 case CreateSink(sink):
-                    _check_file_is_free(sink, sinks)
-                    found.append((sink, queries[sink.query].schema))
+                    new[sink.name] = NewSink(sink, queries[sink.query].schema)
                     sinks[sink.name] = sink
                 case DropStatement("sink", name):
                     sinks.pop(name, None)
+                    new.pop(name, None)
                 case _:
                     pass
-        return found
+        return list(new.values()), [name for name in sinks if name not in new]
 
-    def _open_writers(self, steps: Sequence[Planned]) -> dict[str, Writer]:
-        """The writers of new sinks; a refusal closes those that were open already."""
-        writers: dict[str, Writer] = {}
-        try:
-            for sink, schema in self._new_files(steps):
-                writers[sink.name] = _writer(sink, schema)
-        except Refuse:
-            for writer in writers.values():
-                writer.close()
-            raise
-        return writers
+    async def _open_files(self, steps: Sequence[Planned], *, opens: bool = True) -> dict[str, Opened]:
+        """What new sinks write to. A file that cannot be written refuses the whole, and nothing stays open."""
+        new, staying = self._new_sinks(steps)
+        if not new:
+            return {}
+        if not self._loaded:
+            return await in_thread(lambda: {sink.definition.name: self._openings.known(sink) for sink in new})
+        others = [
+            Taken(name, made.consumer.path, made.consumer.identity)
+            for name, made in self._sinks.items()
+            if name in staying and made.consumer.path is not None
+        ]
+        return await in_thread(lambda: self._openings.new(new, others, opens=opens), abandon)
 
     def _commands(self, step: Planned) -> list[CommandBody]:
         match step:
@@ -385,16 +393,19 @@ class Catalog:
                 case _:
                     pass
 
-    async def _done(self, step: Planned, writers: dict[str, Writer]) -> None:
+    async def _done(self, step: Planned, files: Mapping[str, Opened]) -> None:
         """Begin and end what writes files."""
         match step:
             case CreateSink(sink):
-                self._add_sink(sink, writers[sink.name])
+                if sink.name in files:  # else it is dropped again by a later statement of the same text
+                    self._add_sink(sink, files[sink.name])
             case RenameStatement(sinks=sinks):
                 for name, sink in sinks.items():
-                    self._sinks[name].definition = sink
+                    if name in self._sinks:
+                        self._sinks[name].definition = sink
             case DropStatement("sink", name):
-                await self._end_sink(name)
+                if name in self._sinks:
+                    await self._end_sink(name)
             case _:
                 pass
 
@@ -408,14 +419,15 @@ class Catalog:
 
     # -- sinks -------------------------------------------------------------------------------------
 
-    def _add_sink(self, definition: SinkDefinition, writer: Writer) -> None:
+    def _add_sink(self, definition: SinkDefinition, opened: Opened) -> None:
         slow = Slow(definition.on_slow, definition.slow_limit, definition.slow_bytes)
         outlet = self._runner.outlets[definition.query]
         bound_us = definition.freshness_us
         freshness = None if bound_us is None else Freshness(bound_us)
-        consumer = WriterSink(definition.name, slow, writer, freshness, self._runner.now_us)
-        self._sinks[definition.name] = _Made(definition, consumer)
+        consumer = WriterSink(definition.name, slow, opened.file, freshness, self._runner.now_us)
+        self._sinks[definition.name] = _Made(definition, consumer, opened.place)
         outlet.add(consumer)
+        consumer.start()
 
     async def _end_sink(self, name: str) -> None:
         made = self._sinks.pop(name)
@@ -476,16 +488,19 @@ class Catalog:
                 "query": made.definition.query,
                 "history": made.consumer.history,
                 "type": made.definition.type,
-                "path": made.definition.path and str(Path(made.definition.path).absolute()),
+                "path": None if made.consumer.path is None else str(made.consumer.path),
+                "outside": made.place.outside,
                 "format": made.definition.format,
-                "state": "running" if made.consumer.failed is None else "failed",
-                "reason": made.consumer.failed,
+                "state": made.consumer.state,
+                "reason": made.consumer.reason,
+                "since_us": None if made.consumer.trouble is None else made.consumer.trouble.since_us,
                 "on_slow": made.definition.on_slow,
                 "slow_limit": made.definition.slow_limit,
                 "slow_bytes": made.definition.slow_bytes,
                 "delivered": made.consumer.delivered,
                 "held": made.consumer.held,
                 "held_bytes": made.consumer.held_bytes,
+                "unfinished": made.consumer.unfinished,
                 "dropped": made.consumer.dropped,
                 "superseded": made.consumer.superseded,
                 "freshness": None if made.consumer.freshness is None else made.consumer.freshness.to_data(),
@@ -670,6 +685,8 @@ class Catalog:
         if self._store is not None:
             statements, document = self._store.read()
             decisions = self._read_decisions(document)
+            places = decisions.places
+            self._openings.kept = None if places is None else {place.sink: place.path for place in places}
             for statement in statements:
                 await self._load_statement(self._store, statement)
             await self._decide(decisions)
@@ -740,6 +757,11 @@ class Catalog:
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
             queues=exchanged(self._engine, self.known.queries),
             operators=edits(self._engine),
+            places=tuple(
+                KeptPlace(sink=name, path=made.place.kept)
+                for name, made in sorted(self._sinks.items())
+                if made.place.kept is not None
+            ),
         )
 
     def _outlasts(self, component: ComponentDecisions) -> bool:
@@ -774,7 +796,7 @@ class Catalog:
         return {
             "sql": "".join(f"{part}\n\n" for part in parts)[:-1],
             "statements": statements,
-            "decisions": decisions.model_dump(mode="json"),
+            "decisions": decisions.model_dump(mode="json", exclude={"places"}),
             "commands": commands,
         }
 
@@ -822,8 +844,10 @@ class Catalog:
             self._begin_to_write()
 
     def problems(self) -> list[str]:
-        """What the next start would not know, for whoever asks for the server's health."""
-        return [] if self.error is None else [f"{self.error}; what has changed since is lost at the next start"]
+        """What the next start would not know and which sinks do not write, for the server's health."""
+        found = [] if self.error is None else [f"{self.error}; what has changed since is lost at the next start"]
+        sinks = (made.consumer.problem() for made in self._sinks.values())
+        return found + [problem for problem in sinks if problem is not None]
 
     def query_failed(self) -> None:
         """A query has stopped by itself: it shall not begin again because the server does. Nobody waits for that."""
@@ -859,13 +883,6 @@ def _settled_streams(steps: Sequence[Planned]) -> list[StreamDefinition]:
             case _:
                 pass
     return list(found.values())
-
-
-def _writer(definition: SinkDefinition, schema: Any) -> Writer:
-    if definition.type == "stdout":
-        return StdoutWriter()
-    assert definition.path is not None, "the SQL room refuses a file sink without a path"
-    return open_file(Path(definition.path), schema, definition.format)
 
 
 def _readers_last(queries: Mapping[str, QueryPlan]) -> Iterator[QueryPlan]:
@@ -925,17 +942,6 @@ def _describe(step: Planned) -> dict[str, Any]:
             return {"kind": kind, "name": "", "text": text}
         case _:
             raise AssertionError(f"a bare SELECT is refused before it comes here, got {step!r:.80}")
-
-
-def _check_file_is_free(sink: SinkDefinition, sinks: Mapping[str, SinkDefinition]) -> None:
-    """Two sinks would write into each other's lines."""
-    for other in sinks.values():
-        if sink.path is None or other.path is None:
-            continue
-        if Path(sink.path).resolve() == Path(other.path).resolve():
-            raise Refuse(f"sink {sink.name}: {sink.path} is written by sink {other.name} already", code="in_use")
-    if sink.path is not None and not Path(sink.path).parent.is_dir():
-        raise Refuse(f"cannot write {sink.path}: no such file or directory: {Path(sink.path).parent}")
 
 
 def _check_sinks_fit(before: QueryPlan, after: QueryPlan, sinks: Mapping[str, SinkDefinition]) -> None:

@@ -52,6 +52,7 @@ from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
 from millrace.server.operations import guards, kernels, process
+from millrace.server.places import Places
 from millrace.server.ports import http_protocol
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.readers import slow_reader
@@ -148,6 +149,7 @@ class Daemon:
             defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
             folder=settings.server.data_dir,
             archive=self.archive,
+            places=Places.of(settings),
         )
         self.runner.on_failure = self.catalog.query_failed
         self.seams = Seams(self)

@@ -156,8 +156,15 @@ class OperatorEdit(Part):
         return f"millrace operator insert {place} {rows} --name {quote(self.operator or '')}"
 
 
+class KeptPlace(Part):
+    """Where a sink writes that was created when relative paths were resolved against the working directory."""
+
+    sink: str
+    path: str
+
+
 class Decisions(Part):
-    """Everything that was decided."""
+    """Everything that was decided. `places` is None in a catalog from before sinks had a folder."""
 
     apart: tuple[ApartDecision, ...] = ()
 
@@ -166,6 +173,7 @@ class Decisions(Part):
     joins: tuple[JoinDecision, ...] = ()
     queues: tuple[QueueDecision, ...] = ()
     operators: tuple[OperatorEdit, ...] = ()
+    places: tuple[KeptPlace, ...] | None = None
 
     def parting(self) -> list[CommandBody]:
         """What takes operators apart that were apart: behind the edits, which do so themselves and may have put them

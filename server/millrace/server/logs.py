@@ -140,8 +140,24 @@ EVENTS: Final[dict[str, Told]] = {
         "warning", ("consumer", "tuples"), "`on_slow = 'drop_oldest'`."
     ),
     "a sink was cut off": Told("warning", ("sink", "reason"), "It was too slow (`on_slow = 'disconnect'`)."),
+    "a sink cannot write: it waits and tries again": Told(
+        "error",
+        ("sink", "reason"),
+        "A full disk, a permission, a folder that is gone. It holds rows as `on_slow` says.",
+    ),
+    "a sink writes again": Told("info", ("sink", "seconds", "lost"), "The end of the line above."),
     "a sink cannot write and has stopped": Told("error", ("sink", "reason"), "Drop it and create it again."),
     "a sink could not be finished": Told("error", ("sink", "reason"), "Its file lacks its end."),
+    "a sink ended without writing its last rows; they are lost": Told(
+        "error", ("sink", "rows"), "It could not write when it was dropped or the server ended."
+    ),
+    "a sink writes outside the folders that sinks may write to": Told(
+        "warning", ("sink", "path"), "At each start: it was created before. Add the folder to `server.allow_paths`."
+    ),
+    "cut off a row that was written in part": Told(
+        "warning", ("path", "bytes"), "A server was killed while a sink wrote."
+    ),
+    "removed the unfinished files of a sink": Told("warning", ("sink", "files"), "Of a server that was killed."),
     "rows got older than a sink promises": Told(
         "warning",
         ("sink", "reason", "times"),

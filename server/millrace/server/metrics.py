@@ -23,6 +23,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.source import CAUSES
 from millrace.server.feeds import Feeds
 from millrace.server.runner import Runner
+from millrace.server.sink import WriterSink
 
 # Bounds of the latency histogram: a quarter of a millisecond, where a tuple at a time ends up, to a minute.
 BOUNDS_US: Final = (250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
@@ -341,6 +342,26 @@ class Metrics:
 
     def _sinks(self) -> Iterator[Metric]:
         labels = ("query", "sink")
+        writers = [(query, consumer) for query, outlet in self._runner.outlets.items()
+                   for consumer in outlet.consumers if isinstance(consumer, WriterSink)]  # fmt: skip
+        yield _gauge(
+            "sink_waiting", "1 while the sink cannot write and tries again (a full disk, say), else 0.", labels,
+            [((query, sink.name), int(sink.state == "waiting")) for query, sink in writers],
+        )  # fmt: skip
+        yield _gauge(
+            "sink_failed", "1 if the sink has ended because of an error or `on_slow = 'disconnect'`, else 0.", labels,
+            [((query, sink.name), int(sink.state == "failed")) for query, sink in writers],
+        )  # fmt: skip
+        yield _counter(
+            "sink_retries", "Attempts to write again that failed, too.", labels,
+            [((query, sink.name), sink.retries) for query, sink in writers],
+        )  # fmt: skip
+        yield _gauge(
+            "sink_unfinished_tuples",
+            "Rows that a sink of Parquet or Arrow has in memory for its next file: a kill would lose them.",
+            labels,
+            [((query, sink.name), sink.unfinished) for query, sink in writers],
+        )
         now_us = self._runner.now_us()
         counts = [((query, sink), at) for query, outlet in self._runner.outlets.items()
                   for sink, at in outlet.counts(now_us).items()]  # fmt: skip

@@ -14,23 +14,31 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import numpy as np
 import structlog
 
 from millrace.operators.batch import Batch
-from millrace.protocol import Refuse, Schema
+from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.protocol.words import counted
 from millrace.server.freshness import Freshness, Key, in_json
 from millrace.server.logs import sparing
 from millrace.server.newest import Newest
-from millrace.server.writers import Writer
+from millrace.server.places import Identity, error_words
+from millrace.server.sinkfiles import SinkFile
 
 log = structlog.get_logger()
 
 # The label under which the metrics count all subscribers of a query.
 SUBSCRIPTIONS: Final = "subscriptions"
+# How long a sink that cannot write pauses before it tries again: twice as long each time. A freed disk is noticed soon,
+# and a try costs a system call.
+LEAST_PAUSE_SECONDS: Final = 0.1
+MOST_PAUSE_SECONDS: Final = 2.0
+# Rows that are encoded at once: some megabytes.
+JOINED_ROWS: Final = 16_384
 
 # Histories are told apart by chance: 64 bits are enough for the few that a client ever compares.
 HISTORY_BYTES: Final = 8
@@ -508,14 +516,28 @@ class Subscription(Consumer):
         self._sender.end(code, text)
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a sink cannot write, and since when."""
+
+    reason: str
+    since_us: int
+
+
 class WriterSink(Consumer):
-    """Rows to a writer (a file, the standard output) in a thread of its own, as many at a time as have gathered."""
+    """Rows to a file, a folder of files or the standard output, in a separate thread, as many at a time as have
+    gathered.
+
+    An error of the system (a full disk, a lost permission, a deleted folder) is retried until it is over. Meanwhile
+    rows are held as for any slow consumer, and `on_slow` says what happens when they are too many. Any other error
+    ends the sink.
+    """
 
     def __init__(
         self,
         name: str,
         slow: Slow,
-        writer: Writer,
+        writer: SinkFile,
         freshness: Freshness | None = None,
         now_us: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -523,11 +545,16 @@ class WriterSink(Consumer):
         self.freshness = freshness
         self._now_us = now_us
         self.failed: str | None = None
+        self.trouble: Trouble | None = None
+        self.retries = 0
         self._writer = writer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink-{name}")
-        self._writing: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[tuple[int, Exception | None]] | None = None
         self._being_written: Sequence[Batch] = ()
         self._breaches_told = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = LEAST_PAUSE_SECONDS
+        self._closing = False
 
     def settle(self, schema: Schema, key: Sequence[int] | None) -> None:
         super().settle(schema, key)
@@ -535,8 +562,44 @@ class WriterSink(Consumer):
             self.freshness.key = tuple(key or ())
 
     @property
+    def state(self) -> str:
+        """`running`, `waiting` (it cannot write, and tries again) or `failed` (it has ended)."""
+        if self.failed is not None:
+            return "failed"
+        return "running" if self.trouble is None else "waiting"
+
+    @property
+    def reason(self) -> str | None:
+        return self.failed if self.trouble is None or self.failed is not None else self.trouble.reason
+
+    @property
+    def unfinished(self) -> int:
+        """Rows that were taken and are in no whole file yet."""
+        return self._writer.unfinished
+
+    @property
+    def path(self) -> Path | None:
+        return self._writer.path
+
+    @property
+    def identity(self) -> Identity | None:
+        return self._writer.identity
+
+    @property
     def breaches(self) -> int:
         return 0 if self.freshness is None else self.freshness.breaches
+
+    def problem(self) -> str | None:
+        """What is wrong, for the server's health."""
+        if self.failed is not None:
+            return f"sink {self.name} has ended: {self.failed}; {counted(self.dropped, 'row')} lost"
+        if self.trouble is None:
+            return None
+        since = format_timestamp(self.trouble.since_us)
+        return (
+            f"sink {self.name} cannot write since {since}: {self.trouble.reason}; it holds "
+            f"{counted(self.held + self.unfinished, 'row')}, has lost {self.dropped}, and tries again"
+        )
 
     def look(self, now_us: int, above: Iterable[tuple[Key, int]]) -> None:
         """Hold what waits against the promise about its age: here, and `above`, in the query."""
@@ -557,51 +620,178 @@ class WriterSink(Consumer):
             # The log holds no data: the API and `millrace why` have the keys.
             sparing.warning(text, self.name, more, sink=self.name, reason=freshness.sentence(self.name, keys=False))
 
+    # -- writing -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the file, if that has not been done, so that an error shows before the first row."""
+        self._begin()
+
     def pump(self) -> None:
         if self.failed is not None:
             self._drop(self.held)
-        elif self._writing is None and self.held:
-            batches = []
-            while (taken := self.take(self.held)) is not None:
-                batches.append(taken[1])
-            self._being_written = batches
-            self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batches)
-            self._writing.add_done_callback(lambda writing: self._written(writing, batches))
+        elif self.held and self.trouble is None:
+            self._begin()
 
-    def _write(self, batches: list[Batch]) -> None:
-        for batch in batches:
-            self._writer.write(batch)
-        self._writer.flush()
+    def _begin(self) -> None:
+        """Have the thread write the rows held."""
+        if self._writing is not None or self._closing or self.failed is not None:
+            return
+        self._cancel_timer()
+        parts = []
+        # One row finds out whether an error is over; the others stay where `on_slow` can reach them.
+        most = self.held if self.trouble is None else 1
+        while (taken := self.take(most)) is not None:
+            parts.append(taken)
+            most -= len(taken[1])
+        self._being_written = [batch for _, batch in parts]
+        self._writer.history = self.history
+        self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, parts)
+        self._writing.add_done_callback(lambda writing: self._written(writing, parts))
 
-    def _written(self, writing: asyncio.Future[None], batches: Sequence[Batch]) -> None:
+    def _write(self, parts: Sequence[Part]) -> tuple[int, Exception | None]:
+        """In the thread: how many rows were taken, and the error that stopped the others."""
+        taken = 0
+        try:
+            for sequence, batch in _joined(parts):
+                try:
+                    self._writer.write(sequence, batch)
+                finally:
+                    taken += self._writer.taken
+            self._writer.flush()
+        except Exception as error:  # whatever it is: the rows that were taken count
+            return taken, error
+        return taken, None
+
+    def _written(self, writing: asyncio.Future[tuple[int, Exception | None]], parts: Sequence[Part]) -> None:
         self._writing, self._being_written = None, ()
-        error = writing.exception()
+        if writing.cancelled():
+            return
+        tuples, error = writing.result()
+        done, rest = _divided(parts, tuples)
+        self._queue.extendleft(reversed(rest))
         if error is not None:
-            self.failed = str(error) or type(error).__name__
-            self.dropped += self._let_go(*batches)
-            log.error("a sink cannot write and has stopped", sink=self.name, reason=self.failed)
-            self.drained()
-        else:
-            self.passed_on(*batches)
-            if self.freshness is not None:
-                for batch in batches:
-                    self.freshness.written(batch, self._now_us())
+            self._failed_to_write(error)
+        elif self.trouble is not None:
+            self._recovered()
+        self.passed_on(*(batch for _, batch in done))
+        if self.freshness is not None:
+            for _, batch in done:
+                self.freshness.written(batch, self._now_us())
+        self._bound_queue()
         self.pump()
+        self._set_timer()
+
+    def _failed_to_write(self, error: Exception) -> None:
+        reason = error_words(error)
+        if not isinstance(error, OSError | Refuse):
+            self.failed = reason
+            log.error("a sink cannot write and has stopped", sink=self.name, reason=reason)
+        elif self.trouble is None:
+            self.trouble = Trouble(reason, self._now_us())
+            log.error("a sink cannot write: it waits and tries again", sink=self.name, reason=reason)
+        else:
+            self.trouble = replace(self.trouble, reason=reason)
+            self.retries += 1
+        self.obstacle = reason
+
+    def _recovered(self) -> None:
+        assert self.trouble is not None
+        seconds = round((self._now_us() - self.trouble.since_us) / 1e6, 3)
+        self.trouble, self.obstacle, self._pause = None, None, LEAST_PAUSE_SECONDS
+        log.info("a sink writes again", sink=self.name, seconds=seconds, lost=self.dropped)
+
+    def _bound_queue(self) -> None:
+        """Rows that came back from a failed write count as any that are held."""
+        if self.too_slow and self._newest is None and self.failed is None:
+            self._fall_behind()
+
+    def _set_timer(self) -> None:
+        """Look again: after an error, or when a file is due although no row arrives."""
+        if self._timer is not None or self._writing is not None or self._closing or self.failed is not None:
+            return
+        seconds = self._writer.due_seconds()
+        if self.trouble is not None:
+            seconds, self._pause = self._pause, min(2 * self._pause, MOST_PAUSE_SECONDS)
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._begin()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- the end -----------------------------------------------------------------------------------
 
     def ended(self, code: str, text: str) -> None:
         """Cut off if too slow; if the query has ended, whoever ended it closes the file."""
         if code == "too_slow":
+            if self.trouble is not None:
+                text = f"{text}; it could not write: {self.trouble.reason}"
             self.failed = text
             log.warning("a sink was cut off", sink=self.name, reason=text)
 
     async def close(self) -> None:
-        """Write what is held, then finish the file."""
-        while self._writing is not None:
-            await asyncio.wait([self._writing])
-            await asyncio.sleep(0)  # let the callback begin the next write
+        """Write the rows held, then finish the file. A sink that could not write tries once more."""
+        await self._settled()
+        if self.held:
+            self._begin()
+            await self._settled()
+        self._closing = True
+        self._cancel_timer()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
         except Exception as error:  # as in a write: whatever it is, other sinks' files are to be finished
-            self.failed = str(error) or type(error).__name__
+            self.failed = error_words(error)
             log.error("a sink could not be finished", sink=self.name, reason=self.failed)
+        if lost := self.held + self._writer.unfinished:
+            self.dropped += lost
+            log.error("a sink ended without writing its last rows; they are lost", sink=self.name, rows=lost)
         self._thread.shutdown(wait=False)
+
+    async def _settled(self) -> None:
+        """Until the thread has nothing to do."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+            await asyncio.sleep(0)  # let the callback begin the next write
+
+
+# Rows that wait, and the number of the first.
+Part = tuple[int, Batch]
+
+
+def _joined(parts: Sequence[Part]) -> Iterator[Part]:
+    """Parts that follow each other as one, so that single rows are not written singly."""
+    group: list[Batch] = []
+    first = rows = 0
+    for sequence, batch in parts:
+        if group and (sequence != first + rows or rows + len(batch) > JOINED_ROWS):
+            yield first, Batch.concat(group)
+            group, rows = [], 0
+        if not group:
+            first = sequence
+        group.append(batch)
+        rows += len(batch)
+    if group:
+        yield first, Batch.concat(group)
+
+
+def _divided(parts: Sequence[Part], tuples: int) -> tuple[list[Part], list[Part]]:
+    """The first so many rows, and the others."""
+    done: list[Part] = []
+    rest: list[Part] = []
+    for sequence, batch in parts:
+        here = min(tuples, len(batch))
+        tuples -= here
+        if here == len(batch):
+            done.append((sequence, batch))
+        elif not here:
+            rest.append((sequence, batch))
+        else:
+            first, last = batch.split(here)
+            done.append((sequence, first))
+            rest.append((sequence + here, last))
+    return done, rest

@@ -1,24 +1,23 @@
-"""Rows to files: JSON lines, CSV, Parquet, Arrow. Plain blocking code; `sink.py` runs it in a thread.
+"""Rows as JSON lines and CSV, and the files of `millrace run`: JSON lines, CSV, Parquet, Arrow.
 
-Rule: whatever a writer leaves under its final name is whole. JSON lines and CSV are appended a whole batch at a time;
-Parquet and Arrow, which have their directory at the end, are written aside and get their name when they are closed.
+Rule: Parquet and Arrow, which have their directory at the end, are written aside and get their name when they are
+closed. What sinks of a server write to is in `sinkfiles.py`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Protocol, Self
+from typing import Any, BinaryIO, Final, Literal, Protocol
 
 import msgspec
 
 from millrace.engine.events import Late
 from millrace.operators.batch import Batch, Row
-from millrace.protocol import GONE, Refuse, Schema, Type
+from millrace.protocol import GONE, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 
 _JSON: Final = msgspec.json.Encoder()
@@ -123,16 +122,6 @@ class JsonLinesWriter:
         self._file.close()
 
 
-class StdoutWriter(JsonLinesWriter):
-    """JSON lines on the daemon's standard output, which stays open."""
-
-    def __init__(self) -> None:
-        super().__init__(sys.stdout.buffer)
-
-    def close(self) -> None:
-        self.flush()
-
-
 class CsvWriter:
     """Comma-separated values with a header line, appended; null is an empty field."""
 
@@ -143,24 +132,34 @@ class CsvWriter:
     def open(cls, path: Path, schema: Schema) -> CsvWriter:
         writer = cls(path.open("ab"))
         if not writer._file.tell():
-            writer._append([schema.names])
+            writer._file.write(csv_names(schema))
         return writer
 
     def write(self, batch: Batch) -> None:
-        self._append(zip(*map(_csv_values, _readable(batch)), strict=True))
-
-    def _append(self, rows: Iterable[Row]) -> None:
-        rows = list(rows)
-        text = _csv_text(rows, csv.QUOTE_MINIMAL)
-        if "\r" in text:
-            text = _csv_text(rows, csv.QUOTE_ALL)  # Python leaves a lone carriage return bare, which ends a row
-        self._file.write(text.encode())
+        self._file.write(csv_lines(batch))
 
     def flush(self) -> None:
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
+
+
+def csv_names(schema: Schema) -> bytes:
+    """The header line."""
+    return _csv_bytes([schema.names])
+
+
+def csv_lines(batch: Batch) -> bytes:
+    """The rows as comma-separated values."""
+    return _csv_bytes(list(zip(*map(_csv_values, _readable(batch)), strict=True)))
+
+
+def _csv_bytes(rows: Sequence[Row]) -> bytes:
+    text = _csv_text(rows, csv.QUOTE_MINIMAL)
+    if "\r" in text:
+        text = _csv_text(rows, csv.QUOTE_ALL)  # Python leaves a lone carriage return bare, which ends a row
+    return text.encode()
 
 
 def _csv_text(rows: Iterable[Row], quoting: Literal[0, 1]) -> str:
@@ -180,8 +179,7 @@ def _csv_values(values: list[Any]) -> list[Any]:
 
 
 class TypedWriter:
-    """A Parquet or Arrow file, written as `<name>.part` and renamed when it is closed. One that exists is never
-    replaced by a server."""
+    """One Parquet or Arrow file, written as `<name>.part` and renamed when it is closed."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         from millrace.server.arrow import arrow_schema
@@ -191,10 +189,6 @@ class TypedWriter:
         self._writer = self._begin(arrow_schema(schema))
         self._held: list[Batch] = []
         self._tuples = 0
-
-    @classmethod
-    def open(cls, path: Path, schema: Schema) -> Self:
-        return cls(_free_name(path), schema)
 
     @abstractmethod
     def _begin(self, schema: Any) -> Any:
@@ -243,34 +237,3 @@ class ArrowWriter(TypedWriter):
         import pyarrow as pa
 
         return pa.ipc.new_file(str(self._aside), schema)
-
-
-def _free_name(path: Path) -> Path:
-    """The path itself, or `<name>-2`, `-3`, ... where a file of an earlier run stands."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return free
-
-
-_FORMATS: Final[Mapping[str, Callable[[Path, Schema], Writer]]] = {
-    "jsonl": JsonLinesWriter.open,
-    "csv": CsvWriter.open,
-    "parquet": ParquetWriter.open,
-    "arrow": ArrowWriter.open,
-}
-
-
-def open_file(path: Path, schema: Schema, format: str | None = None) -> Writer:  # noqa: A002 - the option's name
-    """A writer for the path, by its ending unless a format is given; Refuse says what is wrong with either."""
-    name = format or path.suffix.lstrip(".")
-    opener = _FORMATS.get(name)
-    if opener is None:
-        raise Refuse(
-            f"a file sink writes {', '.join(_FORMATS)}, by the path's ending or its format option, not {name!r}"
-        )
-    try:
-        return opener(path, schema)
-    except OSError as error:
-        raise Refuse(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
