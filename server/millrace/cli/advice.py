@@ -108,6 +108,31 @@ def failed_sinks(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("sink_failed", sink["name"], text, f"millrace sink drop {sink['name']}")
 
 
+def waiting_sinks(seen: Snapshot) -> Iterator[Advice]:
+    """One that cannot write and tries again: an administrator makes room, or restores a permission."""
+    for sink in seen.sinks:
+        if sink["state"] == "waiting":
+            name, lost = sink["name"], counted(sink["dropped"], "row")
+            waited = _seconds(seen.server["now_us"] - sink["since_us"])
+            text = (
+                f"Sink {name} has not been able to write to {sink['path'] or 'the standard output'} for {waited}: "
+                f"{_sentence(sink['reason'])} {_waiting(sink['held'] + sink['unfinished'], 'row')} for it; it has lost "
+                f"{lost}. It tries again by itself and resumes when the cause is gone."
+            )
+            yield Advice("sink_waiting", name, text, f"millrace sink show {name}")
+
+
+def outside_sinks(seen: Snapshot) -> Iterator[Advice]:
+    for sink in seen.sinks:
+        if sink.get("outside"):
+            name = sink["name"]
+            text = (
+                f"Sink {name} writes to {sink['path']}, outside the folders that sinks may write to. It was created "
+                "before, and cannot be created again there: add its folder to server.allow_paths, or drop it."
+            )
+            yield Advice("sink_outside", name, text, "millrace config check --config FILE")
+
+
 def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
     """What runs now and would not after a restart."""
     error = seen.server.get("catalog_error")
@@ -264,6 +289,8 @@ def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
         name, limit = sink["name"], sink["slow_limit"]
         if name in told and not sink["dropped"]:
             continue
+        if sink["state"] == "waiting":
+            continue  # it is not slow: it cannot write
         behind = [f"{_waiting(sink['held'], 'row')} for it, the oldest for {_seconds(sink['lag_us'])}"] * (
             sink["lag_us"] > LAG_US or sink["held"] * 2 > limit
         )
@@ -479,6 +506,7 @@ RULES: Final[tuple[Rule, ...]] = (
     stopped_queries,
     failed_sinks,
     slow_readers,
+    waiting_sinks,
     catalog_unwritten,
     unclean_end,
     restarted_queries,
@@ -489,6 +517,7 @@ RULES: Final[tuple[Rule, ...]] = (
     append_edges,
     flapping_joins,
     slow_sinks,
+    outside_sinks,
     history_behind,
     wrong_units,
     late_tuples,
