@@ -73,7 +73,7 @@ WRONG = [
     ({"at": 1, "stream": "x", "tuple": {}}, "expected one of the streams e, i, got 'x'"),
     ({"at": 1, "tuple": {}}, "expected the name of a stream in stream, got none"),
     ({"at": 1, "stream": "e", "tuple": [1]}, "expected an object in tuple, got [1]"),
-    ({"at": 1, "stream": "e", "tuple": {"v": 1}}, "field ts: expected timestamp, not null, got null"),
+    ({"at": 1, "stream": "e", "tuple": {"v": 1}}, "missing field ts (timestamp, not null)"),
     ({"at": 1, "stream": "i", "tuple": {"v": "1"}}, "field v: expected bigint (an integer of 64 bits), got '1'"),
     ({"at": 1, "stream": "i", "tuple": {"w": 1}}, "expected the fields v, got a field 'w'"),
     ({"at": 1, "stream": "i", "feed": 3, "tuple": {"v": 1}}, "expected a feed's name in feed, got 3"),

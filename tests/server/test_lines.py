@@ -6,6 +6,11 @@ import random
 from millrace.protocol.messages import Result
 from tests.server.harness import lines, peer, served, until
 
+TIMED = (
+    "CREATE STREAM e (ts TIMESTAMP, k BIGINT NOT NULL) WITH (timestamps = 'external', time = 'ts');"
+    "CREATE QUERY p AS SELECT k FROM e"
+)
+
 
 @served()
 async def test_feed_and_subscribe_by_hand(daemon):
@@ -50,6 +55,35 @@ async def test_each_bad_line_is_refused_alone(daemon):
             assert words in error["text"], error
         nc.say('{"stream": "s", "tuple": {"k": 7}}')
         assert (await nc.hear())["row"]["k"] == 7
+
+
+@served(sql=TIMED)
+async def test_a_missing_key_is_named(daemon):
+    async with lines(daemon) as nc:
+        for number, (tuple_, words) in enumerate(
+            [
+                ('{"k": 1}', "missing field ts (timestamp, not null)"),
+                ("{}", "missing field ts (timestamp, not null)"),
+                ('{"ts": 1}', "missing field k (bigint, not null)"),
+                ('{"ts": null, "k": 1}', "field ts: expected timestamp, not null, got null"),
+            ],
+            1,
+        ):
+            nc.say(f'{{"stream": "e", "tuple": {tuple_}}}')
+            error = (await nc.hear())["error"]
+            assert (error["code"], error["text"], error["line"]) == ("bad_row", words, number)
+
+
+@served(sql=TIMED)
+async def test_refusals_come_in_the_order_of_the_lines(daemon):
+    """Whatever is wrong with them, and also when a line of another kind comes between."""
+    bad = ('{"stream": "e", "tuple": {"k": 1}}', "{", '{"subscribe": "zz"}', '{"stream": "e", "tuple": {"ts": "x"}}')
+    good = '{"stream": "e", "tuple": {"ts": 1, "k": 1}}'
+    said = [bad[0], bad[1], bad[2], bad[3], good, bad[3], bad[0], '{"stream": "e", "punctuation": 9}', bad[1], bad[0]]
+    async with lines(daemon) as nc:
+        nc.say("\n".join(said))
+        wrong = [number for number, line in enumerate(said, 1) if line in bad]
+        assert [(await nc.hear())["error"]["line"] for _ in wrong] == wrong
 
 
 @served()

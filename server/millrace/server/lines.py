@@ -7,6 +7,7 @@ ends it. There is no credit in this dialect: a feed that is ahead of the engine 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, Final
 
 from millrace.engine.events import Late
@@ -54,6 +55,7 @@ class LineDialect(Dialect):
             Token: self._token,
         }
         self._number = self._length = 0
+        self._refusals: list[tuple[int, MillraceError]] = []  # of the lines that arrived together
         self._holds = False  # whether some feed was said to be held
 
     # -- the connection's calls --------------------------------------------------------------------
@@ -63,17 +65,26 @@ class LineDialect(Dialect):
         self._hear_lines()
 
     def _hear_lines(self) -> None:
+        breach = None
         try:
             for number, line in self._reader.lines():
                 self._number, self._length = number, len(line)
                 self._hear(line)
         except PeerError as error:
-            self._take_all()
-            self.connection.log_breach(error)
-            self.connection.write(error_line(error, self._number + 1))
-            self.connection.close()
+            breach = error
         self._take_all()
+        self._write_refusals()
+        if breach is not None:
+            self.connection.log_breach(breach)
+            self.connection.write(error_line(breach, self._number + 1))
+            self.connection.close()
         self._tell_held()
+
+    def _write_refusals(self) -> None:
+        """In the order of the lines: tuples are checked together, after lines of other kinds that followed them."""
+        refusals, self._refusals = self._refusals, []
+        for line, error in sorted(refusals, key=itemgetter(0)):
+            self.connection.write(error_line(error, line))
 
     def reading_changed(self) -> None:
         self._tell_held()
@@ -117,12 +128,15 @@ class LineDialect(Dialect):
         except MillraceError as error:
             self.refuse(error, self._number)
             if error.code == "unauthorised":
+                self._write_refusals()
                 self.connection.close()
 
     def refuse(self, error: MillraceError, line: int | None) -> None:
-        if line is not None:  # else it is told of something that has ended
+        if line is None:  # about something that has ended
+            self.connection.write(error_line(error, None))
+        else:
             self.connection.log_refusal(error)
-        self.connection.write(error_line(error, line))
+            self._refusals.append((line, error))
 
     def _token(self, said: Token) -> None:
         if self.hall.token is not None and not same_token(self.hall.token, said.token):

@@ -80,6 +80,7 @@ class Source:
         self._columns = tuple(_COLUMNS[field.type] for field in self._fields)
         self._names = stream.schema.names
         self._known = frozenset(self._names)
+        self._required = frozenset(field.name for field in self._fields if not field.nullable)
         self._time = stream.time_position
 
     # -- row frames --------------------------------------------------------------------------------
@@ -145,7 +146,16 @@ class Source:
         if self.stream.extra == "refuse" and not values.keys() <= self._known:
             unknown = next(name for name in values if name not in self._known)
             raise _row_error(number, f"the fields {', '.join(self._names)}", f"a field {spelt(unknown)}")
+        if not values.keys() >= self._required:
+            raise self._missing(number, values)
         return tuple(_from_json(field, values.get(field.name)) for field in self._fields)
+
+    def _missing(self, number: int, values: Mapping[str, Any]) -> RowError:
+        field = next(field for field in self._fields if not field.nullable and field.name not in values)
+        expected, got = f"{field.type}, not null", f"only {', '.join(values)}" if values else "no fields"
+        return RowError(
+            f"row {number}: missing field {field.name} ({expected})", row=number, expected=expected, got=got
+        )
 
     # -- Arrow frames ------------------------------------------------------------------------------
 
