@@ -29,9 +29,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import HANG_SECONDS
+
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PORTS = (7420, 7421, 7430, 7431)
-SECONDS = 60.0
+SECONDS = HANG_SECONDS
 END = "--- that was all:"
 
 # netcat as the pages use it: `nc [-N] HOST PORT`.
@@ -147,7 +149,7 @@ class Shell:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)  # the leader of a group of its own
-            self._listener.join(10)  # until nobody is left who could print
+            self._listener.join(HANG_SECONDS)  # until nobody is left who could print
             if not self._listener.is_alive():
                 break
         self._process.wait(10)

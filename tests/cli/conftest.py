@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from tests.patience import HANG_SECONDS
+
 ANY_PORT = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 MILLRACE = [sys.executable, "-m", "millrace.cli.main"]
 
@@ -56,7 +58,7 @@ class Server:
     def end(self):
         """SIGTERM; the exit code and what was said."""
         self.process.send_signal(signal.SIGTERM)
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=HANG_SECONDS)
         return self.process.returncode, out, err
 
 
@@ -67,7 +69,7 @@ def millrace(*arguments, stdin="", **variables):
         env=clean_environment(**variables),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
 

@@ -14,6 +14,7 @@ import pytest
 
 from millrace.cli.admin import table_lines
 from tests.cli.conftest import MILLRACE, Server, clean_environment, millrace
+from tests.patience import HANG_SECONDS
 
 SQL = """
 CREATE STREAM a (k BIGINT, name TEXT);
@@ -128,7 +129,7 @@ def test_a_watcher_that_goes_away_does_not_end_the_trial(server):
         pass
     watcher.send_signal(signal.SIGINT)
     assert "millrace strategy trial a" in watcher.stderr.read()
-    assert watcher.wait(30) == 1
+    assert watcher.wait(HANG_SECONDS) == 1
     watcher.stderr.close()
     assert server.json("strategy", "trial", "a")["state"] == "during"
     assert "a trial of component a runs" in server.millrace("strategy", "set", "a", "rr").stderr
@@ -317,7 +318,7 @@ def test_tail_ends_quietly(server):
         tail.stdout.readline()
         end(tail)
         assert tail.stderr.read() == ""
-        assert tail.wait(30) == 0
+        assert tail.wait(HANG_SECONDS) == 0
         tail.stdout.close()
         tail.stderr.close()
 
@@ -409,7 +410,7 @@ def test_a_reader_of_a_query_that_gets_other_columns_is_told_so(server):
     assert "reading turns" in tail.stderr.readline()
     server.millrace("sql", "CREATE OR REPLACE QUERY turns AS SELECT k, k + 1 AS more FROM a")
     assert tail.stderr.read() == "millrace: query turns has other columns now: subscribe again\n"
-    assert tail.wait(30) == 1
+    assert tail.wait(HANG_SECONDS) == 1
     tail.stderr.close()
     server.millrace("query", "drop", "turns")
 

@@ -26,6 +26,7 @@ from millrace.cli.topmodel import (
     operator_rows,
 )
 from tests.cli.conftest import MILLRACE, clean_environment
+from tests.patience import HANG_SECONDS
 
 # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -277,7 +278,7 @@ class Screen:
 
     def until(self, words):
         """The first picture that has these words."""
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + HANG_SECONDS
         while time.monotonic() < deadline:
             if words in "\n".join(self.picture()):
                 return self.picture()
@@ -293,7 +294,7 @@ class Screen:
 
     def ended(self):
         """The exit code; the terminal is as it was."""
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + HANG_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
             self._read()
         while select.select([self.ours], [], [], 0)[0]:

@@ -16,6 +16,7 @@ from millrace.client.address import parse_address
 from millrace.protocol import MillraceError, PeerError, Refuse, Schema, encode, frame
 from millrace.protocol.messages import Bye, Closed, Credit, Error, EtsRequest, Limits, Progress
 from tests.client.fake_server import SCHEMA, FakeServer
+from tests.patience import HANG_SECONDS
 
 CERTIFICATE = Path(__file__).parent / "certificate.pem"  # with its key, of nobody, for 127.0.0.1
 QUICK = Backoff(first=0.001, most=0.01, attempts=200)
@@ -27,7 +28,7 @@ def rows_of(count, start=0):
 
 def run(coroutine, new_loop=asyncio.new_event_loop):
     async def bounded():
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             return await coroutine
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

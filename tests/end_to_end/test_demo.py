@@ -16,6 +16,7 @@ from typing import IO
 import pytest
 
 from tests.cli.conftest import clean_environment, millrace
+from tests.patience import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +55,7 @@ class Demo:
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        out, _ = self.process.communicate(timeout=60)
+        out, _ = self.process.communicate(timeout=HANG_SECONDS)
         self.said += out
 
 
@@ -118,6 +119,6 @@ def test_a_port_in_use_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_ends_by_itself() -> None:
     short = Demo("--seconds", "2")
-    out, _ = short.process.communicate(timeout=60)
+    out, _ = short.process.communicate(timeout=HANG_SECONDS)
     assert short.process.returncode == 0, out
     assert "rows of watch" in out

@@ -23,6 +23,12 @@ def archived(folder):
     return sorted(rows)
 
 
+def feed_until_it_fails(server, rows):
+    """However long the test takes to look, the server is being fed."""
+    while server.millrace("feed", "s", "--rate", "60000", stdin=rows).returncode == 0:
+        pass
+
+
 def test_a_server_that_is_killed_leaves_whole_files(tmp_path):
     folder = tmp_path / "history" / "s"
     rows = "".join(json.dumps({"k": k, "text": f"row {k}"}) + "\n" for k in range(60_000))
@@ -39,9 +45,7 @@ def test_a_server_that_is_killed_leaves_whole_files(tmp_path):
                 assert archived(folder) == there
                 assert shown["last_seq"] == max([seq for seq, _ in there], default=-1)
                 assert not list(folder.rglob(".*"))
-            feeding = threading.Thread(
-                target=server.millrace, args=("feed", "s", "--rate", "60000"), kwargs={"stdin": rows}
-            )
+            feeding = threading.Thread(target=feed_until_it_fails, args=(server, rows))
             feeding.start()
             enough = len(history.files(folder)) + rng.randint(2, 6)
             while len(history.files(folder)) < enough:

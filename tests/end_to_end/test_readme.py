@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import HANG_SECONDS
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
 def millrace(*arguments: str, folder: Path) -> str:
     command = [sys.executable, "-c", "from millrace.cli.main import main; main()", *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=HANG_SECONDS).stdout
 
 
 def test_the_offline_example_prints_what_stands_there(tmp_path: Path) -> None:

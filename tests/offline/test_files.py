@@ -172,7 +172,7 @@ UNFIT_LINES = [
     ('{"ts": 1, "t": "\\ud800"}', "field t: expected text (valid UTF-8), got"),
     ('{"ts": 1, "raw": "###"}', "field raw: expected bytes, got '###'"),
     ('{"ts": 1, "flag": 0}', "field flag: expected boolean (true or false), got 0"),
-    ('{"ts": null}', "missing field ts (timestamp, not null)"),
+    ('{"ts": null}', "field ts: expected timestamp, not null, got null"),
     ('{"n": 1}', "missing field ts (timestamp, not null)"),
     ('{"ts": "yesterday"}', "field ts: expected timestamp (integer microseconds or ISO 8601 text), got 'yesterday'"),
     ('{"ts": 1, "zzz": 1}', "line 2: expected the fields ts, flag, n, x y, t, raw, seen, got a field 'zzz'"),
@@ -234,7 +234,7 @@ def test_unfit_csv(tmp_path, text, said):
 UNFIT_TABLES = [
     ({"ts": ["x"]}, "field ts: expected timestamp, got Arrow's"),
     ({"ts": [1], "n": [1.5]}, "field n: expected bigint, got Arrow's double"),
-    ({"ts": [1, None]}, "row 2, missing field ts (timestamp, not null)"),
+    ({"ts": [1, None]}, "row 2, field ts: expected timestamp, not null, got null"),
     ({"ts": [1], "x y": [float("nan")]}, "row 1, field x y: expected double (a finite number), got nan"),
     (
         {"ts": [1], "n": pa.array([2**63], pa.uint64())},

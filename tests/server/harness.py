@@ -13,6 +13,7 @@ from millrace.protocol.frames import frame
 from millrace.protocol.messages import PROTOCOL, Credit, Data, Hello, Open, Subscribe, encode
 from millrace.server.config import Settings
 from millrace.server.daemon import Daemon
+from tests.patience import HANG_SECONDS
 
 ANY_PORT = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "allow_paths": [gettempdir()]}
 SCHEMA_SQL = "CREATE STREAM s (k BIGINT, v DOUBLE, name TEXT); CREATE QUERY q AS SELECT k, v, name FROM s WHERE k >= 0"
@@ -42,7 +43,7 @@ def served(sql=SCHEMA_SQL, **sections):
     def decorate(test):
         def wrapped(*args, **kwargs):
             async def play():
-                async with asyncio.timeout(40), running(sql, **sections) as daemon:
+                async with asyncio.timeout(HANG_SECONDS), running(sql, **sections) as daemon:
                     await test(daemon, *args, **kwargs)
 
             uvloop.run(play())
@@ -158,10 +159,7 @@ async def lines(daemon):
         await made.close()
 
 
-async def until(true, tries=2_000):
-    """Let the loop turn until something holds."""
-    for _ in range(tries):
-        if true():
-            return
+async def until(true):
+    """Let the loop turn until something holds; `served` ends a test that would wait forever."""
+    while not true():  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    raise AssertionError("it did not come true")

@@ -31,6 +31,7 @@ from millrace.server import archive as archive_module
 from millrace.server import history
 from millrace.server.archive import Archive, Limits
 from millrace.sql import Catalog, parse, plan
+from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, running, served, until
 
 DAY = history.DAY_US
@@ -99,7 +100,7 @@ async def archive_now(daemon, name="s"):
 
 def play(coroutine):
     async def within():
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(HANG_SECONDS):
             return await coroutine
 
     return uvloop.run(within())

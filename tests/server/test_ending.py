@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from millrace.protocol import MillraceError
 from millrace.server.daemon import Daemon, StartError
+from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, running, settings, until
 from tests.server.test_api import get
 
@@ -27,7 +28,7 @@ def files_of(folder):
 
 def play(test):
     async def bounded():
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(HANG_SECONDS):
             await test
 
     uvloop.run(bounded())

@@ -7,6 +7,7 @@ import numpy as np
 from millrace.operators.batch import Batch
 from millrace.protocol import Schema
 from millrace.server.freshness import Freshness
+from tests.patience import HANG_SECONDS
 from tests.server.harness import served, until
 from tests.server.test_api import get
 from tests.server.test_latest import SQL, feed
@@ -69,7 +70,7 @@ async def test_a_sink_that_stands_still_breaks_its_promise_without_writing(daemo
     made = daemon.catalog._sinks["shown"].consumer
     goes_on = threading.Event()
     write = made._writer.write
-    made._writer.write = lambda sequence, batch: (goes_on.wait(30), write(sequence, batch))
+    made._writer.write = lambda sequence, batch: (goes_on.wait(HANG_SECONDS), write(sequence, batch))
     try:
         await feed(daemon, ("a", 1))
         for row in (("b", 2), ("b", 3), ("c", 4)):

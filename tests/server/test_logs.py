@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from millrace.protocol.messages import Ack
 from millrace.server.logs import CULPRITS, EVENTS, EVERY_US, Sparing, add_context, client
+from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask
 from tests.server.test_etags import ask as tagged
@@ -197,7 +198,7 @@ async def test_who_did_what_is_told(daemon):
 
 def test_what_was_kept_back_is_told_before_the_end():
     async def play():
-        async with asyncio.timeout(40), running(LATE) as daemon, lines(daemon) as nc:
+        async with asyncio.timeout(HANG_SECONDS), running(LATE) as daemon, lines(daemon) as nc:
             for _ in range(50):
                 nc.say('{"nonsense": 1}')
                 await nc.hear()
@@ -242,7 +243,7 @@ def test_whoever_asks_without_the_token_is_one_line(tmp_path):
     (tmp_path / "token").write_text("s3cret\n")
 
     async def play():
-        async with asyncio.timeout(40), running(server={"token_file": tmp_path / "token"}) as daemon:
+        async with asyncio.timeout(HANG_SECONDS), running(server={"token_file": tmp_path / "token"}) as daemon:
             with capture_logs(processors=[add_context]) as logs:
                 for _ in range(5):
                     assert (await ask(daemon, "GET", "/api/v1/queries"))[0] == 401

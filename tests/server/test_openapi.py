@@ -26,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 
 from millrace.server.api import build
 from millrace.server.daemon import Daemon
+from tests.patience import HANG_SECONDS
 from tests.server import harness
 
 QUESTIONS = int(os.environ.get("MILLRACE_API_QUESTIONS", "30"))
@@ -144,12 +145,12 @@ class Running:
 
     def __enter__(self):
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(HANG_SECONDS)
         return self
 
     def __exit__(self, *_):
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(30)
+        self._thread.join(HANG_SECONDS)
 
     async def _live(self):
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()

@@ -8,6 +8,7 @@ import pytest
 
 from millrace.server.pause import Pause
 from millrace.server.store import Store
+from tests.patience import HANG_SECONDS
 from tests.server.harness import peer, running, served, until
 from tests.server.test_api import ask, get
 
@@ -88,11 +89,11 @@ def test_a_change_is_answered_when_it_is_on_the_disk_and_the_disk_keeps_nobody(t
 
     def slow_write(self, *what):
         began.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(HANG_SECONDS)
         write(self, *what)
 
     async def play():
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(HANG_SECONDS):
             async with running("CREATE STREAM s (k BIGINT)", server={"data_dir": tmp_path}) as daemon:
                 monkeypatch.setattr(Store, "write", slow_write)
                 change = asyncio.ensure_future(daemon.catalog.execute("CREATE STREAM t (k BIGINT)"))

@@ -10,6 +10,7 @@ import uvloop
 from millrace.engine.events import HoldQuery
 from millrace.protocol import MillraceError, Refuse
 from millrace.server import seams
+from tests.patience import HANG_SECONDS
 from tests.server.harness import running, served, until
 from tests.server.test_api import ask as answer
 
@@ -29,7 +30,7 @@ RUNNING = "SELECT k, count(*) AS n FROM b GROUP BY k"
 
 def play(coroutine):
     async def within():
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             return await coroutine
 
     return uvloop.run(within())
@@ -63,7 +64,7 @@ class Rows:
 
 
 async def live(daemon, query="q"):
-    await until(lambda: daemon.seams.look(query)["phase"] in ("live", "failed"), tries=20_000)
+    await until(lambda: daemon.seams.look(query)["phase"] in ("live", "failed"))
     found = daemon.seams.look(query)
     assert found["phase"] == "live", found
     return found
@@ -225,7 +226,7 @@ def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
             file.write_bytes(whole[:100])
             sinks = "CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl', format = 'jsonl')"
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}; {sinks}", None)
-            await until(lambda: daemon.seams.look("q")["phase"] == "failed", tries=20_000)
+            await until(lambda: daemon.seams.look("q")["phase"] == "failed")
             await until(lambda: not daemon.catalog.known.queries)
             found = daemon.seams.look("q")
             assert (found["state"], file.name in found["reason"]) == ("failed", True)
@@ -247,7 +248,7 @@ def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
             # Held too long.
             monkeypatch.setattr(seams, "HOLD_SECONDS", 0.0)
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
-            await until(lambda: daemon.seams.look("q")["phase"] == "failed", tries=20_000)
+            await until(lambda: daemon.seams.look("q")["phase"] == "failed")
             assert "took more than 0 seconds" in daemon.seams.look("q")["reason"]
             await until(lambda: not daemon.catalog.known.queries)
 

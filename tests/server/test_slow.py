@@ -3,15 +3,15 @@
 import asyncio
 import re
 import threading
-from contextlib import suppress
 
 import pytest
 
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
-from millrace.protocol.messages import Ack, Closed, Result
+from millrace.protocol.messages import Ack, Closed, Ping, Pong, Result
 from millrace.server.sink import CHUNK_BYTES, Backpressure, Consumer, Outlet, Retention, Slow, Subscription
 from millrace.server.sinkfiles import LineFile
+from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, peer, served, until
 
 SCHEMA = Schema.of(k="bigint")
@@ -259,16 +259,21 @@ def test_a_consumer_hands_out_slices():
 WAITING = {"limits": {"on_slow": "wait", "slow_limit": 50}, "engine": {"credit": 40}}
 
 
+async def answered(feeder):
+    """Everything that the server wrote before was heard."""
+    feeder.say(Ping(1))
+    await feeder.hear(Pong)
+
+
 async def fill(feeder, daemon, rows=10):
     """Feed stream s until the server grants no more credit; the number of rows fed."""
     sent = 0
     while True:
         state = feeder.session.channels[0]
         if state.credit < rows:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    while state.credit < rows:
-                        await feeder.hear()
+            await answered(feeder)  # the server has read what was fed,
+            await daemon.runner.wait_drained()  # the engine has taken it,
+            await answered(feeder)  # and what credit that gives is here
             if state.credit < rows:
                 return sent
         feeder.data(sent, [(sent + at, 0.0, "") for at in range(rows)])
@@ -465,7 +470,7 @@ async def test_why_and_the_metrics_name_the_slow_reader(daemon):
 @served(**WAITING)
 async def test_a_sink_that_cannot_write_holds_back_the_feeds_and_says_why(daemon, tmp_path, monkeypatch):
     goes_on = threading.Event()
-    monkeypatch.setattr(LineFile, "write", lambda self, *rows: goes_on.wait(30) and write(self, *rows))
+    monkeypatch.setattr(LineFile, "write", lambda self, *rows: goes_on.wait(HANG_SECONDS) and write(self, *rows))
     path = tmp_path / "rows.jsonl"
     await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = '{path}', slow_limit = 50)")
     async with peer(daemon) as feeder:

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from millrace.server.supervision import Supervisor
+from tests.patience import HANG_SECONDS
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -18,7 +19,7 @@ def manager(request, tmp_path):
     name = str(tmp_path / "notify") if request.param == "path" else f"@millrace-{os.getpid()}-{id(request)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(name.replace("@", "\0", 1) if name.startswith("@") else name)
-        ear.settimeout(30)
+        ear.settimeout(HANG_SECONDS)
         yield ear, name
 
 
@@ -109,7 +110,7 @@ def test_a_server_is_ready_when_its_statements_are_restored_and_says_that_it_end
         assert (tmp_path / "data" / "addresses.json").is_file()
         server.send_signal(signal.SIGTERM)
         assert heard(ear)[0] == "STOPPING=1"
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=HANG_SECONDS) == 0
     finally:
         server.kill()
         server.wait()

@@ -33,6 +33,7 @@ from millrace.protocol.messages import (
 )
 from millrace.server.clock import Clock
 from millrace.server.logs import sparing
+from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask, get
 
@@ -308,7 +309,7 @@ def by_watch(test):
 
     async def play():
         watch = Watch()
-        async with asyncio.timeout(40), running(union(", max_skew = '0 s'"), clock=watch) as daemon:
+        async with asyncio.timeout(HANG_SECONDS), running(union(", max_skew = '0 s'"), clock=watch) as daemon:
             await test(daemon, watch)
 
     def wrapped():
@@ -429,7 +430,7 @@ def test_the_clock_is_set_a_day_forward_and_two_back():
     async def play():
         off_us = 0
         clock = Clock(lambda: time.time_ns() // 1_000 + off_us)
-        async with asyncio.timeout(40), running(sql, clock=clock) as daemon:
+        async with asyncio.timeout(HANG_SECONDS), running(sql, clock=clock) as daemon:
             with capture_logs() as logs:
                 async with peer(daemon) as feeder, peer(daemon) as reader:
                     await reader.subscribe("q")
@@ -462,7 +463,7 @@ def test_a_jump_of_the_clock_is_no_silence_and_no_absence():
         off_us = 0
         clock = Clock(lambda: time.time_ns() // 1_000 + off_us)
         sql = union(", max_skew = '1 min', grace = '1 h'")
-        async with asyncio.timeout(40), running(sql, clock=clock) as daemon:
+        async with asyncio.timeout(HANG_SECONDS), running(sql, clock=clock) as daemon:
             now_us = daemon.runner.now_us()
             async with peer(daemon) as busy, peer(daemon) as silent:
                 await feeding(silent, (now_us, 1), stream="b")
@@ -638,7 +639,7 @@ async def test_why_and_the_measures_of_waiting(daemon):
             "text", "reason", "operator", "input", "stream", "feed", "since", "held", "asked", "answered", "try",
         }  # fmt: skip
         assert (why["reason"], why["stream"], why["feed"], why["held"]) == ("sending", "b", "sensor-7", 2)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_SECONDS):
             while why["reason"] != "silent":  # a second after its last tuple
                 why = await get(daemon, "/api/v1/queries/u/why")
         assert (why["stream"], why["feed"], why["held"]) == ("b", "sensor-7", 2)
