@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from millrace.protocol import Refuse
 from millrace.server.config import ConfigError, load
 from millrace.server.places import Places
+from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, lines, running, served, until
 from tests.server.test_api import ask, get
 
@@ -30,7 +31,7 @@ def inside(test):
         async def play():
             server = {"data_dir": tmp_path / "data", "allow_paths": []}
             (tmp_path / "data").mkdir()
-            async with asyncio.timeout(40), running(SCHEMA_SQL, server=server) as daemon:
+            async with asyncio.timeout(HANG_SECONDS), running(SCHEMA_SQL, server=server) as daemon:
                 await test(daemon, tmp_path / "data/sinks", *args, **kwargs)
 
         uvloop.run(play())
