@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from millrace.backfill.flow import Flow
 from millrace.backfill.job import flow_of_text
-from millrace.backfill.layout import layout_of
+from millrace.backfill.layout import batch_of, layout_of
 from millrace.backfill.splitting import Slice, plan_split
 from millrace.backfill.task import Chunk, Task
 from millrace.operators.batch import Batch
+from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import Refuse
 from tests.backfill.local import extent_of, run_split
 
@@ -149,3 +150,14 @@ def test_what_is_out_of_order_is_told_without_its_rows():
     chunks = [{"t": batch_of_times(flow, "t", [at])} for at in (7, 3)]
     with pytest.raises(AssertionError, match=r"^t: 1 row came out of order, .* fault of Millrace's, not of the input$"):
         list(Task(flow, Slice()).run(chunks))
+
+
+@pytest.mark.parametrize("us", [FIRST_US - 1, LAST_US + 1, 2**62, -(2**63)])
+def test_a_row_outside_event_time_is_refused(us):
+    layout = layout_of(flow_of_text(STREAMS + "SELECT k, ts FROM a WHERE k < 5"))
+    (lane,) = layout.lanes
+    rows = [Batch.from_rows(lane.stream.schema, [(one, 1)], [one]) for one in (FIRST_US, LAST_US, us)]
+    for fits in rows[:2]:
+        assert batch_of(lane, *layout.table(0, fits).to_batches()) == fits
+    with pytest.raises(Refuse, match=f"stream a: expected rows with a time from 0001-.* to 9999-.*, got {us} "):
+        batch_of(lane, *layout.table(0, rows[2]).to_batches())

@@ -610,3 +610,19 @@ def test_tail_and_run_print_the_same_line(server):
     )
     assert server.millrace("feed", "one", stdin='{"k": 1}\n').returncode == 0
     assert server.millrace("tail", "ones", "--from", "0", "--limit", "1").stdout == '{"k":1}\n'
+
+
+def test_a_fed_file_in_seconds_is_refused_with_the_place_and_the_likely_unit(server, tmp_path):
+    server.millrace("sql", "CREATE STREAM epochs (ts TIMESTAMP, k BIGINT) WITH (time = 'ts')")
+    path = tmp_path / "epochs.csv"
+    path.write_text("ts,k\n1770588380,1\n1770588381,2\n")
+    done = server.millrace("feed", "epochs", str(path))
+    assert done.returncode == 1
+    assert f"{path}, row 1: " in done.stderr
+    assert "got 1770588380, which is 1970-01-01T00:29:30.588380Z; it looks like seconds (2026-" in done.stderr
+    assert "so multiply by 1000000" in done.stderr
+    assert server.json("stream", "show", "epochs")["rejected"] == 2
+    path.write_text("ts,k\n2026-02-08T22:06:20Z,1\n+200000-01-01,2\n")
+    done = server.millrace("feed", "epochs", str(path))
+    assert done.returncode == 1
+    assert f"{path}, line 3, field ts: expected a time from 0001-01-01T00:00:00Z to " in done.stderr

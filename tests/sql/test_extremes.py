@@ -227,3 +227,28 @@ def test_no_interval_is_longer_than_event_time(clause):
     for longer in (TOO_LONG, "400000000000 s", "100000000 days"):
         with pytest.raises(MillraceError, match="at most 3652059 days, which is all of event time, got"):
             plan_script(STREAMS + clause.format(us=longer))
+
+
+@pytest.mark.parametrize("sign", "+-")
+def test_rows_moved_beyond_all_computed_times_fail_and_are_counted(sign, tmp_path):
+    """A window over a join may go by a computed column, which takes all of 64 bits."""
+    joined = "FROM a [RANGE '2 min'] JOIN b [RANGE '2 min'] ON TRUE"
+    moved = f"SELECT a.at {sign} INTERVAL '90000000 days' AS t, b.at AS bat {joined}"
+    sql = f"{STREAMS} CREATE QUERY q AS SELECT count(*) AS n FROM TUMBLE(({moved}), t, INTERVAL '1 min');"
+    result = run_events(sql, events(OFFSETS), tmp_path)
+    pairs = run(f"SELECT a.at {joined}", OFFSETS, tmp_path).rows["q"]
+    failed = {operator["name"]: operator["errors"] for operator in result.engine.operators() if operator["errors"]}
+    assert result.rows["q"] == []
+    assert list(failed.values()) == [len(pairs)]
+    assert result.engine.queries()[0]["state"] == "running"
+
+
+def test_other_columns_take_all_of_64_bits_and_what_leaves_them_fails_its_row(tmp_path):
+    sent = ((FIRST_US, 2**62), (LAST_US, 2**63 - 1))
+    rows = [{"stream": "c", "tuple": {"at": us, "seen": seen}} for us, seen in sent]
+    sql = """CREATE STREAM c (at TIMESTAMP, seen TIMESTAMP) WITH (time = 'at');
+        CREATE QUERY q AS SELECT seen, seen + INTERVAL '1 us' AS next FROM c WHERE seen > TIMESTAMP '+100000-01-01';"""
+    result = run_events(sql, rows, tmp_path, iso=True)
+    assert result.rows["q"] == [{"seen": "+148108-07-06T14:00:27.387904Z", "next": "+148108-07-06T14:00:27.387905Z"}]
+    (failed,) = (operator for operator in result.engine.operators() if operator["errors"])
+    assert (failed["errors"], failed["last_error"].partition(":")[0]) == (1, "timestamp out of range")
