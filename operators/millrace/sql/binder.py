@@ -22,6 +22,7 @@ from millrace.operators.signatures import Readings
 from millrace.operators.spec import AggregateCall, RowWindow
 from millrace.protocol import GONE, MAX_INT64, MIN_INT64, MillraceError, Refuse, Schema, Type
 from millrace.protocol.timestamps import parse_timestamp
+from millrace.sql import dialects
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls, columns_of, is_bound
 from millrace.sql.errors import SqlError, did_you_mean
@@ -278,8 +279,7 @@ class Binder:
             raise self.error(node.table, f"there is no table {node.table.text} in FROM{hint}")
         column = relation.column(name)
         if column is None:
-            hint = did_you_mean(name, relation.column_names) or f"; there are {', '.join(relation.column_names)}"
-            raise self.error(node.name, f"there is no column {name}{_of(relation)}{hint}")
+            raise self.error(node.name, _no_column(f"there is no column {name}{_of(relation)}", name, relation))
         return column
 
     def _joined_column(self, node: s.ColumnRef, relation: Relation) -> e.Column:
@@ -303,8 +303,7 @@ class Binder:
             raise self.error(node, f"{name} cannot be had: {holders[0].absent}")
         found = relation.column(name)
         if found is None:
-            known = did_you_mean(name, relation.column_names) or f"; there are {', '.join(relation.column_names)}"
-            raise self.error(node.name, f"there is no column {name} in the joined tables{known}")
+            raise self.error(node.name, _no_column(f"there is no column {name} in the joined tables", name, relation))
         return found
 
     def _table(self, name: s.Name, relation: Relation) -> Named:
@@ -334,16 +333,22 @@ class Binder:
 
     def _check_function(self, node: s.FunctionCall) -> None:
         name = node.name.text
+        if not self._library.named(name) and name not in ("extract", "date_part", *CLOCKS):
+            raise self.error(node.name, self._no_function(name))
         if node.star or node.distinct:
             raise self.error(node, f"{name} is no aggregate: it takes neither * nor DISTINCT")
         if node.filter is not None:
             raise self.error(node.filter, f"{name} is no aggregate: FILTER has nothing to leave out; write CASE WHEN")
         if name in CLOCKS:
             raise self.error(node, f"{name} would make the result depend on the clock: use ts, the row's own time")
-        if not self._library.named(name) and name not in ("extract", "date_part"):
-            names = [known for known in self._library.names if known[0].isalpha() and " " not in known]
-            hint = did_you_mean(name, [*names, *AGGREGATES.names])
-            raise self.error(node.name, f"there is no function {name}{hint}")
+
+    def _no_function(self, name: str) -> str:
+        complaint = f"there is no function {name}"
+        word = dialects.FUNCTIONS.get(name) or dialects.AGGREGATES.get(name)
+        if word is not None:
+            return word.sentence(complaint)
+        names = [known for known in self._library.names if known[0].isalpha() and " " not in known]
+        return complaint + did_you_mean(name, [*(one for one in names if one not in _OPERATORS), *AGGREGATES.names])
 
     # -- aggregates ------------------------------------------------------------------------------------------------
 
@@ -385,10 +390,13 @@ class Binder:
             return self.error(
                 node, "ROW_NUMBER() OVER (...) is selected, or bounded in QUALIFY: its rows are numbered after WHERE"
             )
+        word = dialects.OVER.get(name)
+        if word is not None:
+            return self.error(node, word.sentence(f"{name} OVER (...) is not available"))
         return self.error(
             node,
-            f"{name} OVER (...) would change with every row that comes. Legal are ROW_NUMBER() OVER (...) <= n, and "
-            "aggregates by GROUP BY, with or without a window: FROM TUMBLE(...)",
+            f"{name} OVER (...) is not available. Legal are ROW_NUMBER() OVER (...) <= n, and aggregates by GROUP BY, "
+            "with or without a window: FROM TUMBLE(...)",
         )
 
     def _check_constants(self, node: s.FunctionCall, function: Aggregate, arguments: Sequence[e.Expression]) -> None:
@@ -521,6 +529,9 @@ class Binder:
     def type_named(self, node: s.TypeName) -> Type:
         type = TYPE_NAMES.get(node.text)
         if type is None:
+            word = dialects.TYPES.get(node.text)
+            if word is not None:
+                raise self.error(node, word.sentence(f"there is no type {node.text}"))
             known = ", ".join(str(one) for one in Type)
             raise self.error(
                 node, f"there is no type {node.text}{did_you_mean(node.text, TYPE_NAMES) or f'; there are {known}'}"
@@ -664,12 +675,25 @@ def _called(name: str) -> str:
     return name.upper() if name[0].isalpha() and name in ("and", "or", "not", "in", "like", "ilike") else name
 
 
+def _no_column(complaint: str, name: str, relation: Relation) -> str:
+    word = dialects.COLUMNS.get(name)
+    if word is not None:
+        return word.sentence(complaint)
+    return complaint + (did_you_mean(name, relation.column_names) or f"; there are {', '.join(relation.column_names)}")
+
+
 def _of(relation: Relation) -> str:
     return f" in {relation.alias}" if relation.alias else ""
 
 
+# Functions of the table that are written as operators: nobody means one of them by a name.
+_OPERATORS = ("and", "or", "not", "in", "like", "ilike")
+_CURRENT_ROWS = (
+    "write JOIN LATEST of a query that is grouped by a key, such as FROM s JOIN LATEST (SELECT k, max(v) AS most "
+    "FROM r GROUP BY k) AS m ON s.k = m.k"
+)
 _QUERY_EXPRESSIONS = {
-    "exists": "EXISTS asks for all rows of a query, and a stream never has them all; write a JOIN instead",
-    "in": "IN (SELECT ...) asks for all rows of a query, and a stream never has them all; write a JOIN instead",
-    "scalar": "a query cannot stand for one value: a stream has no last row; write a JOIN instead",
+    "exists": "EXISTS asks for all rows of a query, and a stream never has them all; " + _CURRENT_ROWS,
+    "in": "IN (SELECT ...) asks for all rows of a query, and a stream never has them all; " + _CURRENT_ROWS,
+    "scalar": "a query cannot stand for one value: it has another one at each time; " + _CURRENT_ROWS,
 }

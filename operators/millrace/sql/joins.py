@@ -8,6 +8,7 @@ needed above it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,16 +20,20 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, needs_row_of
+from millrace.sql.dialects import joined_elsewhere
 from millrace.sql.edges import settled
 from millrace.sql.grouped import WHERE
 from millrace.sql.progress import ahead, contradict
 from millrace.sql.sequences import followed, latest
 from millrace.sql.sides import Picks, Side, Table, shifted
+from millrace.sql.updates import read_of
 from millrace.sql.windowed import windowed_rows
 from millrace.sql.windows import interval_us
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
+
+_AS: Final = re.compile(r"\bAS\s*\Z", re.IGNORECASE)
 
 # The operator looks at every other input for each row, so more of them are put together step by step.
 MAX_INPUTS: Final = 6
@@ -173,6 +178,7 @@ class FromPlanner:
 
     def check_condition(self, join: s.Join) -> None:
         """CROSS has no ON, and every other join has one."""
+        self._refuse_dialect(_last_alias(join.left))
         if join.kind == "cross" and join.condition is not None:
             raise self.planner.error(join.condition, "a CROSS JOIN has no ON: write JOIN, or test it in WHERE")
         if join.kind != "cross" and join.condition is None:
@@ -186,6 +192,12 @@ class FromPlanner:
             raise self.planner.error(
                 join.right, "say what is joined: JOIN ... ON a.k = b.k, or ON TRUE for every pair of rows"
             )
+
+    def _refuse_dialect(self, alias: s.Name | None) -> None:
+        """The first word of another dialect's join is read as an alias: ASOF JOIN, say."""
+        said = None if alias is None else joined_elsewhere(alias.text)
+        if alias is not None and said is not None and not _AS.search(self.planner.statement.text[: alias.span.start]):
+            raise self.planner.error(alias, said)
 
     def _inner(
         self, linked: Sequence[tuple[Side, Operand]], above: Sequence[s.Node], where: s.Expr | None, clocks: bool
@@ -396,6 +408,18 @@ class FromPlanner:
 
     # -- what to think of ------------------------------------------------------------------------------------------
 
+    def _warn_versions(self, side: Side) -> None:
+        """The rows of a stream with an update key are rows like all others to whoever does not say LATEST."""
+        name = read_of(side.relation.node, self.planner.nodes).removesuffix(".source")
+        stream = self.planner.catalog.streams.get(name)
+        if stream is not None and stream.update_key and side.relation.edge.plain:
+            key = ", ".join(stream.update_key)
+            self.planner.warnings.append(
+                f"{name} has an update key ({key}), and this join emits a row for every version of it that ever was, "
+                f"not for the current one: write JOIN LATEST {name} ON its key to join with the row that is current at "
+                "the time"
+            )
+
     def _warn(self, spec: JoinSpec, sides: Sequence[Side]) -> None:
         """Rows that are kept for ever, and unmatched rows that never come."""
         if contradict(spec.bands, len(sides)):
@@ -412,6 +436,9 @@ class FromPlanner:
                 "[RANGE '...'] behind the table, or a condition on both times such as "
                 "b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute'"
             )
+        for at, side in enumerate(sides):
+            if any(one is None for one in bounds[at]) or any(bounds[other][at] is None for other in range(len(sides))):
+                self._warn_versions(side)
         for at in spec.outer:
             beside = sides[1 - at]
             if bounds[at][1 - at] is None and beside.rows is None:

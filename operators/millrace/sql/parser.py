@@ -17,6 +17,7 @@ from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
 from millrace.sql import syntax as s
+from millrace.sql.dialects import said_elsewhere
 from millrace.sql.errors import SqlError
 from millrace.sql.tables import GRAMMAR, TABLES, make_parser
 from millrace.sql.words import explain_unexpected
@@ -283,7 +284,9 @@ class Reader:
         for modifier in modifiers:
             place = _MODIFIERS[str(_tree(modifier).data)]
             if place in parts:
-                raise SqlError(self._text, _span(modifier).start, f"this table has {_ONE_OF[place]} already")
+                at = _span(modifier).start
+                elsewhere = said_elsewhere(self._text, at)
+                raise SqlError(self._text, *(elsewhere or (at, f"this table has {_ONE_OF[place]} already")))
             parts[place] = self.read(modifier)
         return s.TablePrimary(
             _span(tree), self.read(source), *(parts.get(place) for place in ("alias", "window", "latest", "shed"))

@@ -173,8 +173,8 @@ class QueryPlanner:
             raise self.error(
                 body.order_by,
                 "ORDER BY needs all rows and a stream never ends; for rows in order of time create the query "
-                "WITH (order = 'event'), for the first ones of an order write QUALIFY ROW_NUMBER() OVER (ORDER BY ...) "
-                "<= 10",
+                "WITH (order = 'event'), for the first ones of an order select ROW_NUMBER() OVER (ORDER BY ...) "
+                "AS n and write QUALIFY n <= 10",
             )
         if body.limit is not None:
             raise self.error(

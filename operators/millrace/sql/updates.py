@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -158,6 +158,12 @@ def _reads_all(spec: Spec) -> bool:
         case UnionSpec() | FilterSpec() | TopSpec() | JoinSpec():
             return False
     raise undecided("whether it reads every row of a key", spec)
+
+
+def read_of(name: str, nodes: Sequence[Node]) -> str:
+    """What is read in the end, through the operators that look at one row at a time."""
+    *_, last = _path(name, {node.name: node for node in nodes})
+    return last
 
 
 def _path(name: str, nodes: dict[str, Node]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.spec import RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
+from millrace.sql.dialects import TABLES
 from millrace.sql.errors import SqlError, did_you_mean
 
 # The columns that a window brings, by the positions that stand for them until its operator has been made.
@@ -54,6 +55,9 @@ def window_of(sql: str, call: s.TableFunction, constant_us: Callable[[s.Expr], i
     """The window of a table function; `constant_us` reads an argument that is a time."""
     name = call.name.text
     if name not in FUNCTIONS:
+        word = TABLES.get(name)
+        if word is not None:
+            raise SqlError(sql, call.span.start, word.sentence(f"there is no table function {name}"))
         hint = did_you_mean(name, FUNCTIONS) or f"; there are {', '.join(FUNCTIONS)}"
         raise SqlError(sql, call.span.start, f"there is no table function {name}{hint}")
     form, (least, most) = FUNCTIONS[name]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
+from millrace.sql.dialects import REFUSED, said_elsewhere
 from millrace.sql.errors import SqlError, did_you_mean
 
 _SIGNS = {
@@ -22,7 +23,7 @@ _OPERATORS = {
     "PERCENT", "CONCAT", "__ANON_0",
 }  # fmt: skip
 # What an expression can begin with, beside a name.
-_BEGINNINGS = {"NUMBER", "STRING", "CASE", "CAST", "NULL", "TRUE", "FALSE", "INTERVAL", "TIMESTAMP", "EXISTS"}
+_BEGINNINGS = {"NUMBER", "STRING", "CASE", "CAST", "NULL", "TRUE", "FALSE", "INTERVAL", "TIMESTAMP"}
 _SHOWN = 8
 _EXPLAIN = re.compile(r"\bEXPLAIN\s+\Z", re.IGNORECASE)
 # What a statement is made of: an alias that looks like one of these was probably meant to be it.
@@ -37,8 +38,6 @@ _CLAUSES = [
     "FOLLOWED",
     "LATEST",
     "WITH",
-    "ORDER",
-    "LIMIT",
     "AND",
     "OR",
     "NOT",
@@ -50,8 +49,14 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
     """A parser's complaint as a sentence."""
     if isinstance(error, UnexpectedToken):
         if error.token.type == "$END":
+            elsewhere = said_elsewhere(text, len(text.rstrip()))
+            if elsewhere is not None:
+                return SqlError(text, *elsewhere)
             return SqlError(text, len(text.rstrip()), f"expected {_expected(error.accepts)} here, got the end")
         at = error.token.start_pos or 0
+        elsewhere = said_elsewhere(text, at)
+        if elsewhere is not None:
+            return SqlError(text, *elsewhere)
         if text.startswith("/*", at):
             return SqlError(text, at, "this comment is never closed: expected */")
         sentence = _sentence(str(error.token), error.accepts or ())
@@ -65,6 +70,9 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
         letter = text[at : at + 1]
         if letter in "'\"":
             return SqlError(text, at, f"this quote is never closed: expected another {letter}")
+        elsewhere = said_elsewhere(text, at)
+        if elsewhere is not None:
+            return SqlError(text, *elsewhere)
         return SqlError(text, at, f"expected {_expected(error.allowed or ())}, got {_word_at(text, at)}")
     return SqlError(text, at, "this is no SQL that Millrace knows")
 
@@ -108,14 +116,21 @@ def _misspelt_before(text: str) -> str:
 
 
 def _sentence(got: str, accepts: Iterable[str]) -> str:
-    accepts = set(accepts)
+    accepts = _offered(accepts)
     words = [word.strip("_") for word in accepts if word not in _SIGNS and word not in _NAMES]
     return f"expected {_expected(accepts)}, got {got}{did_you_mean(got.upper(), words)}"
 
 
+def _offered(accepts: Iterable[str]) -> set[str]:
+    """Without what would only be refused next; ORDER stands in OVER alone, where LIMIT does not."""
+    accepts = set(accepts)
+    refused = REFUSED | {"ORDER"} if "LIMIT" in accepts else REFUSED
+    return {word for word in accepts if word.strip("_") not in refused}
+
+
 def _expected(accepts: Iterable[str]) -> str:
     """The terminals as a person would list them, an expression's parts under one word."""
-    accepts = set(accepts)
+    accepts = _offered(accepts)
     shown: list[str] = []
     if accepts >= _NAMES:
         if accepts >= _BEGINNINGS:

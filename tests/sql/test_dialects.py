@@ -1,0 +1,221 @@
+"""Words of other dialects: each is answered by what it is here, and what is suggested is never refused itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from millrace.operators.aggregates import AGGREGATES
+from millrace.operators.functions import LIBRARY
+from millrace.sql import Catalog, SqlError, dialects, parse, plan_all
+from millrace.sql.binder import TYPE_NAMES
+from millrace.sql.parser import grammar
+from millrace.sql.windows import FUNCTIONS as WINDOWS
+
+COLUMNS = "(ts TIMESTAMP, k BIGINT, v BIGINT, x DOUBLE, t TEXT)"
+STREAMS = f"""
+CREATE STREAM s {COLUMNS} WITH (time = 'ts');
+CREATE STREAM r {COLUMNS} WITH (time = 'ts');
+CREATE STREAM u {COLUMNS} WITH (time = 'ts', update_key = 'k');
+"""
+_, CATALOG = plan_all(parse(STREAMS), Catalog())
+_, WITH_QUERY = plan_all(parse(STREAMS + "CREATE QUERY q AS SELECT v FROM s;"), Catalog())
+TUMBLE = "TUMBLE(s, ts, INTERVAL '1 minute')"
+
+
+def refused(sql: str) -> SqlError:
+    with pytest.raises(SqlError) as caught:
+        plan_all(parse(sql), CATALOG)
+    return caught.value
+
+
+# -- what is suggested works -------------------------------------------------------------------------------------------
+
+
+def suggestions() -> Iterator[tuple[str, str]]:
+    """By word, a statement with what is suggested in it."""
+    for table in (dialects.FUNCTIONS, dialects.COLUMNS, dialects.TABLES, dialects.OVER):
+        for name, word in table.items():
+            yield name, _statement(word.write)
+    for name, word in dialects.AGGREGATES.items():
+        yield name, f"SELECT {word.write} AS y FROM {TUMBLE}" if word.write else ""
+    for name, word in dialects.TYPES.items():
+        yield name, f"CREATE STREAM z (a {word.write})" if word.write else ""
+    for phrase in dialects.PHRASES:
+        yield phrase.pattern.pattern, phrase.word.write
+
+
+def _statement(write: str) -> str:
+    if not write or write.startswith("SELECT"):
+        return write
+    if write.startswith("FROM"):
+        return f"SELECT count(*) AS n {write}"
+    if write.startswith("GROUP BY"):
+        return f"SELECT k, count(*) AS n FROM s {write}"
+    if write.startswith("QUALIFY"):
+        return f"SELECT v FROM s {write}"
+    if write.startswith("window_"):
+        return f"SELECT {write}, count(*) AS n FROM {TUMBLE}"
+    return f"SELECT {write} AS y FROM s"
+
+
+@pytest.mark.parametrize(("word", "sql"), [(word, sql) for word, sql in suggestions() if sql])
+def test_what_is_suggested_is_taken(word: str, sql: str) -> None:
+    plan_all(parse(sql), WITH_QUERY if re.search(r"FROM q\b|DROP QUERY q", sql) else CATALOG)
+
+
+def test_what_is_there_already_is_no_word_of_another_dialect() -> None:
+    assert not set(dialects.FUNCTIONS) & {*LIBRARY.names, *AGGREGATES.names}
+    assert not set(dialects.AGGREGATES) & {*LIBRARY.names, *AGGREGATES.names}
+    assert not set(dialects.FUNCTIONS) & set(dialects.AGGREGATES)
+    assert not set(dialects.TYPES) & set(TYPE_NAMES)
+    assert not set(dialects.TABLES) & set(WINDOWS)
+
+
+@pytest.mark.parametrize("word", sorted(dialects.REFUSED))
+def test_a_word_that_is_refused_is_never_offered(word: str) -> None:
+    assert word in {terminal.name.strip("_") for terminal in grammar().terminals}
+    for wrong in (word[:-1], word[1:], word + "S", word[0] + word[2] + word[1] + word[3:]):
+        if wrong == word:
+            continue
+        for sql in (f"SELECT k, count(*) AS n FROM s GROUP BY k {wrong} 5", f"SELECT v FROM s WHERE v > 1 {wrong} 5"):
+            message = refused(sql).message
+            assert not re.search(rf"\b{word}\b", message.replace(f"got {wrong}", "")), message
+
+
+def test_no_operator_is_offered_for_a_function() -> None:
+    for name in ("hourr", "ora", "nott", "an", "lik", "ins"):
+        assert not re.search(r"did you mean (and|or|not|in|like|ilike)\?", refused(f"SELECT {name}(v) FROM s").message)
+
+
+def test_the_join_that_a_subquery_suggests_is_taken() -> None:
+    said = refused("SELECT (SELECT max(v) FROM r) FROM s").message
+    plan_all(parse(f"SELECT s.v, m.most {said[said.index('FROM s') :]}"), CATALOG)
+
+
+def test_the_first_rows_that_order_by_suggests_are_taken() -> None:
+    said = refused("SELECT v FROM s ORDER BY v").message
+    select, qualify = re.search(r"select (.* AS n) and write (QUALIFY .*)", said).groups()  # type: ignore[union-attr]
+    plan_all(parse(f"SELECT v, {select.replace('...', 'v')} FROM s {qualify}"), CATALOG)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted({**dialects.FUNCTIONS, **dialects.AGGREGATES}.keys() - {"if", "array", "map"}))
+def test_a_function_of_another_dialect_is_answered(name: str) -> None:
+    word = {**dialects.FUNCTIONS, **dialects.AGGREGATES}[name]
+    message = refused(f"SELECT {name}(DISTINCT v) AS y FROM s GROUP BY k").message
+    assert message == word.sentence(f"there is no function {name}")
+
+
+CASES = [
+    # the caret is under «
+    ("SELECT «array_agg(DISTINCT v) FROM s GROUP BY k", "there is no function array_agg: there are no lists"),
+    ("SELECT «string_agg(t, ',') FROM s GROUP BY k", "there is no function string_agg: there are no lists"),
+    ("SELECT «hour(ts) FROM s", "there is no function hour; write extract(hour FROM ts)"),
+    ("SELECT s.v FROM s «ASOF JOIN r ON s.k = r.k AND s.ts >= r.ts", "there is no ASOF JOIN; write SELECT"),
+    ("SELECT s.v FROM s ASOF «LEFT JOIN r ON s.k = r.k", None),
+    ("SELECT s.v FROM s «SEMI JOIN r ON s.k = r.k", "there is no SEMI JOIN"),
+    ("SELECT s.v FROM s «ANTI JOIN r ON s.k = r.k", "there is no ANTI JOIN"),
+    ("SELECT s.v FROM s «TEMPORAL JOIN r ON s.k = r.k", "there is no table of the past"),
+    ("SELECT s.v FROM s JOIN r «FOR SYSTEM_TIME AS OF s.ts ON s.k = r.k", "there is no table of the past"),
+    ("SELECT v FROM s «EMIT CHANGES", "there is no EMIT"),
+    ("SELECT v FROM s «EMIT FINAL", "there is no EMIT"),
+    ("SELECT k, count(*) FROM s GROUP BY k «EMIT CHANGES", "there is no EMIT"),
+    ("SELECT k, count(*) FROM s GROUP BY k «EMIT ON WINDOW CLOSE", "there is no EMIT"),
+    ("SELECT k, count(*) FROM s GROUP BY «GROUPING SETS ((k), ())", "there is one grouping in a query"),
+    ("SELECT k, count(*) FROM s GROUP BY «ROLLUP (k)", "there is no function rollup; write GROUP BY k"),
+    ("SELECT k, count(*) FROM s «GROUP BY ALL", "there is one grouping in a query"),
+    ("SELECT * FROM s, «LATERAL (SELECT 1)", "there is no LATERAL"),
+    ("SELECT * FROM s CROSS JOIN «LATERAL (SELECT 1)", "there is no LATERAL"),
+    ("SELECT * FROM «TABLE(TUMBLE(TABLE s, DESCRIPTOR(ts), INTERVAL '1' MINUTE))", "a window is read without TABLE"),
+    ("SELECT «lag(v) OVER (PARTITION BY k ORDER BY ts) FROM s", "lag OVER (...) is not available; write SELECT"),
+    ("SELECT «sum(v) OVER (PARTITION BY k ORDER BY ts) FROM s", "sum OVER (...) is not available. Legal are"),
+    ("SELECT «rank() OVER (ORDER BY v) FROM s", "rank OVER (...) is not available; write SELECT"),
+    ("SELECT «(SELECT max(v) FROM r) FROM s", "a query cannot stand for one value"),
+    ("SELECT «now() FROM s", "now would make the result depend on the clock"),
+    ("SELECT «CURRENT_TIMESTAMP FROM s", "there is no column current_timestamp in s; write ts"),
+    ("SELECT «proctime() FROM s", "there is no function proctime; write ts"),
+    ("SELECT v FROM s «FETCH FIRST 5 ROWS ONLY", "a stream has no end from which to count"),
+    ("«SELECT TOP 5 v FROM s", "a stream has no end from which to count"),
+    ("«CREATE TABLE z (v BIGINT)", "there is no TABLE; write CREATE STREAM"),
+    ("«CREATE TABLE z AS SELECT v FROM s", "there is no TABLE; write CREATE QUERY"),
+    ("«CREATE MATERIALIZED VIEW z AS SELECT v FROM s", "there is no MATERIALIZED VIEW; write CREATE QUERY"),
+    ("«CREATE OR REPLACE VIEW z AS SELECT v FROM s", "there is no VIEW; write CREATE QUERY"),
+    ("«CREATE SOURCE z (v BIGINT)", "there is no SOURCE; write CREATE STREAM"),
+    ("«CREATE STREAM z AS SELECT v FROM s", "a stream is what clients feed; write CREATE QUERY"),
+    ("«CREATE STREAM IF NOT EXISTS z (v BIGINT)", "there is no IF NOT EXISTS"),
+    ("CREATE STREAM z (ts TIMESTAMP, «WATERMARK FOR ts AS ts - INTERVAL '5' SECOND)", "there is no WATERMARK FOR"),
+    ("CREATE STREAM z (v BIGINT «PRIMARY KEY)", "there is no PRIMARY KEY"),
+    ("CREATE STREAM z (v «DECIMAL(10, 2))", "there is no type decimal; write double"),
+    ("CREATE STREAM z (v «JSON)", "there is no type json; write text"),
+    ("CREATE STREAM z (v «ARRAY<BIGINT>)", "there are no lists, maps or structs"),
+    ("«INSERT INTO s VALUES (1)", "there is no INSERT: clients feed a stream"),
+    ("«INSERT INTO z SELECT v FROM s", "there is no INSERT INTO ... SELECT; write CREATE SINK"),
+    ("«DELETE FROM s", "rows of a stream never change"),
+    ("«SHOW STREAMS", "there is no such statement: type `millrace stream list`"),
+    ("«SET x = 1", "there are no settings of a session"),
+    ("SELECT * FROM s «MATCH_RECOGNIZE (PARTITION BY k)", "there is no MATCH_RECOGNIZE"),
+    ("SELECT k, count(*) FROM s «WINDOW TUMBLING (SIZE 30 SECONDS) GROUP BY k", "a window stands in FROM"),
+    (
+        "SELECT k, count(*) FROM s GROUP BY k, «TUMBLE(ts, INTERVAL '1' MINUTE)",
+        "there is no function tumble; write FROM",
+    ),
+    ("SELECT * FROM «HOPPING(s, ts, INTERVAL '1 minute')", "there is no table function hopping; write FROM HOP"),
+    ("SELECT * FROM s «PARTITION BY k", "rows are not partitioned by hand"),
+    ("SELECT s.v FROM s «JOIN r WITHIN 5 SECONDS ON s.k = r.k", "a join's range stands behind each table"),
+    ("SELECT «median(x) FROM s", "there is no function median; write approx_quantile(x, 0.5)"),
+    ("SELECT percentile_cont(0.5) «WITHIN GROUP (ORDER BY x) FROM s", "there is no WITHIN GROUP"),
+    ("SELECT t «~ 'a' FROM s", "patterns are matched by a function"),
+    ("SELECT t «RLIKE 'a' FROM s", "patterns are matched by a function"),
+    ("SELECT «try_cast(t AS BIGINT) FROM s", "there is no TRY_CAST; write SELECT cast(t AS bigint)"),
+    ("SELECT t«->>'a' FROM s", "there is no JSON type"),
+    ("SELECT v «== 1 FROM s", "equality is one ="),
+    ("SELECT «`v` FROM s", "names with signs in them stand in double quotes"),
+    ("«DROP TABLE s", "there are streams, queries and sinks"),
+    ("SELECT 1 AS one; «SHOW TABLES", "there is no such statement"),
+    # no word of another dialect: quoted, hidden, or elsewhere
+    ("SELECT 'EMIT CHANGES' AS x FROM s WHERE v = «= 2", "expected an expression, got ="),
+    ("SELECT v FROM s /* LATERAL */ WHERE«", "expected an expression here, got the end"),
+    ("SELECT v FROM s -- EMIT CHANGES\nWHERE v = «) 2", "expected an expression, got )"),
+]
+
+
+@pytest.mark.parametrize(("sql", "words"), [case for case in CASES if case[1]])
+def test_the_sentence_and_its_place(sql: str, words: str) -> None:
+    at = sql.index("«")
+    before = sql[:at]
+    error = refused(sql.replace("«", ""))
+    assert words in error.message
+    assert (error.line, error.column) == (before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1), error.message
+
+
+def test_an_alias_may_be_any_word_after_as() -> None:
+    plan_all(parse("SELECT asof.v, r.v AS w FROM s AS asof JOIN r ON asof.k = r.k"), CATALOG)
+
+
+def test_a_long_statement_is_looked_through_once() -> None:
+    many = " OR ".join(["v = 1"] * 20_000)
+    assert "expected" in refused(f"SELECT v FROM s WHERE {many} )").message
+
+
+# -- a plain join with an update stream --------------------------------------------------------------------------------
+
+
+def warnings(sql: str) -> str:
+    (plan,), _ = plan_all(parse(f"CREATE QUERY z AS {sql}"), CATALOG)
+    return " ".join(plan.plan.warnings)  # type: ignore[union-attr]
+
+
+def test_a_plain_join_of_versions_names_join_latest() -> None:
+    told = warnings("SELECT s.v, u.v AS w FROM s JOIN u ON s.k = u.k")
+    assert "u has an update key (k), and this join emits a row for every version of it that ever was" in told
+    assert "write JOIN LATEST u ON its key" in told
+    assert "update key" in warnings(
+        "SELECT s.v, y.v AS w FROM s JOIN (SELECT k, v FROM u WHERE v > 1) AS y ON s.k = y.k"
+    )
+    assert "update key" not in warnings("SELECT s.v, u.v AS w FROM s JOIN LATEST u ON s.k = u.k")
+    assert "update key" not in warnings("SELECT s.v, r.v AS w FROM s JOIN r ON s.k = r.k")
