@@ -175,3 +175,17 @@ def test_every_setting_is_explained_in_the_docs():
     assert reference() in DOCS.read_text(encoding="utf-8")
     for section in config.Settings().__dict__.values():
         assert all(field.description for field in type(section).model_fields.values())
+
+
+def test_hosts_are_names_alone(tmp_path, monkeypatch):
+    file = tmp_path / "millrace.toml"
+    file.write_text('[server]\nhosts = ["Millrace.example", "fd00::7", "10.0.0.1"]\n')
+    settings = load(file)
+    assert settings.server.hosts == ("Millrace.example", "[fd00::7]", "10.0.0.1")
+    assert 'hosts = ["Millrace.example", "[fd00::7]", "10.0.0.1"]' in to_toml(settings)
+    monkeypatch.setenv("MILLRACE_SERVER__HOSTS", "millrace, other.example")
+    assert load(file).server.hosts == ("millrace", "other.example")
+    for wrong in ("http://millrace", "millrace:7421", "*.example", "a/b"):
+        monkeypatch.setenv("MILLRACE_SERVER__HOSTS", wrong)
+        with pytest.raises(ConfigError, match="expected a host name without scheme, port"):
+            load(file)

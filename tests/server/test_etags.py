@@ -38,7 +38,8 @@ async def ask(daemon, method, path, body=None, if_match=None):
     """Status, tag and content."""
     reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
     content = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} /api/v1/{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(content)}\r\n"
+    head = f"{method} /api/v1/{path} HTTP/1.1\r\nhost: localhost\r\n"
+    head += f"connection: close\r\ncontent-length: {len(content)}\r\n"
     head += "content-type: application/json\r\n" + (f"if-match: {if_match}\r\n" if if_match else "")
     writer.write(head.encode() + b"\r\n" + content)
     top, _, rest = (await reader.read()).partition(b"\r\n\r\n")

@@ -532,7 +532,7 @@ async def test_a_long_queue_does_not_keep_the_admin_api_waiting(daemon):
         await until(lambda: daemon.engine.components()[0]["queued"] > 100_000)
         reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
         before = daemon.runner.steps
-        writer.write(b"GET /api/v1/streams HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET /api/v1/streams HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         answer = await reader.readline()
         waited = daemon.runner.steps - before
         assert b"200" in answer

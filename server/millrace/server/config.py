@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from millrace.engine.table import Strategy
 from millrace.operators.intervals import parse_duration
 from millrace.protocol import MillraceError, Refuse
 from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
+from millrace.server.hosts import host_of
 
 PREFIX: Final = "MILLRACE_"
 # The paths of the server's section that are folders; all others are files that must be there.
@@ -105,6 +107,23 @@ def _split_paths(value: object) -> object:
 Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths)]
 
 
+def _split_hosts(value: object) -> object:
+    """A list, or the names of an environment variable with commas between."""
+    return [name for name in re.split(r"[,\s]+", value) if name] if isinstance(value, str) else value
+
+
+def _check_host(name: str) -> str:
+    """The host alone: no scheme, port or pattern."""
+    bare = f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name
+    if host_of(bare) is None or (":" in bare and not bare.endswith("]")):
+        expected = "a host name without scheme, port or '*', such as millrace.example.org"
+        raise ValueError(f"expected {expected}, got {name!r}")
+    return bare
+
+
+HostNames = Annotated[tuple[Annotated[str, AfterValidator(_check_host)], ...], BeforeValidator(_split_hosts)]
+
+
 class Section(BaseModel):
     """A table of the file."""
 
@@ -166,6 +185,12 @@ class ServerSection(Section):
     admin_token_file: Path | None = Field(default=None, description="Another token for the HTTP port alone.")
     admin_tls_certificate: Path | None = Field(default=None, description="Another certificate for the HTTP port alone.")
     admin_tls_key: Path | None = Field(default=None, description="The private key of `admin_tls_certificate`.")
+    hosts: HostNames = Field(
+        default=(),
+        description="Names by which clients without the token reach the HTTP port, such as a service name that "
+        'Prometheus scrapes: `["millrace.example.org"]`, in the environment with commas between. Loopback names and the '
+        "address that a connection arrived at need no entry; nor do requests with the token.",
+    )
     functions: str | None = Field(
         default=None, description="Name of a Python module with functions and aggregates for SQL (functions.md)."
     )
@@ -181,7 +206,23 @@ class LimitsSection(Section):
         default=FRAME_BYTES, ge=1024, lt=LARGEST_LIMIT, description="Largest frame, and largest JSON line, in bytes."
     )
     connections: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="Connections open at once; more are turned away."
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Connections of feeds and subscribers open at once; more are turned away.",
+    )
+    admin_connections: int = Field(
+        default=1_000,
+        ge=1,
+        le=1_000_000,
+        description="Connections to the HTTP port open at once; more are turned away.",
+    )
+    unauthenticated_connections: int = Field(
+        default=1_000,
+        ge=1,
+        le=1_000_000,
+        description="Connections of feeds and subscribers that have not introduced themselves yet. Above it the oldest "
+        "of them is closed.",
     )
     on_slow: Literal["wait", "drop_oldest", "disconnect", "latest"] = Field(
         default="disconnect",
