@@ -23,7 +23,7 @@ async def ask(daemon, method, path, body=None, token=None, ssl=None, raw=None):
     """Status, content type and content of one request."""
     reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port, ssl=ssl)
     content = raw if raw is not None else json.dumps(body).encode() if body is not None else b""
-    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(content)}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(content)}\r\n"
     head += "content-type: application/json\r\n" + (f"authorization: Bearer {token}\r\n" if token else "")
     writer.write(head.encode() + b"\r\n" + content)
     answer = await reader.read()
@@ -477,7 +477,7 @@ async def test_requests_of_other_sites_and_huge_ones_are_refused(daemon):
     async def with_head(head):
         reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
         writer.write(
-            f"POST /api/v1/queries/q/pause HTTP/1.1\r\nhost: me\r\nconnection: close\r\n{head}\r\n\r\n".encode()
+            f"POST /api/v1/queries/q/pause HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{head}\r\n\r\n".encode()
         )
         answer = await reader.read()
         writer.close()
@@ -488,7 +488,7 @@ async def test_requests_of_other_sites_and_huge_ones_are_refused(daemon):
     assert await with_head(f"content-length: {10**9}") == 413
     assert await with_head("transfer-encoding: chunked\r\n\r\n0") == 413
     assert daemon.engine.queries()[0]["state"] == "running"
-    assert await with_head("origin: http://me") == 200
+    assert await with_head("origin: http://localhost") == 200
 
 
 @served()

@@ -30,10 +30,13 @@ from millrace.server.console import page
 from millrace.server.decisions import OperatorEdit
 from millrace.server.etags import Changed, etag, matches
 from millrace.server.graph import draw, render
+from millrace.server.hosts import Hosts
+from millrace.server.http import REFUSED
 from millrace.server.metrics import version
 from millrace.server.names import nearest
 from millrace.server.openapi import ALWAYS, PROBLEM, TITLES, document, refusals, tagged
 from millrace.server.operations import add_operations
+from millrace.server.timers import sleep
 from millrace.server.trial import Wish
 from millrace.sql.errors import SqlError
 
@@ -318,32 +321,82 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
     @app.middleware("http")
     async def guard(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
         logs.client.set(f"admin {request.client.host}:{request.client.port}" if request.client else "admin")
-        logs.request.set(f"{request.method} {request.url.path}")
-        refused = _refuse_stranger(request) or _refuse_token(request, daemon.admin_token)
-        if refused is not None:
+        logs.request.set(f"{request.method} {request.scope['path']}")
+        refused = await _refuse(request, daemon)
+        if refused is not None and REFUSED not in request.scope:
             host = request.client.host if request.client else ""
             logs.sparing.warning("an admin was turned away", host, status=refused.status_code)
         return refused or await proceed(request)
 
 
-def _refuse_stranger(request: Request) -> Response | None:
-    """Requests that a page of another site makes a browser send, and bodies that nobody needs."""
-    origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-        return problem(403, "forbidden", _title(403), f"requests from pages of {origin} are not taken")
+async def _refuse(request: Request, daemon: Daemon) -> Response | None:
+    """The answer to a request that reaches no route."""
+    trusted = _shows_token(request, daemon.admin_token)
+    open_path = request.scope["path"] in OPEN_PATHS
+    if not open_path and not (trusted and not request.headers.getlist("origin")):
+        refused = _refuse_host(request, daemon.hosts)
+        if refused is not None:
+            return refused
+    refused = _refuse_page(request) or _refuse_body(request)
+    if refused is not None or open_path or trusted or daemon.admin_token is None:
+        return refused
+    return await _refuse_token(request, daemon)
+
+
+def _refuse_host(request: Request, hosts: Hosts) -> Response | None:
+    """Names that are not this server's: an attacker may have made them resolve to it."""
+    named = request.headers.getlist("host")
+    at = request.scope["server"]
+    if hosts.accept(named, request.scope["raw_path"].decode("ascii"), at[0] if at else None):
+        return None
+    got = f"got {spelt(', '.join(named))}" if named else "got none"
+    text = (
+        "the Host header of a request without the token names this server: localhost, the address of the connection, "
+        f"or a name of server.hosts; {got}. Add the name to server.hosts, or send the token without an Origin"
+    )
+    return problem(403, "foreign_host", _title(403), text)
+
+
+def _refuse_page(request: Request) -> Response | None:
+    """Requests that a page of another site makes a browser send."""
+    host = request.headers.get("host", "")
+    for origin in request.headers.getlist("origin"):
+        if origin.partition("://")[2].lower() != host.lower():
+            return problem(403, "forbidden", _title(403), f"requests from pages of {spelt(origin)} are not taken")
+    return None
+
+
+def _refuse_body(request: Request) -> Response | None:
+    """Bodies that nobody needs."""
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > BODY_BYTES or "transfer-encoding" in request.headers:
+    if (
+        not (length.isascii() and length.isdecimal())
+        or int(length) > BODY_BYTES
+        or "transfer-encoding" in request.headers
+    ):
         text = f"a request's body has a length given beforehand, at most {BODY_BYTES} bytes"
         return problem(413, "too_large", _title(413), text)
     return None
 
 
-def _refuse_token(request: Request, token: str | None) -> Response | None:
-    if token is None or request.url.path in OPEN_PATHS:
-        return None
+def _shows_token(request: Request, token: str | None) -> bool:
+    """Whether the request has the server's token; without one, no request has it."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and same_token(token, given):
-        return None
+    return token is not None and scheme.lower() == "bearer" and same_token(token, given.strip())
+
+
+async def _refuse_token(request: Request, daemon: Daemon) -> Response:
+    """The answer to a request without the token; it takes time if the request guessed at one."""
+    if "authorization" in request.headers:
+        delay = daemon.guesses.wrong("admin", request.client.host if request.client else "")
+        if delay is None:
+            text = (
+                "too many wrong tokens from this address wait for their answers; the right token is taken at any time"
+            )
+            answer = problem(429, "too_many_guesses", _title(429), text)
+            answer.headers.update({"retry-after": "1", "connection": "close"})
+            return answer
+        await sleep(daemon.timers, delay)
     text = "send the server's token: Authorization: Bearer ..."
     answer = problem(401, "unauthorised", _title(401), text)
     answer.headers["www-authenticate"] = "Bearer"

@@ -19,15 +19,19 @@ TITLES: Final[Mapping[int, str]] = {
     403: "This is not allowed",
     404: "There is no such thing",
     405: "This cannot be done here",
+    408: "The request took too long",
     409: "This cannot be done now",
     412: "It has changed meanwhile",
     413: "The request is too large",
     422: "The request is not well formed",
+    429: "Too many wrong tokens",
+    431: "The head of the request is too large",
     500: "The server failed",
-    503: "The server is ending",
+    503: "The server is not available",
 }
-# What can happen to any request: a missing token, a page of another site, a body that is too large, our own mistakes.
-ALWAYS: Final = (401, 403, 413, 422, 500)
+# What can happen to any request: a missing or wrong token, a page of another site, another name for the server, a body
+# that is too large, our own mistakes.
+ALWAYS: Final = (401, 403, 413, 422, 429, 500)
 SCHEMA: Final = {
     "title": "Problem",
     "description": "What was refused, and why (RFC 9457).",

@@ -6,13 +6,9 @@ Rule: what they say is not looked at beyond how it begins, and the connection en
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from millrace.protocol import encode, frame, speaks_json
 from millrace.protocol.messages import Error
-from millrace.server.logs import sparing
 
 CODE = "wrong_port"
 
@@ -37,23 +33,3 @@ def to_streams(first: int, listen: str) -> bytes:
     if speaks_json(first):
         return json.dumps({"error": {"code": CODE, "text": text, "line": 1}}).encode() + b"\n"
     return frame(encode(Error(CODE, text)))
-
-
-def http_protocol(listen: Callable[[], str]) -> type[H11Protocol]:
-    """uvicorn's protocol, which would wait for the rest of a request that never was one."""
-
-    class HttpOnly(H11Protocol):
-        """Requests begin with a letter; JSON lines with a brace, the length of a first frame with a zero."""
-
-        _begun = False
-
-        def data_received(self, data: bytes) -> None:
-            if not self._begun and (data[0] == 0 or speaks_json(data[0])):
-                sparing.warning("a client took the wrong port", "http")
-                self.transport.write(to_streams(data[0], listen()))
-                self.transport.close()
-                return
-            self._begun = True
-            super().data_received(data)
-
-    return HttpOnly

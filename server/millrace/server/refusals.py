@@ -1,0 +1,29 @@
+"""Connections that were ended because of what their peer did or did not do, counted by port and reason."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Port = Literal["listen", "admin"]
+Reason = Literal["too_many_connections", "silent", "too_slow", "too_large", "malformed", "not_read", "evicted"]
+
+PORTS: Final[tuple[Port, ...]] = ("listen", "admin")
+REASONS: Final[tuple[Reason, ...]] = (
+    "too_many_connections",
+    "silent",
+    "too_slow",
+    "too_large",
+    "malformed",
+    "not_read",
+    "evicted",
+)
+
+
+class Refusals:
+    """How many connections each port has ended, and why."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[Port, Reason], int] = {(port, reason): 0 for port in PORTS for reason in REASONS}
+
+    def count(self, port: Port, reason: Reason) -> None:
+        self.counts[port, reason] += 1
