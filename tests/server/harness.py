@@ -24,9 +24,9 @@ def settings(**sections):
 
 
 @asynccontextmanager
-async def running(sql=None, clock=None, **sections):
+async def running(sql=None, clock=None, timers=None, **sections):
     """A daemon that is ready, ended at the end."""
-    daemon = Daemon(settings(**sections), clock)
+    daemon = Daemon(settings(**sections), clock, timers)
     await daemon.start()
     try:
         if sql:
@@ -56,6 +56,41 @@ def served(sql=SCHEMA_SQL, **sections):
         return wrapped
 
     return decorate
+
+
+class FakeTimers:
+    """Timers of connections that a test advances."""
+
+    def __init__(self):
+        self._now = 1_000.0
+        self._calls = []
+
+    def time(self):
+        return self._now
+
+    def call_later(self, delay, callback, /, *args):
+        call = _Call(self._now + delay, callback, args)
+        self._calls.append(call)
+        return call
+
+    def advance(self, seconds):
+        """Let so much time pass: make each call that comes due, in their order."""
+        end = self._now + seconds
+        while due := [call for call in self._calls if call.at <= end and not call.cancelled]:
+            call = min(due, key=lambda one: one.at)
+            self._calls.remove(call)
+            self._now = max(self._now, call.at)
+            call.callback(*call.args)
+        self._calls = [call for call in self._calls if not call.cancelled]
+        self._now = end
+
+
+class _Call:
+    def __init__(self, at, callback, args):
+        self.at, self.callback, self.args, self.cancelled = at, callback, args, False
+
+    def cancel(self):
+        self.cancelled = True
 
 
 class Peer:

@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 from structlog.testing import capture_logs
@@ -215,8 +214,9 @@ async def test_a_connection_that_was_turned_away_neither_came_nor_left(daemon):
         async with lines(daemon) as nc:
             await until(lambda: daemon.hall.connections)
             async with lines(daemon) as other:
-                with suppress(ConnectionError):
-                    assert await other.hear() is None
+                other.say('{"subscribe": "q"}')
+                assert (await other.hear())["error"]["code"] == "too_many_connections"
+                assert await other.hear() is None
             nc.writer.close()
             await until(lambda: not daemon.hall.connections)
     events = [line["event"] for line in logs]

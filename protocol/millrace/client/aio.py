@@ -41,7 +41,7 @@ WRITE_BUFFER = 2**20  # bytes handed to the transport before feeds wait; a few f
 # What stands before the rows in a frame: two heads, channel, sequence, count, at their longest.
 _FRAME_OVERHEAD = 32
 # Errors without a channel after which connecting again makes sense.
-_TRY_AGAIN = frozenset({"shutting_down", "too_slow"})
+_TRY_AGAIN = frozenset({"shutting_down", "too_slow", "too_many_connections", "silent"})
 
 
 class AsyncClient:

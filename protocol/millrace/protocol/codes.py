@@ -18,7 +18,9 @@ CODES: Mapping[str, str] = {
     "wrong_port": "HTTP came where streams are fed and read, or the other way round; the text names the other port",
     "unsupported_protocol": "HELLO named a protocol number that this server does not speak",
     "unauthorised": "a token is required and the one given, if any, is not it",
-    "too_slow": "the peer did not read or answer in time and was disconnected",
+    "too_slow": "the peer did not read, answer, or complete a line or HELLO in time and was disconnected",
+    "silent": "nothing whole arrived for 60 seconds, and nothing for 30 more after PING",
+    "too_many_connections": "the server has as many connections as it may; connect again later",
     # The frame is refused whole, its sequence numbers are used up, the connection stays.
     "bad_row": "a row does not fit the schema: wrong number of values or a wrong type",
     "bad_value": "a value has the right type but is not allowed: NaN, an infinity, an integer beyond 64 bits, a time "

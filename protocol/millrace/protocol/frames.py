@@ -63,6 +63,13 @@ class FrameReader:
         """Bytes held of a frame that is not whole yet."""
         return len(self._partial)
 
+    def missing(self, data: bytes) -> int:
+        """How many of these bytes, which are not fed yet, belong to the next frame: its reader may change the limit."""
+        head = bytes(self._partial[:HEAD_BYTES]) + data[: max(HEAD_BYTES - len(self._partial), 0)]
+        if len(head) < HEAD_BYTES:
+            return len(data)
+        return min(HEAD_BYTES + int.from_bytes(head, "big") - len(self._partial), len(data))
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes as they came. Errors wait for `bodies`."""
         if not isinstance(data, bytes):

@@ -97,6 +97,11 @@ class LineReader:
         """Bytes held of a line that is not whole yet."""
         return len(self._partial)
 
+    @property
+    def number(self) -> int:
+        """The number of the line that has begun, or is the next to begin."""
+        return self._number + 1
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes as they came. Errors wait for `lines`."""
         *whole, rest = bytes(data).split(b"\n")

@@ -188,8 +188,8 @@ class ServerSection(Section):
     hosts: HostNames = Field(
         default=(),
         description="Names by which clients without the token reach the HTTP port, such as a service name that "
-        'Prometheus scrapes: `["millrace.example.org"]`, in the environment with commas between. Loopback names and the '
-        "address that a connection arrived at need no entry; nor do requests with the token.",
+        'Prometheus scrapes: `["millrace.example.org"]`, in the environment with commas between. Loopback names, the '
+        "address that a connection arrived at and requests with the token need no entry.",
     )
     functions: str | None = Field(
         default=None, description="Name of a Python module with functions and aggregates for SQL (functions.md)."

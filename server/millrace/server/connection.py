@@ -13,18 +13,29 @@ from typing import Final, Protocol, cast
 
 import structlog
 
-from millrace.protocol import Limits, MillraceError, speaks_http, speaks_json
+from millrace.protocol import Limits, MillraceError, PeerError, encode, frame, speaks_http, speaks_json
+from millrace.protocol.jsonlines import error_line
+from millrace.protocol.messages import Error
 from millrace.server import ports
 from millrace.server.feeds import Feeds
+from millrace.server.guesses import Guesses
 from millrace.server.logs import client, sparing, without_data
+from millrace.server.refusals import Reason, Refusals
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow
 from millrace.server.source import TooFarAheadError
+from millrace.server.timers import Handle, Timers
 
 log = structlog.get_logger()
 
 # How long a peer that was told goodbye may take to read it.
 FAREWELL_SECONDS: Final = 5.0
+# How long a peer may take for its first byte, and for HELLO, or the line with the token where one is required.
+GREETING_SECONDS: Final = 5.0
+# Bytes that a peer may send before the server knows it: a name and a token, many times over.
+GREETING_BYTES: Final = 4_096
+# Connections beyond the limit that are answered, in their own dialect; further ones are not.
+TURNED_AWAY: Final = 64
 # Answers (acknowledgements, errors) may exceed the write buffer's limit so many times before reading stops: a peer that
 # both feeds and subscribes must not be blocked by its own results.
 ANSWERS_FACTOR: Final = 8
@@ -48,6 +59,9 @@ class Dialect(Protocol):
     def farewell(self, reason: str) -> None:
         """Say goodbye: the server is ending."""
 
+    def refuse_peer(self, error: PeerError) -> None:
+        """Tell the peer why its connection ends."""
+
     def ended(self) -> None:
         """The connection is gone: leave its feeds and subscriptions."""
 
@@ -68,6 +82,13 @@ class Hall:
     frames: Callable[[Connection], Dialect]
     json_lines: Callable[[Connection], Dialect]
     connections: dict[Connection, None]
+    timers: Timers
+    guesses: Guesses
+    refusals: Refusals
+    # Connections that have not introduced themselves yet, oldest first, and those that are to be told to go.
+    most_strangers: int
+    strangers: dict[Connection, None]
+    turned_away: dict[Connection, None]
 
 
 class Connection(asyncio.Protocol):
@@ -77,7 +98,8 @@ class Connection(asyncio.Protocol):
         self.hall = hall
         self._host = self._name = self.peer = "?"
         self.writable = True
-        self.heard_at = asyncio.get_running_loop().time()
+        self.heard_at = hall.timers.time()
+        self._deadline: Handle | None = None
         self._transport: asyncio.Transport | None = None
         self._dialect: Dialect | None = None
         self._ending = False
@@ -94,10 +116,13 @@ class Connection(asyncio.Protocol):
             self.peer = self._name
         transport.set_write_buffer_limits(high=self.hall.write_buffer)
         if len(self.hall.connections) >= self.hall.most_connections:
-            sparing.warning("turned a connection away: the limit is reached", "", client=self.peer)
-            transport.abort()
+            self._turn_away()
             return
         self.hall.connections[self] = None
+        self.hall.strangers[self] = None
+        self.expect(GREETING_SECONDS, self._nothing_said)
+        if len(self.hall.strangers) > self.hall.most_strangers:
+            next(iter(self.hall.strangers)).evict()
         log.debug("a client connected", client=self.peer)
 
     @property
@@ -105,14 +130,77 @@ class Connection(asyncio.Protocol):
         """The peer's address, and what it calls itself."""
         return self._name
 
+    def _turn_away(self) -> None:
+        """The limit is reached: a peer that speaks soon gets the answer in its dialect."""
+        self.hall.refusals.count("listen", "too_many_connections")
+        sparing.warning("turned a connection away: the limit is reached", "", client=self.peer)
+        if len(self.hall.turned_away) >= TURNED_AWAY:
+            self.abort()
+            return
+        self.hall.turned_away[self] = None
+        self.expect(GREETING_SECONDS, self.abort)
+
+    def evict(self) -> None:
+        """Newer connections need the place of one that has not introduced itself."""
+        self.hall.refusals.count("listen", "evicted")
+        sparing.warning("closed a connection that had not introduced itself: newer ones came", "", client=self.peer)
+        self.hall.strangers.pop(self, None)
+        self.abort()
+
+    def _nothing_said(self) -> None:
+        reason: Reason = "silent" if self._dialect is None else "too_slow"
+        self.end_for(reason, f"expected HELLO or a line within {GREETING_SECONDS:g} seconds")
+
+    def end_for(self, reason: Reason, text: str) -> None:
+        """Close because of what the peer does or does not do; it is told why if a dialect was chosen."""
+        self.hall.refusals.count("listen", reason)
+        sparing.warning("a client was disconnected", f"{self._host} {reason}", code=reason, reason=text)
+        if self._dialect is not None and not self._ending:
+            self._dialect.refuse_peer(PeerError(text, code=reason))
+        self.close()
+
+    # -- deadlines ---------------------------------------------------------------------------------
+
+    def expect(self, seconds: float, otherwise: Callable[[], None]) -> None:
+        """Call this after so long. A connection has one deadline: another one takes its place."""
+        self.expect_nothing()
+        self._deadline = self.hall.timers.call_later(seconds, otherwise)
+
+    def expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def introduced(self) -> None:
+        """The peer has said who it is, or that it speaks a dialect that needs no more."""
+        self.hall.strangers.pop(self, None)
+        self.expect_nothing()
+
+    def wrong_token(self, answer: bytes) -> None:
+        """Let the answer to a wrong token wait; nothing more is heard meanwhile."""
+        self._ending = True
+        self.hold_reading("token")
+        delay = self.hall.guesses.wrong("listen", self._host)
+        if delay is None:
+            self.abort()
+            return
+
+        def answer_and_close() -> None:
+            self.write(answer)
+            self.close()
+
+        self.expect(delay, answer_and_close)
+
     def called(self, name: str) -> None:
         """What the peer calls itself; for the log."""
         self._name = f"{self.peer} ({name})"
         client.set(self._name)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
         if self._ending:
+            return
+        if self in self.hall.turned_away:
+            self._say_that_the_limit_is_reached(data)
             return
         if self._dialect is None and speaks_http(data, self.hall.limits.frame_bytes):
             self.write(ports.to_http(self.hall.admin()))
@@ -133,6 +221,14 @@ class Connection(asyncio.Protocol):
         finally:
             client.reset(before)
 
+    def _say_that_the_limit_is_reached(self, data: bytes) -> None:
+        text = (
+            f"the server has {self.hall.most_connections} connections, the limit (limits.connections); try again later"
+        )
+        error = MillraceError(text, code="too_many_connections")
+        self.write(error_line(error, None) if speaks_json(data[0]) else frame(encode(Error(error.code, text))))
+        self.close()
+
     def eof_received(self) -> bool:
         return self._dialect is not None and not self._ending and self._dialect.half_closed()
 
@@ -148,6 +244,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         known = self in self.hall.connections  # or it was turned away
         self.hall.connections.pop(self, None)
+        self.hall.strangers.pop(self, None)
+        self.hall.turned_away.pop(self, None)
+        self.expect_nothing()
         self._ending = True
         self.writable = False
         before = client.set(self._name)
@@ -174,6 +273,11 @@ class Connection(asyncio.Protocol):
     def reads(self) -> bool:
         return not self._holds_reading
 
+    @property
+    def deaf(self) -> bool:
+        """Whether the server reads nothing for reasons of its own: a peer that does not read its answers is another."""
+        return bool(self._holds_reading - {"answers"})
+
     def hold_reading(self, why: str) -> None:
         """Read nothing more from the peer until every reason has been lifted."""
         begins = not self._holds_reading
@@ -198,7 +302,7 @@ class Connection(asyncio.Protocol):
         self._ending = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
-            asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.abort)
+            self.expect(FAREWELL_SECONDS, self._transport.abort)
 
     def farewell(self, reason: str) -> None:
         """The server is ending."""
@@ -222,6 +326,10 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def said_something(self) -> None:
+        """The peer has said more than that it is there."""
+        self.heard_at = self.hall.timers.time()
 
     def idle_since(self, now: float) -> float:
         """For how long the peer has said nothing."""

@@ -48,12 +48,14 @@ from millrace.server.connection import Connection, Hall
 from millrace.server.feeds import Feeds
 from millrace.server.frames import FrameDialect
 from millrace.server.freshness import in_json
+from millrace.server.guesses import Guesses
+from millrace.server.hosts import Hosts
+from millrace.server.http import HANDSHAKE_SECONDS, http_protocol
 from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing
 from millrace.server.metrics import Metrics, version
 from millrace.server.operations import guards, kernels, process
 from millrace.server.places import Places
-from millrace.server.ports import http_protocol
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.readers import slow_reader
 from millrace.server.recent import recent
@@ -62,6 +64,7 @@ from millrace.server.runner import Runner, Stopwatch, Timepiece
 from millrace.server.seams import Seams
 from millrace.server.sink import Retention, Slow
 from millrace.server.supervision import Supervisor
+from millrace.server.timers import LoopTimers, Timers
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 
@@ -101,8 +104,9 @@ class StartError(MillraceError):
 class Daemon:
     """A running server. `start`, then `wait_ended`; `stop` begins the orderly end."""
 
-    def __init__(self, settings: Settings, clock: Timepiece | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Timepiece | None = None, timers: Timers | None = None) -> None:
         self.settings = settings
+        self.timers = timers or LoopTimers()
         self.state = "starting"
         sparing.forget()
         self.stuck = False  # whether a sink's thread hangs in a write that will never end
@@ -159,6 +163,8 @@ class Daemon:
         self.runner.on_delivery = self._delivered
         self.rates = Rates(self.engine, self.runner.now_us)
         self.admin_token = _token(admin_security(settings.server))
+        self.hosts = Hosts(settings.server.hosts)
+        self.guesses = self.metrics.guesses = Guesses(self.timers)
         self.hall = Hall(
             runner=self.runner,
             feeds=self.feeds,
@@ -172,6 +178,12 @@ class Daemon:
             frames=FrameDialect,
             json_lines=LineDialect,
             connections={},
+            timers=self.timers,
+            guesses=self.guesses,
+            refusals=self.metrics.refusals,
+            most_strangers=limits.unauthenticated_connections,
+            strangers={},
+            turned_away={},
         )
         self.listen = settings.server.listen
         self.admin = settings.server.admin
@@ -375,10 +387,13 @@ class Daemon:
         await self.catalog.load()
         self.seams.load()
         loop = asyncio.get_running_loop()
+        tls = _tls(listen_security(server))
         self._server = await loop.create_server(
-            lambda: Connection(self.hall), sock=tcp, ssl=_tls(listen_security(server)), backlog=BACKLOG
+            lambda: Connection(self.hall), sock=tcp, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=_handshake(tls)
         )
-        self._http = _Http(build(self), admin_security(server), http_protocol(lambda: str(self.listen)))
+        most = self.settings.limits.admin_connections
+        protocol = http_protocol(lambda: str(self.listen), self.timers, most, self.metrics.refusals)
+        self._http = _Http(build(self), admin_security(server), protocol)
         self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
         if self.settings.limits.idle_seconds:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
@@ -527,11 +542,10 @@ class Daemon:
             self.stop()
 
     async def _sweep(self, idle_seconds: float) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(idle_seconds / SWEEP_SHARE)
             for connection in tuple(self.hall.connections):
-                if connection.idle_since(loop.time()) > idle_seconds:
+                if connection.idle_since(self.timers.time()) > idle_seconds:
                     connection.farewell(f"nothing was said for {idle_seconds} seconds")
 
     async def _measure(self) -> None:
@@ -598,6 +612,9 @@ class _Http(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=protocol,
+                ws="none",
+                proxy_headers=False,  # anybody can write them
+                server_header=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -611,6 +628,23 @@ class _Http(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, for sockets that are bound, and with an end to handshakes that never finish."""
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def make() -> asyncio.Protocol:
+            protocol: Any = config.http_protocol_class
+            made: asyncio.Protocol = protocol(config=config, server_state=self.server_state, app_state={}, _loop=loop)
+            return made
+
+        self.servers = [
+            await loop.create_server(
+                make, sock=bound, ssl=config.ssl, backlog=BACKLOG, ssl_handshake_timeout=_handshake(config.ssl)
+            )
+            for bound in sockets or ()
+        ]
+        self.started = True
+
 
 def _token(guard: Security) -> str | None:
     return None if guard.token_file is None else read_token(guard.token_file)
@@ -623,6 +657,11 @@ def _tls(guard: Security) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(guard.certificate, guard.key)
     return context
+
+
+def _handshake(tls: ssl.SSLContext | None) -> float | None:
+    """How long a TLS handshake may take; without TLS asyncio refuses a number."""
+    return None if tls is None else HANDSHAKE_SECONDS
 
 
 def check_certificates(settings: Settings) -> None:
@@ -652,6 +691,7 @@ def _bind(setting: str, address: Address) -> socket.socket:
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _find_dead_peers(bound)
             bound.bind(where)
             bound.listen(BACKLOG)
             bound.setblocking(False)
@@ -663,6 +703,14 @@ def _bind(setting: str, address: Address) -> socket.socket:
         hint = "; is another server running?" if "in use" in reason else ""
         raise StartError(f"{setting}: cannot listen on {address}: {reason}{hint}") from None
     return bound
+
+
+def _find_dead_peers(bound: socket.socket) -> None:
+    """TCP keep-alive, which accepted sockets inherit: a peer whose machine or network has gone is found in minutes."""
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _reason(error: OSError) -> str:

@@ -52,7 +52,7 @@ from millrace.protocol.messages import (
     encode,
 )
 from millrace.protocol.session import Stage
-from millrace.server.connection import Connection, Dialect
+from millrace.server.connection import GREETING_BYTES, Connection, Dialect
 from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.source import Source
@@ -62,6 +62,9 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 # Rows of a RESULT frame at the most: enough to make the frame's own price vanish, few enough to stay far below the
 # frame limit with ordinary rows (a frame that is too long is halved).
 FRAME_ROWS: Final = 4_096
+# A peer that is silent for so long is asked whether it is there, and has so long for its PONG.
+PING_SECONDS: Final = 60.0
+PONG_SECONDS: Final = 30.0
 
 
 class _Frame(NamedTuple):
@@ -80,7 +83,11 @@ class FrameDialect(Dialect):
         self.peer = connection.peer
         self.hall = connection.hall
         self.session = Session(Side.SERVER, limits=self.hall.limits, token=self.hall.token)
-        self._reader = FrameReader(self.hall.limits.frame_bytes)
+        self._reader = FrameReader(min(GREETING_BYTES, self.hall.limits.frame_bytes))
+        self._heard_at = 0.0  # when the last whole frame came
+        self._pings = 0
+        self._pinged = False
+        self._guessed = False  # whether the peer has shown a token
         self._feeds: dict[int, _Feed] = {}
         self.subscriptions: dict[int, _Subscriber] = {}
         self._gathered: dict[int, list[_Frame]] = {}
@@ -95,7 +102,7 @@ class FrameDialect(Dialect):
             Credit: self._credit,
             Close: self._close,
             Ping: lambda ping: self.say(Pong(ping.token)),
-            Pong: lambda _: None,
+            Pong: lambda _: None,  # as any frame it says that the peer is there
             Error: self._bye,
             Bye: self._bye,
         }
@@ -103,19 +110,73 @@ class FrameDialect(Dialect):
     # -- the connection's calls --------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
-        self._reader.feed(data)
         try:
-            for body in self._reader.bodies():
-                self._hear(body)
-            self._take_gathered()
+            if self.session.stage is Stage.NEW:
+                data = self._received_greeting(data)
+            self._reader.feed(data)
+            self._hear_frames()
         except PeerError as error:
             self._take_gathered()
             self._connection.log_breach(error)
-            self.say(Error.of(error))
-            self._connection.close()
+            guessed = error.code == "unauthorised" and self._guessed
+            farewell = self.session.say(Error.of(error))
+            if guessed:
+                self._connection.wrong_token(farewell)
+            else:
+                self._connection.write(farewell)
+                self._connection.close()
         self._tell_held()
 
+    def _received_greeting(self, data: bytes) -> bytes:
+        """Hear the first frame, within the limit of strangers; what came after it."""
+        size = self._reader.missing(data)
+        self._reader.feed(data[:size])
+        self._hear_frames()
+        if self.session.stage is Stage.READY:
+            self._reader.limit = self.hall.limits.frame_bytes
+        return data[size:]
+
+    def _hear_frames(self) -> None:
+        for body in self._reader.bodies():
+            if body[1] != Kind.PONG:
+                self._connection.said_something()
+            self._heard_at = self.hall.timers.time()
+            self._hear(body)
+        self._take_gathered()
+
+    def refuse_peer(self, error: PeerError) -> None:
+        self.say(Error.of(error))
+
+    # -- silence -----------------------------------------------------------------------------------
+
+    def _watch_for_silence(self) -> None:
+        self._connection.introduced()
+        self._connection.expect(PING_SECONDS, self._look_for_silence)
+
+    def _look_for_silence(self) -> None:
+        """Ask a silent peer whether it is there, and end the connection of one that does not answer.
+
+        Only whole frames count: a peer that sends half of one, byte by byte, keeps nothing alive by it.
+        """
+        silent = self.hall.timers.time() - self._heard_at
+        if self._connection.deaf:
+            self._pinged = False  # its answer could not be heard
+            self._connection.expect(PING_SECONDS, self._look_for_silence)
+        elif silent < PING_SECONDS:
+            self._pinged = False
+            self._connection.expect(PING_SECONDS - silent, self._look_for_silence)
+        elif not self._pinged:
+            self._pinged = True
+            self._pings += 1
+            self.say(Ping(self._pings))
+            self._connection.expect(PONG_SECONDS, self._look_for_silence)
+        else:
+            text = f"nothing was heard for {PING_SECONDS:g} seconds, nor a PONG for {PONG_SECONDS:g} more"
+            self._connection.end_for("silent", text)
+
     def reading_changed(self) -> None:
+        if self._connection.reads:
+            self._heard_at = self.hall.timers.time()
         self._tell_held()
 
     def _tell_held(self) -> None:
@@ -174,6 +235,7 @@ class FrameDialect(Dialect):
             return
         self._take_gathered()
         message = decode(body)
+        self._guessed = isinstance(message, Hello) and message.token is not None
         try:
             if self.session.receive(message):
                 self._heard[type(message)](message)
@@ -181,6 +243,7 @@ class FrameDialect(Dialect):
             self.refuse(error, getattr(message, "channel", None))
 
     def _hello(self, said: Hello) -> None:
+        self._watch_for_silence()
         self._connection.called(said.client)
         now_us = self.hall.runner.now_us()
         self.say(Welcome(PROTOCOL, self.hall.server, self.hall.limits, now_us, self.session.grants))

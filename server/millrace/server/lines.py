@@ -27,11 +27,13 @@ from millrace.protocol.jsonlines import (
     progress_line,
 )
 from millrace.protocol.session import same_token
-from millrace.server.connection import Connection, Dialect
+from millrace.server.connection import GREETING_BYTES, Connection, Dialect
 from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
 
+# How long a line may take from its first byte to its newline.
+LINE_SECONDS: Final = 30.0
 # Rows written at a time: a kilobyte each would be a quarter of the write buffer.
 ROWS_AT_A_TIME: Final = 64
 
@@ -42,8 +44,12 @@ class LineDialect(Dialect):
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.hall = connection.hall
-        self._reader = LineReader(min(LINE_BYTES, self.hall.limits.frame_bytes))
+        self._limit = min(LINE_BYTES, self.hall.limits.frame_bytes)
         self._trusted = self.hall.token is None
+        self._reader = LineReader(self._limit if self._trusted else min(GREETING_BYTES, self._limit))
+        self._unfinished: int | None = None  # the number of the line that has begun, and when it began
+        self._begun_at = 0.0
+        self._over = False  # whether no further line is heard
         self._feeds: dict[tuple[str, str], _LineFeed] = {}
         self._readers: dict[str, _LineReaderOf] = {}
         self._heard: Mapping[type, Callable[[Any], None]] = {
@@ -57,12 +63,45 @@ class LineDialect(Dialect):
         self._number = self._length = 0
         self._refusals: list[tuple[int, MillraceError]] = []  # of the lines that arrived together
         self._holds = False  # whether some feed was said to be held
+        if self._trusted:
+            connection.introduced()
 
     # -- the connection's calls --------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        self._hear_lines()
+        self.connection.said_something()
+        while not self._trusted and data and not self._over:
+            line, end, data = data.partition(b"\n")
+            self._reader.feed(line + end)
+            self._hear_lines()
+        if not self._over:
+            self._reader.feed(data)
+            self._hear_lines()
+            self._watch_the_line()
+
+    def _watch_the_line(self) -> None:
+        """A line that has begun has to end; between lines a peer may be silent for ever."""
+        line = self._reader.number if self._reader.buffered else None
+        if not self._trusted or line == self._unfinished:
+            return
+        armed, self._unfinished = self._unfinished is not None, line
+        self._begun_at = self.hall.timers.time()
+        if line is None:
+            self.connection.expect_nothing()
+        elif not armed:
+            self.connection.expect(LINE_SECONDS, self._look_at_the_line)
+
+    def _look_at_the_line(self) -> None:
+        if self.connection.deaf:
+            self._begun_at = self.hall.timers.time()  # its end may have come and not been read
+        rest = self._begun_at + LINE_SECONDS - self.hall.timers.time()
+        if rest > 0:
+            self.connection.expect(rest, self._look_at_the_line)
+        else:
+            self.connection.end_for("too_slow", f"a line was not complete after {LINE_SECONDS:g} seconds")
+
+    def refuse_peer(self, error: PeerError) -> None:
+        self.connection.write(error_line(error, self._reader.number))
 
     def _hear_lines(self) -> None:
         breach = None
@@ -71,6 +110,7 @@ class LineDialect(Dialect):
                 self._number, self._length = number, len(line)
                 self._hear(line)
         except PeerError as error:
+            self._over = True
             breach = error
         self._take_all()
         self._write_refusals()
@@ -120,16 +160,37 @@ class LineDialect(Dialect):
     # -- hearing -----------------------------------------------------------------------------------
 
     def _hear(self, line: bytes) -> None:
+        if not self._trusted:
+            self._hear_token(line)
+            return
         try:
             said = parse(line)
-            if not self._trusted and not isinstance(said, Token):
-                raise PeerError('the first line must be {"token": "..."}: this server wants one', code="unauthorised")
             self._heard[type(said)](said)
         except MillraceError as error:
             self.refuse(error, self._number)
-            if error.code == "unauthorised":
-                self._write_refusals()
-                self.connection.close()
+
+    def _hear_token(self, line: bytes) -> None:
+        """The first line, where the server wants a token: any other ends the connection."""
+        assert self.hall.token is not None
+        try:
+            said = parse(line)
+        except PeerError:
+            said = None
+        if isinstance(said, Token) and same_token(self.hall.token, said.token):
+            self._trusted = True
+            self._reader.limit = self._limit
+            self.connection.introduced()
+            return
+        self._over = True
+        if isinstance(said, Token):
+            error = PeerError("the token is not the server's", code="unauthorised")
+            self.connection.log_refusal(error)
+            self.connection.wrong_token(error_line(error, self._number))
+        else:
+            text = 'the first line must be {"token": "..."}: this server wants one'
+            self.refuse(PeerError(text, code="unauthorised"), self._number)
+            self._write_refusals()
+            self.connection.close()
 
     def refuse(self, error: MillraceError, line: int | None) -> None:
         if line is None:  # about something that has ended
@@ -138,10 +199,8 @@ class LineDialect(Dialect):
             self.connection.log_refusal(error)
             self._refusals.append((line, error))
 
-    def _token(self, said: Token) -> None:
-        if self.hall.token is not None and not same_token(self.hall.token, said.token):
-            raise PeerError("the token is not the server's", code="unauthorised")
-        self._trusted = True
+    def _token(self, _: Token) -> None:
+        """A token that nobody asked for, or a second one."""
 
     # -- feeds -------------------------------------------------------------------------------------
 

@@ -100,9 +100,22 @@ EVENTS: Final[dict[str, Told]] = {
     "a client connected": Told("debug", (), "A TCP connection."),
     "a client left": Told("debug", ("reason",), "A TCP connection has ended; the reason, if it broke."),
     "turned a connection away: the limit is reached": Told("warning", ("times",), "More than `limits.connections`."),
+    "closed a connection that had not introduced itself: newer ones came": Told(
+        "warning", ("times",), "More than `limits.unauthenticated_connections`."
+    ),
+    "a client was disconnected": Told(
+        "warning",
+        ("code", "reason", "times"),
+        "It was silent, too slow, or did not read; `millrace_connections_refused_total` counts them by reason.",
+    ),
     "a connection failed by a mistake of the server": Told("error", (), "A bug of the server's, with its traceback."),
     "a client took the wrong port": Told(
         "warning", ("times",), "HTTP at the port for streams, or the other way round."
+    ),
+    "a client showed a wrong token": Told(
+        "warning",
+        ("port", "address", "times"),
+        "At most one line in ten seconds; the metric `millrace_wrong_tokens_total` counts each.",
     ),
     "a client broke the protocol": Told("warning", ("code", "reason", "times"), "Its connection was closed."),
     "a client was refused": Told(
@@ -198,8 +211,15 @@ EVENTS: Final[dict[str, Told]] = {
     "an admin was turned away": Told(
         "warning",
         ("status", "times"),
-        "Without the token (401), from a page of another site (403), or with too much (413).",
+        "Without the token (401, 429), from a page of another site or under a name that is not in `server.hosts` "
+        "(403), or with too much (413).",
     ),
+    "a request was not taken": Told(
+        "warning",
+        ("status", "reason", "times"),
+        "Not HTTP (400), too slow (408), a head that is too long (431), or too many connections (503).",
+    ),
+    "a request failed by a mistake of the server": Told("error", (), "A bug of the server's, with its traceback."),
     "chain decided": Told(
         "info",
         ("component", "decisions", "breaks"),

@@ -22,6 +22,9 @@ from millrace.engine.events import AskEnded
 from millrace.operators.batch import Batch
 from millrace.operators.source import CAUSES
 from millrace.server.feeds import Feeds
+from millrace.server.guesses import OUTCOMES as GUESS_OUTCOMES
+from millrace.server.guesses import Guesses
+from millrace.server.refusals import PORTS, Refusals
 from millrace.server.runner import Runner
 from millrace.server.sink import WriterSink
 
@@ -98,6 +101,8 @@ class Metrics:
         self._pauses = Histogram()
         self.archives: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
         self._reconfigurations: Counter[tuple[str, str]] = Counter()
+        self.refusals = Refusals()
+        self.guesses: Guesses | None = None
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -180,6 +185,25 @@ class Metrics:
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses
+        yield _counter(
+            "connections_refused",
+            "Connections that the server has ended because of their peer, by port and reason: too many, silent, too "
+            "slow or too large in what it sends, not in the port's protocol, not reading its answers, or evicted by "
+            "newer connections before it had introduced itself.",
+            ("port", "reason"),
+            [((port, reason), count) for (port, reason), count in self.refusals.counts.items()],
+        )
+        yield _counter(
+            "wrong_tokens",
+            "Wrong tokens that clients have shown, by port, and by whether they got their delayed answer or were cut "
+            "off because too many of their address were waiting for one.",
+            ("port", "outcome"),
+            [
+                ((port, outcome), 0 if self.guesses is None else self.guesses.counts[port, outcome])
+                for port in PORTS
+                for outcome in GUESS_OUTCOMES
+            ],
+        )
         yield _counter("steps", "Steps that the engine has made.", (), [((), self._runner.steps)])
 
     def _sources(self) -> Iterator[Metric]:
