@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from millrace.protocol.words import printable
+
 
 def out(text: str) -> None:
     """A line of data."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text, lines=True) + "\n")
 
 
 def flush() -> None:
@@ -26,7 +28,7 @@ def nobody_reads() -> None:
 
 def tell(text: str) -> None:
     """A line for the person at the terminal."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable(text, lines=True) + "\n")
 
 
 def as_json(value: object) -> None:
@@ -72,10 +74,10 @@ def _cell(value: object) -> str:
         return ", ".join(_field(item) if isinstance(item, list) else _cell(item) for item in value) or "-"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={_cell(inner)}" for key, inner in value.items()) or "-"
-    return str(value)
+    return printable(str(value))
 
 
 def _field(item: Sequence[object]) -> str:
     """A field of a schema: [name, type, nullable]."""
     name, kind, nullable = item
-    return f"{name} {kind}" + ("" if nullable else " not null")
+    return f"{printable(str(name))} {kind}" + ("" if nullable else " not null")

@@ -39,11 +39,17 @@ from millrace.cli.topmodel import (
     operator_rows,
 )
 from millrace.protocol.errors import MillraceError
+from millrace.protocol.words import printable
 
 # Lines that are no rows: two above the table, its heads, one below.
 FRAME_LINES: Final = 4
 # Where nobody watches, the two looks are at most so far apart.
 ONCE_SECONDS: Final = 1.0
+
+
+def _text(content: str, *, style: str = "") -> Text:
+    """Text that shows names of peers without acting on the terminal."""
+    return Text(printable(content), style=style)
 
 
 def top(
@@ -175,7 +181,7 @@ class _Screen:
         width, height = self._console.size
         lines: list[Any] = [self._title(), self._place()]
         if self._view.help:
-            lines += [Text(f"  {key:<14} {words}") for key, words in HELP]
+            lines += [_text(f"  {key:<14} {words}") for key, words in HELP]
         elif self._view.level == "operator":
             lines.append(self._detail(height - FRAME_LINES))
         else:
@@ -188,11 +194,11 @@ class _Screen:
 
     def _title(self) -> Text:
         assert self._now is not None
-        title = Text("millrace top", style="bold")
+        title = _text("millrace top", style="bold")
         if self._view.paused:
             title.append("  PAUSED", style="bold yellow")
         if self._error is not None:
-            title.append(f"  {self._error}", style="bold red")
+            title.append(printable(f"  {self._error}"), style="bold red")
         else:
             components, operators = len(self._now.components), len(self._now.operators)
             title.append(f"  {self._link.admin}  components: {components}, operators: {operators}", style="not bold")
@@ -205,7 +211,7 @@ class _Screen:
         else:
             where = "all operators" if view.component is None else f"component {view.component}"
             where += f" > {view.operator}" if view.level == "operator" else ""
-        text = Text(where, style="cyan")
+        text = _text(where, style="cyan")
         if view.typing or view.filter:
             text.append(f"   filter: {view.filter}{'_' if view.typing else ''}", style="yellow")
         return text
@@ -227,7 +233,7 @@ class _Screen:
             )
         for number, row in self._visible(height):
             style = "reverse" if number == self._view.cursor else "yellow" if row["blocked"] else ""
-            table.add_row(*(Text(cell(column, row)) for column in shown), style=style)
+            table.add_row(*(_text(cell(column, row)) for column in shown), style=style)
         return table
 
     def _visible(self, height: int) -> Iterator[tuple[int, Row]]:
@@ -242,7 +248,7 @@ class _Screen:
         row = next((row for row in operator_rows(self._before, self._now) if row["name"] == name), None)
         found = next((operator for operator in self._now.operators if operator["name"] == name), None)
         if row is None or found is None:
-            return Group(Text(f"  {name} is gone; Esc goes back"))
+            return Group(_text(f"  {name} is gone; Esc goes back"))
         words = {column.head: cell(column, row) for column in COLUMNS["operators"]}
         words |= {
             "queries": ", ".join(found["queries"]) or "-",
@@ -251,10 +257,10 @@ class _Screen:
             "errors": f"{found['errors']}  {found['last_error']}".strip(),
             "blocked": "yes" if found["blocked"] else "no",
         }
-        lines = [Text(f"  {head:<10} {value}") for head, value in words.items() if value]
+        lines = [_text(f"  {head:<10} {value}") for head, value in words.items() if value]
         for number, given in enumerate(found["inputs"], 1):
             lines.append(
-                Text(
+                _text(
                     f"  input {number:<4} {given['from']}: {given['queue_tuples']} wait (at most "
                     f"{given['peak_queue_tuples']}), idle-wait {given['idle_wait_us'] / 1e6:.1f} s"
                 )
@@ -265,8 +271,8 @@ class _Screen:
 
     def _foot(self) -> Text:
         if self._view.help:
-            return Text("any key goes back", style="dim")
-        return Text("q quit  ? keys  Enter in  Esc back  s sort  r reverse  / filter  p pause  a all", style="dim")
+            return _text("any key goes back", style="dim")
+        return _text("q quit  ? keys  Enter in  Esc back  s sort  r reverse  / filter  p pause  a all", style="dim")
 
 
 @contextmanager

@@ -52,7 +52,7 @@ from millrace.server.guesses import Guesses
 from millrace.server.hosts import Hosts
 from millrace.server.http import HANDSHAKE_SECONDS, http_protocol
 from millrace.server.lines import LineDialect
-from millrace.server.logs import add_context, sparing
+from millrace.server.logs import add_context, sparing, without_controls
 from millrace.server.metrics import Metrics, version
 from millrace.server.operations import guards, kernels, process
 from millrace.server.places import Places
@@ -733,6 +733,7 @@ def configure_logging(settings: Settings) -> None:
             add_context,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            without_controls,
             recent,
             renderer,
         ],

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
+from millrace.protocol.words import printable
 from millrace.server.clock import monotonic_us
 
 log = structlog.get_logger()
@@ -35,6 +36,14 @@ def add_context(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> 
     for name, context in (("client", client), ("request", request)):
         if (value := context.get()) is not None:
             event.setdefault(name, value)
+    return event
+
+
+def without_controls(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: names that peers chose do not act on the terminal that shows the log."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = printable(value, lines=name == "exception")
     return event
 
 
