@@ -57,7 +57,7 @@ def test_no_printer_of_the_command_line_lets_it_through(capsys):
     said = capsys.readouterr()
     assert not set(said.out + said.err) & set("\x1b\x07\x9b")
     assert r"\u001b]0;owned\u0007" in said.out
-    assert said.out.count("owned") == 10
+    assert said.out.count("owned") == 14
 
 
 def test_json_stays_json(capsys):
