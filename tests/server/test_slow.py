@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+from typing import Any
 
 import pytest
 
@@ -406,6 +407,68 @@ async def test_json_lines_feeds_wait_unread(daemon):
         slow.credit(100_000)
         assert [row[0] for row in await rows_of(slow, 20_000)] == list(range(20_000))
         assert daemon.queries()[0]["skipped"] == 0
+
+
+HEAVY: dict[str, Any] = {
+    "limits": {"on_slow": "wait", "slow_bytes": 256 * KIB},
+    "engine": {"credit_bytes": 256 * KIB},
+}
+
+
+@served(**HEAVY)
+async def test_a_feed_of_large_rows_is_not_read_any_further(daemon):
+    """Its credit in tuples would be enough for 2.5 GB."""
+    async with peer(daemon) as feeder, peer(daemon) as slow:
+        await feeder.open()
+        await slow.subscribe("q", credit=0)
+        for first in range(0, 1_000, 10):
+            feeder.data(first, [(first + at, 0.0, "x" * 10 * KIB) for at in range(10)])
+        await until(lambda: daemon.engine.withheld() == {"s": ["q"]})
+        await asyncio.sleep(0.1)
+        consumer = daemon.runner.outlets["q"].consumers[0]
+        assert 256 * KIB <= consumer.held_bytes < 8 * 256 * KIB
+        rows = 0
+        while rows < 1_000:
+            slow.credit(10)
+            found = await rows_of(slow, 10)
+            assert [row[0] for row in found] == list(range(rows, rows + 10))
+            rows += 10
+            assert consumer.held_bytes < 8 * 256 * KIB
+
+
+@served(**HEAVY)
+async def test_large_json_lines_are_not_read_any_further(daemon):
+    async with lines(daemon) as feeder, peer(daemon) as slow:
+        await slow.subscribe("q", credit=0)
+        for k in range(1_000):
+            feeder.say(f'{{"stream": "s", "tuple": {{"k": {k}, "name": "{"x" * 10 * KIB}"}}}}')
+        await until(lambda: daemon.engine.withheld() == {"s": ["q"]})
+        await asyncio.sleep(0.1)
+        # Of 10 MiB; one read of a socket may bring a quarter of a mebibyte.
+        assert daemon.runner.outlets["q"].consumers[0].held_bytes < 8 * 256 * KIB
+        slow.credit(1_000)
+        assert [row[0] for row in await rows_of(slow, 1_000)] == list(range(1_000))
+
+
+@served(**HEAVY)
+async def test_a_client_that_feeds_large_rows_and_subscribes_is_not_stuck(daemon):
+    async with peer(daemon) as both:
+        await both.open()
+        await both.subscribe("q", credit=0)
+        for first in range(0, 100, 10):
+            both.data(first, [(first + at, 0.0, "x" * 10 * KIB) for at in range(10)])
+        await until(lambda: daemon.engine.withheld() == {"s": ["q"]})
+        both.credit(1_000)
+        assert [row[0] for row in await rows_of(both, 100)] == list(range(100))
+
+
+@served(engine={"credit_bytes": 256 * KIB})
+async def test_a_feed_of_large_rows_that_nobody_waits_for_is_not_held_up(daemon):
+    async with peer(daemon) as feeder:
+        await feeder.open()
+        for first in range(0, 1_000, 10):
+            feeder.data(first, [(first + at, 0.0, "x" * 10 * KIB) for at in range(10)])
+        await until(lambda: daemon.queries()[0]["rows"] == 1_000)
 
 
 @served(**WAITING)

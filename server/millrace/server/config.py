@@ -287,7 +287,8 @@ class EngineSection(Section):
         default=64 * 2**20,
         ge=2**16,
         le=2**40,
-        description="Bytes in memory of such tuples: a feed gets credit again when it has used a quarter of either.",
+        description="Bytes in memory of such tuples: a feed gets credit again when it has used a quarter of either; a "
+        "connection is not read while one of its feeds has used all of these.",
     )
     most_queued: int = Field(
         default=1_048_576,

@@ -75,6 +75,7 @@ class Hall:
     limits: Limits
     slow: Slow
     write_buffer: int
+    credit_bytes: int
     token: str | None
     server: str
     most_connections: int

@@ -171,6 +171,7 @@ class Daemon:
             limits=Limits(frame_bytes=limits.frame_bytes),
             slow=slow,
             write_buffer=limits.write_buffer_bytes,
+            credit_bytes=settings.engine.credit_bytes,
             token=_token(listen_security(settings.server)),
             server=f"millrace {version()}",
             most_connections=limits.connections,

@@ -6,7 +6,7 @@ The next sequence numbers outlive connections, so that a producer that reconnect
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition, origin_of
 from millrace.operators.batch import Batch
+from millrace.operators.buffer import has_texts
 from millrace.operators.eventtime import BEGINNING
 from millrace.protocol import Refuse, Schema
 from millrace.server.logs import sparing
@@ -89,6 +90,42 @@ def _without_the_last(stream: StreamDefinition, fingerprint: str) -> StreamDefin
         if Schema(fields).fingerprint() == fingerprint:
             return replace(stream, schema=Schema(fields))
     return None
+
+
+class UnderWay:
+    """Bytes of a feed's tuples for which it has not got credit again, measured as the engine does.
+
+    With `most` of them nothing more is read from the feed's connection: credit is counted in tuples, and a peer with
+    large rows would not run out of it for gigabytes.
+    """
+
+    def __init__(self, schema: Schema, most: int) -> None:
+        self._texts = has_texts(schema)
+        self._width = 16 + 8 * len(schema)
+        self._most = most
+        self._batches: deque[tuple[int, int]] = deque()
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        return self._bytes >= self._most
+
+    def add(self, batch: Batch) -> None:
+        tuples = len(batch)
+        size = batch.weight if self._texts else tuples * self._width
+        self._batches.append((tuples, size))
+        self._bytes += size
+
+    def granted(self, tuples: int) -> None:
+        """So many tuples may be sent again: the oldest under way are that no longer."""
+        while tuples > 0 and self._batches:
+            oldest, size = self._batches.popleft()
+            self._bytes -= size
+            if oldest > tuples:
+                rest = size * (oldest - tuples) // oldest
+                self._batches.appendleft((oldest - tuples, rest))
+                self._bytes += rest
+            tuples -= oldest
 
 
 class MayBeHeld(Protocol):

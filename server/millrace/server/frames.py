@@ -53,6 +53,7 @@ from millrace.protocol.messages import (
 )
 from millrace.protocol.session import Stage
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
+from millrace.server.feeds import UnderWay
 from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.source import Source
@@ -215,6 +216,15 @@ class FrameDialect(Dialect):
     def writable(self) -> bool:
         return self._connection.writable
 
+    def hold_reading(self, feed: _Feed) -> None:
+        """Read nothing more until the engine has taken what a feed has sent, unless this peer reads a query that waits
+        for it: its credit for rows, which lets the query continue, would lie unread, too."""
+        if not any(one.subscription.slow.policy == "wait" for one in self.subscriptions.values()):
+            self._connection.hold_reading(f"bytes of channel {feed.channel}")
+
+    def let_read(self, feed: _Feed) -> None:
+        self._connection.let_read(f"bytes of channel {feed.channel}")
+
     @property
     def client(self) -> str:
         return self._connection.name
@@ -352,6 +362,7 @@ class _Feed:
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
         self._source = source
+        self._under_way = UnderWay(source.schema, dialect.hall.credit_bytes)
         self.held = False
         self.late_tuples = 0
         self.closing = False
@@ -360,6 +371,9 @@ class _Feed:
     # -- orders ------------------------------------------------------------------------------------
 
     def granted(self, tuples: int) -> None:
+        self._under_way.granted(tuples)
+        if not self._under_way.full:
+            self._dialect.let_read(self)
         if self._open:
             self._dialect.say(Credit(self.channel, tuples))
             return
@@ -383,7 +397,14 @@ class _Feed:
             self.held = held
             self._feeds.hold(self.stream, self.producer, self, held)
 
+    def _arrived(self, batch: Batch) -> None:
+        self._feeds.arrived(self.stream, self.producer, batch)
+        self._under_way.add(batch)
+        if self._under_way.full:
+            self._dialect.hold_reading(self)
+
     def ended(self, code: str, text: str) -> None:
+        self._dialect.let_read(self)
         self._dialect.forget(self.channel)
         if self._open:
             late = self.late_tuples if "late" in self._dialect.session.capabilities else None
@@ -398,6 +419,7 @@ class _Feed:
         judged.add_done_callback(lambda _: self._dialect.closed(self))
 
     def leave(self, *, lost: bool = False) -> None:
+        self._dialect.let_read(self)
         self.hold(False)
         self._feeds.close(self.stream, self.producer, self, lost=lost)
 
@@ -421,7 +443,7 @@ class _Feed:
             self._feeds.check_times(self.stream, batch)
         except Refuse:
             return False
-        self._feeds.arrived(self.stream, self.producer, batch)
+        self._arrived(batch)
         return True
 
     def _take_one(self, frame: _Frame) -> None:
@@ -433,7 +455,7 @@ class _Feed:
             # The engine never sees these tuples, so it would never give their credit back.
             self._dialect.say(Credit(self.channel, frame.head.tuples - frame.skip))
         else:
-            self._feeds.arrived(self.stream, self.producer, batch.slice(frame.skip, len(batch)))
+            self._arrived(batch.slice(frame.skip, len(batch)))
 
     def _decode(self, frame: _Frame) -> Batch:
         payload = memoryview(frame.body)[frame.head.offset :]

@@ -28,6 +28,7 @@ from millrace.protocol.jsonlines import (
 )
 from millrace.protocol.session import same_token
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
+from millrace.server.feeds import UnderWay
 from millrace.server.logs import sparing
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.writers import late_lines, row_lines
@@ -266,6 +267,7 @@ class _LineFeed:
         self._name = name
         self._dialect = dialect
         self._feeds = dialect.hall.feeds
+        self._under_way = UnderWay(self._feeds.source(stream).schema, dialect.hall.credit_bytes)
         self.held = False
         self._credit = 0
         self._gathered: list[Mapping[str, Any]] = []
@@ -317,12 +319,14 @@ class _LineFeed:
     def _arrived(self, batch: Batch) -> None:
         self._feeds.arrived(self.stream, self.producer, batch)
         self._credit -= len(batch)
-        if self._credit <= 0:
+        self._under_way.add(batch)
+        if self._credit <= 0 or self._under_way.full:
             self._dialect.connection.hold_reading(f"credit of {self.stream}/{self._name}")
 
     def granted(self, tuples: int) -> None:
         self._credit += tuples
-        if self._credit > 0:
+        self._under_way.granted(tuples)
+        if self._credit > 0 and not self._under_way.full:
             self._let_read()
 
     def _let_read(self) -> None:
