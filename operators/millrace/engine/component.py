@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
 from millrace.engine.table import Discipline, Role, Row, Strategy
@@ -19,6 +19,12 @@ from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
+
+# Executions of one cycle after which the others that are ready have their turn. Where more arrives meanwhile, a cycle
+# may never come to its end by itself.
+LONGEST_CYCLE: Final = 1_024
+# Under `chain`, cycles of the steepest after which the one that has waited longest has its turn.
+PATIENCE: Final = 64
 
 
 class Stopwatch(Protocol):
@@ -43,6 +49,8 @@ class Component:
     table     the state table, by operator
     ready     where a cycle may begin: sources, and rows behind a break point or left with tuples; first come first
     current   the operator to execute next, if a step's budget ended inside a cycle
+    cycled    executions of the present cycle so far
+    preferred   how often the steepest has been taken since the one that had waited longest was
     slopes    by operator under `chain`: the steepest with something to do has the next turn
     worked_us    measured work since `chain` last looked, and `decisions`: how often it has decided anew
     failed    the operator that raised, and what: the run ended there
@@ -57,6 +65,8 @@ class Component:
         self.table: dict[Operator, Row] = {}
         self.ready: dict[Operator, None] = {}
         self.current: Operator | None = None
+        self.cycled = 0
+        self.preferred = 0
         self.slopes: dict[Operator, float] = {}
         self.worked_us = 0.0
         self.decisions = 0
@@ -108,6 +118,8 @@ class Component:
         used = done = 0
         table = self.table
         while used < budget and done < executions:
+            if self.cycled >= LONGEST_CYCLE:
+                self.rotate()
             operator = self.current
             try:
                 if operator is None:
@@ -141,6 +153,7 @@ class Component:
                 if following is None and self.ready and isinstance(operator, Prone):
                     relieve(operator, effects)
                 self.current = following
+                self.cycled = 0 if following is None else self.cycled + 1
             except OperatorError as raised:
                 self.fail(raised.operator, raised.error)
             except Exception as error:
@@ -167,14 +180,21 @@ class Component:
         """Whatever an operator has raised, it must cost its own query alone."""
         self.failed = operator, error
         self.current = None
+        self.cycled = 0
 
     def rotate(self) -> None:
-        """Let other cycles go before the one that a step's budget has ended.
+        """Let other cycles go before the present one, when a step's budget or its own length has ended it.
 
-        More may arrive before the next step. Where tuples come faster than a branch takes them, its cycle would never
-        come to an end, and no other branch to its turn.
+        More may arrive meanwhile. Where tuples come faster than a branch takes them, its cycle would never come to an
+        end, and no other branch to its turn; nor would what lies behind an operator that takes all before it goes on.
         """
-        if self.current is not None and self.ready:
+        self.cycled = 0
+        if self.current is None:
+            return
+        row = self.table[self.current]
+        if row.ahead is not None and row.yields():
+            self.ready[row.ahead.operator] = None
+        if self.ready:
             self.ready.pop(self.current, None)
             self.ready[self.current] = None
             self.current = None
@@ -182,7 +202,7 @@ class Component:
     def _begin(self, effects: Effects) -> Operator | None:
         """The first operator of a new cycle."""
         while self.ready:
-            operator = max(self.ready, key=self._slope) if self.slopes else next(iter(self.ready))
+            operator = self._steepest() if self.slopes else next(iter(self.ready))
             del self.ready[operator]
             row = self.table.get(operator)
             if row is None:
@@ -202,6 +222,14 @@ class Component:
                 if following is not None:
                     return following
         return None
+
+    def _steepest(self) -> Operator:
+        """Whose turn it is under `chain`: the steepest, and now and then the one that has waited longest."""
+        self.preferred += 1
+        if self.preferred > PATIENCE:
+            self.preferred = 0
+            return next(iter(self.ready))
+        return max(self.ready, key=self._slope)
 
     def _slope(self, operator: Operator) -> float:
         """Who is not under `chain` waits for nobody; among equals the first come has the turn."""
@@ -270,6 +298,8 @@ class Component:
             self.steps,
             [operator.name for operator in self.ready],
             None if self.current is None else self.current.name,
+            self.cycled,
+            self.preferred,
             self.stirred,
             self.worked_us,
             self.decisions,

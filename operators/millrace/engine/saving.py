@@ -243,6 +243,8 @@ def _restore_component(component: Component, find: Any, state: list[Any]) -> Non
         component.steps,
         ready,
         current,
+        component.cycled,
+        component.preferred,
         component.stirred,
         component.worked_us,
         component.decisions,

@@ -64,7 +64,10 @@ class OrderedUnion(Merging):
 
 class ArrivalUnion(Operator):
     """Pass the tuples of all inputs as they come (OOP, figure A-1). Promises no order; its bound is the least of its
-    inputs'."""
+    inputs'.
+
+    The inputs take turns: an execution that ends with its limit leaves the next turn to the next input.
+    """
 
     kind: ClassVar[str] = "union"
 
@@ -73,8 +76,8 @@ class ArrivalUnion(Operator):
         self._turn = 0
         self._renames = [reader.schema != output.schema for reader in inputs]
 
-    def pass_on(self, batch: Batch) -> Batch:
-        """What goes on of tuples of the input whose turn it is."""
+    def pass_on(self, batch: Batch, position: int) -> Batch:
+        """What goes on of tuples of an input."""
         return batch
 
     def execute(self, limit: int) -> int:
@@ -83,19 +86,20 @@ class ArrivalUnion(Operator):
         taken = 0
         output = self.output
         for _ in self.inputs:
-            reader = self.inputs[self._turn]
+            turn = self._turn
+            reader = self.inputs[turn]
             if reader.taken != reader.buffer.end:
                 before = reader.taken
                 batch = reader.take(limit - taken)
                 taken += reader.taken - before
                 if batch is not None:
                     counts.input_tuples += len(batch.ts)
-                    batch = self.pass_on(batch)
+                    batch = self.pass_on(batch, turn)
                     counts.output_tuples += len(batch.ts)
-                    output.put(batch.renamed(output.schema) if self._renames[self._turn] else batch)
-                if taken >= limit:
-                    break
-            self._turn = (self._turn + 1) % len(self.inputs)
+                    output.put(batch.renamed(output.schema) if self._renames[turn] else batch)
+            self._turn = (turn + 1) % len(self.inputs)
+            if taken >= limit:
+                break
         for reader in self.inputs:
             if reader.punctuations:
                 reader.pass_punctuations()
@@ -158,8 +162,8 @@ class YoungestUnion(ArrivalUnion):
         super().__init__(name, inputs, output)
         self._youngest = Youngest(output.schema, key)
 
-    def pass_on(self, batch: Batch) -> Batch:
-        return self._youngest.of(batch, self._turn)
+    def pass_on(self, batch: Batch, position: int) -> Batch:
+        return self._youngest.of(batch, position)
 
     @property
     def superseded(self) -> int:
