@@ -50,7 +50,11 @@ SPARE = 3_000
 
 
 def _rows(stream: str, values: list[int]) -> Arrived:
-    return Arrived(stream, "main", Batch.from_rows(SCHEMA, [(value, value % 5 if value > 0 else value) for value in values], [0] * len(values)))
+    return Arrived(
+        stream,
+        "main",
+        Batch.from_rows(SCHEMA, [(value, value % 5 if value > 0 else value) for value in values], [0] * len(values)),
+    )
 
 
 def _engine(sql: str, order: str, strategy: str, also: str = "") -> Engine:
@@ -59,12 +63,12 @@ def _engine(sql: str, order: str, strategy: str, also: str = "") -> Engine:
     statements, _ = plan_all(parse(script), Catalog())
     for number, statement in enumerate(statements):
         if isinstance(statement, CreateStream):
-            body = AddStream(statement.stream)
+            body: AddStream | AddQuery = AddStream(statement.stream)
         else:
             assert isinstance(statement, CreateQuery)
             body = AddQuery(statement.plan, strategy)
-        (answer, *_) = engine.step(0, [Command(number, body)], executions=0).orders
-        assert answer.refused is None, answer.refused
+        answers = engine.step(0, [Command(number, body)], executions=0).orders
+        assert not any(getattr(answer, "refused", None) for answer in answers), answers
     for stream in ("a", "b"):
         engine.step(0, [FeedOpened(stream, "main")], executions=0)
     return engine

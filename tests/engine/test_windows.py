@@ -25,6 +25,7 @@ from tests.engine.graphs import (
     Bench,
     V,
     arrive,
+    compare,
     external,
     give_tv,
     identity,
@@ -164,6 +165,28 @@ def test_no_clock_closes_a_window_of_rows() -> None:
     for at, stream, value in ((1_000, "s", 1), (2_000, "t", 7), (3_000, "s", 2), (4_000, "s", 3)):
         found += rows(bench.run(arrive(stream, value), at=at), "q")
     assert found == [(7,), (3,)]
+
+
+@pytest.mark.parametrize("where", [False, True])
+def test_an_open_window_of_rows_holds_no_promise_back(where: bool) -> None:
+    """Its mark is its input's; a window that only the end closes is no older than that."""
+    bench = Bench(external("s", disorder_us=50), external("t"))
+    spec = AggregateSpec(RowWindow(3, 3), (), (("n", COUNT),), (), where=compare("<", 200) if where else None)
+    union_of_both = ("U", union(ordered=True), ["A", "M"])
+    bench.query(
+        plan("q", ("A", spec, ["s.source"]), ("M", identity(V), ["t.source"]), union_of_both, schema=spec.schema([V]))
+    )
+    found = times(bench.run(give_tv("s", 100)), "q")
+    assert found == []
+    found = times(bench.run(give_tv("t", 140, 250), punctuate("s", 200)), "q")
+    assert found == [140]
+    # Also where the tuple that completes the window does not count, the row is no older than what was promised.
+    found = times(bench.run(give_tv("s", 300, 310), punctuate("s", 320), give_tv("t", 450)), "q")
+    assert found == [250, 310]
+    found = times(bench.run(give_tv("s", 330), give_tv("t", 500), punctuate("s", 400)), "q")
+    assert found == []
+    ends = [FeedClosed(stream, "main", ended=True) for stream in ("s", "t")]
+    assert times(bench.run(*ends), "q") == ([450, 500] if where else [400, 450, 500])
 
 
 @pytest.mark.parametrize("strategy", ["dfs(1)", "bfs", "rr", "dfs"])

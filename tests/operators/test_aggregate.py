@@ -23,6 +23,7 @@ from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql.functions import install, uninstall
 from tests.kernels import installed, uncompiled
 from tests.oracles import windows as oracle
+from tests.simulation.auditors import grammar
 
 COLUMNS = {
     "i": Type.BIGINT,
@@ -244,14 +245,16 @@ def spec_of(window: Any, keys: Sequence[str], calls: Any, **options: Any) -> Agg
     )
 
 
-def recounted(window: Any, data: Any, keys: Sequence[str], calls: Any, since: int | None = None) -> list[oracle.Result]:
+def recounted(
+    window: Any, data: Any, keys: Sequence[str], calls: Any, since: int | None = None, **options: Any
+) -> list[oracle.Result]:
     numbered = data if isinstance(window, RowWindow) else enumerate(data)
     rows = [{"ts": ts, "place": place, **dict(zip(NAMES, row, strict=True))} for place, (ts, row) in numbered]
     aggregates = [recount(named[0], *named[1], distinct=distinct, only=only) for named, distinct, only in calls]
     if isinstance(window, SessionWindow):
         return oracle.sessions(rows, keys, aggregates, window.gap_us, since)
     if isinstance(window, RowWindow):
-        return oracle.time_windows(rows, keys, aggregates, window.size, window.slide, axis="place")
+        return oracle.time_windows(rows, keys, aggregates, window.size, window.slide, axis="place", **options)
     return oracle.time_windows(rows, keys, aggregates, window.size_us, window.slide_us, window.offset_us, since)
 
 
@@ -334,10 +337,20 @@ def test_windows_of_rows_agree_with_recounting(kernels: str, data: st.DataObject
     calls = data.draw(calls_strategy)
     where = data.draw(st.booleans())
     harness = Harness(spec_of(window, keys, calls, where=column("b") if where else None))
-    overlapping(data, harness, rows, data.draw(st.sampled_from([1, 3, 1 << 30])))
-    harness.end()
+    with grammar():
+        overlapping(data, harness, rows, data.draw(st.sampled_from([1, 3, 1 << 30])))
+        told = data.draw(st.sampled_from([False, True]))
+        if rows and told:
+            harness.input.punctuate(data.draw(st.integers(-60, 60)))
+        harness.work(1 << 30)
+        # A window that is still open does not hold the input's promise back.
+        assert harness.output.promise == harness.input.promise
+        promised = harness.output.promise
+        harness.end()
     kept = [row for row in enumerate(rows) if not where or row[1][1][NAMES.index("b")]]
-    same(list(zip(harness.rows, harness.times, strict=True)), recounted(window, kept, keys, calls), len(keys))
+    everything = [(place, ts) for place, (ts, _) in enumerate(rows)]
+    wanted = recounted(window, kept, keys, calls, everything=everything, promised=promised)
+    same(list(zip(harness.rows, harness.times, strict=True)), wanted, len(keys))
 
 
 @SETTINGS

@@ -119,8 +119,14 @@ def time_windows(
     offset: int = 0,
     since: int | None = None,
     axis: str = "ts",
+    everything: Sequence[tuple[int, int]] = (),
+    promised: int | None = None,
 ) -> list[Result]:
-    """Every window that any row is in, tried one by one."""
+    """Every window that any row is in, tried one by one.
+
+    On an axis of places the rows of a window have the newest time of `everything` at its places, whether it counts or
+    not; those of a window that is not complete at the end are no older than what had been `promised` then.
+    """
     starts = {
         offset + number * slide
         for place in {row[axis] for row in rows}
@@ -130,7 +136,11 @@ def time_windows(
     for start in sorted(starts):
         inside = [row for row in rows if start <= row[axis] < start + size]
         if since is None or start >= since:
-            time = start + size - 1 if axis == "ts" else max((row["ts"] for row in inside), default=0)
+            time = start + size - 1
+            if axis == "place":
+                time = max((ts for place, ts in everything if start <= place < start + size), default=0)
+                if promised is not None and start + size > len(everything):
+                    time = max(time, promised)
             for key, members in groups(inside, keys).items():
                 found += result(key, members, aggregates, start, start + size, time)
     return found

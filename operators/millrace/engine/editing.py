@@ -288,6 +288,7 @@ def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) ->
         before.detach(reader)
         moved = after.attach(own.since_us, columns)
         moved.consumer, moved.peak, moved.skipped = reader.consumer, reader.peak, reader.skipped + own.skipped
+        moved.ignored = reader.ignored + own.ignored
     else:
         if isinstance(reader, QueueReader):
             moved = reader
@@ -299,6 +300,7 @@ def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) ->
         before.part_from(moved)
         moved.move(after, own.since_us, columns)
         moved.skipped += own.skipped
+        moved.ignored += own.ignored
     if promise != ANY_TIME:
         moved.told = max(moved.told, promise)
     moved.unseen = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from millrace.engine import (
     edges,
@@ -88,7 +88,7 @@ from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Clocking, Source
-from millrace.operators.spec import GateSpec
+from millrace.operators.spec import AggregateSpec, GateSpec
 from millrace.protocol import Refuse
 
 # Tuples that a step takes at the most before it returns to its driver: a few milliseconds of work.
@@ -679,7 +679,7 @@ class Engine:
                         if name in shared:
                             entries.append(inputs[-1])
                     else:
-                        inputs.append(self._enter(name, node, position))
+                        inputs.append(self._enter(name, node, position, plan.options.start))
                         entries.append(inputs[-1])
                         since[name] = self.beginning(self.named(name))
                     attached.append(inputs[-1])
@@ -767,12 +767,14 @@ class Engine:
         costs = {name: self.costs.pop(name) for name in names_after if name in self.costs}
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
-    def _enter(self, name: str, node: Node, position: int) -> Reader:
-        """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far, on a
-        query what that one gives: of operators shared with an older one nothing from before its own beginning."""
+    def _enter(self, name: str, node: Node, position: int, start: Literal["newest", "watermark"] = "newest") -> Reader:
+        """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far, or from
+        the stream's mark; on a query what that one gives: of operators shared with an older one nothing from before its
+        own beginning."""
         producer = self.named(name)
         if isinstance(producer, Source):
-            since_us = producer.newest + 1 if producer.newest > BEGINNING else None
+            windows = isinstance(node.spec, AggregateSpec) and node.spec.newest  # those of LATEST are always whole
+            since_us = producer.first_read("newest" if windows else start)
         else:
             below = [query for query in self.queries_by_name.values() if query.plan.output == name]
             since_us = below[0].sink.inputs[0].since_us if below else None

@@ -106,7 +106,7 @@ def begin_again(engine: Engine, query: Query) -> None:
     for reader in query.entries:
         producer = engine.graph.producer(reader)
         if isinstance(producer, Source) and producer.newest > BEGINNING:
-            reader.since_us = producer.newest + 1
+            reader.since_us = producer.first_read(query.plan.options.start)
     _renew(engine, query)
     for operator in query.operators:
         engine.graph.stopped.pop(operator, None)

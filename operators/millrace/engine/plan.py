@@ -135,7 +135,8 @@ class QueryOptions:
     `max_state` is how many tuples its operators may remember together, and `on_max_state` what happens above: it stops,
     or the streams that are ahead get no more credit until the others have freed it. `emit` is about running totals;
     `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec), `join` and `alpha` about joins in order of
-    time (see JoinSpec).
+    time (see JoinSpec). `start` says from when on it reads streams that have tuples already: above the newest of them, or
+    from their marks on.
     """
 
     order: Order = "arrival"
@@ -146,6 +147,7 @@ class QueryOptions:
     flush: Literal["none", "slow", "lazy"] = "none"
     max_delay_us: int = 1_000_000
     partial: Literal["skip", "emit"] = "skip"
+    start: Literal["newest", "watermark"] = "newest"
     join: Literal["sync", "filter", "adaptive"] = "sync"
     alpha: float = 0.3
 

@@ -122,7 +122,11 @@ def _why_apart(engine: Engine, query: Query, plan: QueryPlan, operator: Operator
         return f"query {query.plan.name} stands still"
     if engine.graph.decided(operator):
         return "it has a strategy or a break point of its own"
-    if _nothing_went_by(engine, operator) or (not plan.reads_queries and _remembers_nothing(engine, operator)):
+    if _nothing_went_by(engine, operator):
+        return None
+    # What still waits above would be read from the mark on although it came earlier.
+    newest = plan.options.start == "newest"
+    if newest and not plan.reads_queries and _remembers_nothing(engine, operator):
         return None
     return (
         "tuples have gone by that the newcomer must not see, and it remembers them, or they wait without a time or "
@@ -131,7 +135,10 @@ def _why_apart(engine: Engine, query: Query, plan: QueryPlan, operator: Operator
 
 
 def _nothing_went_by(engine: Engine, operator: Operator) -> bool:
-    return operator in engine.fresh or all(source.last_us == NO_TIME for source in engine.sources(operator))
+    """Nothing has come to the streams above, nor has it given anything, as an aggregate without groups does."""
+    if operator in engine.fresh:
+        return True
+    return not operator.output.end and all(source.last_us == NO_TIME for source in engine.sources(operator))
 
 
 def _remembers_nothing(engine: Engine, operator: Operator) -> bool:

@@ -102,6 +102,8 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "reason": found.paused,
         "rows": found.sink.sequence,
         "skipped": sum(reader.missed for reader in found.entries),
+        "start": plan.options.start,
+        "ignored": ignored(engine, found),
         "lost": found.lost,
         "state_tuples": state_tuples(found),
         "max_state": plan.options.max_state,
@@ -110,6 +112,16 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "reads_queries": list(plan.reads_queries),
         "sql": plan.sql,
     }
+
+
+def ignored(engine: Engine, found: Query) -> dict[str, int]:
+    """By stream, the tuples that have come since the query was made and are older than where it starts to read."""
+    counts: dict[str, int] = {}
+    for reader in found.entries:
+        if reader.ignored:
+            for source in engine.sources(engine.graph.producer(reader)):
+                counts[source.stream] = max(counts.get(source.stream, 0), reader.ignored)
+    return counts
 
 
 def _state(found: Query) -> str:

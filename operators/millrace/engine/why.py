@@ -8,12 +8,13 @@ answered and a command that would help.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine.plan import origin_of
 from millrace.engine.seam import catching_up
+from millrace.engine.views import ignored
 from millrace.operators.batch import BEGINNING, NO_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.operator import Operator
@@ -60,8 +61,29 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
     for look in (_catching_up, _paused, kept, _working, waiting, _nothing_came, _gathering, _last_tuple):
         found = look(engine, query)
         if found is not None:
-            return found.to_data()
+            return replace(found, text=found.text + _ignored(engine, query)).to_data()
     raise AssertionError(f"nothing is known of {name}")
+
+
+def _ignored(engine: Engine, query: Query) -> str:
+    """A sentence about tuples that have come since the query was made and are older than where it starts to read."""
+    counts = ignored(engine, query)
+    if not counts:
+        return ""
+    starts = {
+        source.stream: reader.since_us
+        for reader in query.entries
+        if reader.ignored and reader.since_us is not None
+        for source in engine.sources(engine.graph.producer(reader))
+    }
+    told = []
+    for stream, count in counts.items():
+        since = f", earlier than {_time(starts[stream])}" if stream in starts else ""
+        told.append(f"{counted(count, 'tuple')} of {stream}{since}")
+    return (
+        f" {query.plan.name} has ignored {' and '.join(told)}: a query reads what is newer than all that came before it. "
+        "With start = 'watermark' it reads all that is still on time."
+    )
 
 
 # -- the situations, in the order in which they are looked for ---------------------------------------------------------

@@ -20,7 +20,7 @@ from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.grain import EVERY, Grain, union_of
 from millrace.operators.groups import Grouping
 from millrace.operators.operator import Moment
-from millrace.operators.panes import Panes, Windows
+from millrace.operators.panes import Ages, Panes, Windows
 from millrace.operators.places import Places
 from millrace.operators.prone import Prone
 from millrace.operators.reorder import Reorder, merge_by_time
@@ -297,8 +297,9 @@ class OrderedWindowAggregate(WindowAggregate):
 class RowAggregate(WindowAggregate):
     """Groups per so many tuples of one source: a tuple's place is its position on the source's arc.
 
-    Windows close by position; what is still open when the stream ends closes then. A row's time is the newest time in
-    its window, so the output is in order if the input is.
+    Windows close by position; what is still open when the stream ends closes then. A row's time is the newest time at
+    its window's positions (if the end closes the window, no less than the last promise). So the output is in order if
+    the input is, and an open window holds no promise back.
     """
 
     def __init__(
@@ -330,8 +331,23 @@ class RowAggregate(WindowAggregate):
         return need_us
 
     def low_water(self) -> int:
+        """What the input promises: the tuple that completes an open window is no older. A complete window that has not
+        been given yet speaks for itself."""
+        low = self._input_low()
+        return min(low, self._ages.floor()) if self.windows.due() else low
+
+    @property
+    def _ages(self) -> Ages:
         assert isinstance(self.windows, Panes)
-        return min(self._input_low(), self.windows.newest_floor())
+        assert self.windows.ages is not None
+        return self.windows.ages
+
+    def announce(self, gave: bool, low_us: int | None = None) -> bool:
+        """What is promised holds for windows too that the end will close."""
+        low_us = self.low_water()
+        if self.output.wanted and low_us < END_OF_TIME:
+            self._ages.promised = max(self._ages.promised, low_us)
+        return super().announce(gave, low_us)
 
     def _input_low(self) -> int:
         return self.inputs[0].low_water()
@@ -348,6 +364,7 @@ class RowAggregate(WindowAggregate):
 
     def consume(self, batch: Batch) -> None:
         self.counts.input_tuples += len(batch)
+        ts = batch.ts
         batch, places = self._places.of(batch, self.place)
         grouping = self.windows.grouping
         computed, failed, reason = grouping.compute(Batch(batch.schema, batch.ts, batch.columns, batch.valid, places))
@@ -356,6 +373,8 @@ class RowAggregate(WindowAggregate):
         if len(computed.ts):
             arrival = batch.arrival[np.searchsorted(places, computed.arrival)]
             self.windows.take(computed._replace(arrival=arrival), computed.arrival)
+        assert isinstance(self.windows, Panes)
+        self.windows.note(self.place, ts)
 
     def save(self) -> Any:
         return [super().save(), self._places.since_us, self.place]

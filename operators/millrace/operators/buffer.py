@@ -57,6 +57,7 @@ class Reader:
     absorbs   whether it takes what is put at once, into a queue of its own (queues/reader.py)
     columns   positions of the fields that it reads, if the arc has got more since its operator was made
     schema    of what it takes
+    ignored   tuples that came after it did and are older than `since_us`
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class Reader:
         "consumer",
         "grain",
         "home",
+        "ignored",
         "passed",
         "peak",
         "punctuations",
@@ -91,7 +93,7 @@ class Reader:
         self.grain = EVERY
         self.passed = self.told = BEGINNING
         self.peak = 0
-        self.skipped = 0
+        self.skipped = self.ignored = 0
         self.since_us = since_us
         self.jump()
 
@@ -256,7 +258,7 @@ class Reader:
         if fresh.all():
             return batch
         kept = batch.take(fresh)
-        self.skipped += len(batch) - len(kept)
+        self.ignored += len(batch) - len(kept)
         return kept
 
     def pass_punctuations(self) -> None:
@@ -294,6 +296,7 @@ class Reader:
             self.unseen,
             self.since_us,
             self.skipped,
+            self.ignored,
             self.peak,
             self.told,
             self.buffer.promise if self.away else None,
@@ -302,7 +305,7 @@ class Reader:
     def restore(self, data: Sequence[Any]) -> None:
         (self.taken, self._segment, self._offset, self.passed, punctuations, self.unseen, *rest) = data
         self.punctuations = deque((position, value) for position, value in punctuations)
-        self.since_us, self.skipped, self.peak, self.told, still = rest
+        self.since_us, self.skipped, self.ignored, self.peak, self.told, still = rest
         if still is not None:
             self._stand_still(self.taken, still)
 

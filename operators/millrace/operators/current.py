@@ -154,6 +154,7 @@ class CurrentTotals(State):
         self._given = np.zeros(0, np.int64)
         self._arrived = np.zeros(0, np.int64)
         self._shown = np.zeros(0, np.bool_)
+        self.owes = not spec.keys
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -171,6 +172,13 @@ class CurrentTotals(State):
             parts = [self._change(rows.slice(at, at + 1), slots[at : at + 1], dead[at : at + 1]) for at in one]
         made = [part for part in parts if part is not None]
         return self._in_order(Batch.concat(made)) if made else None
+
+    def begin(self, ts: int, now_us: int) -> Batch | None:
+        self.owes = False
+        groups = self._groups.find([], [], 1)
+        self._reserve(self._newest.count, self._groups.count)
+        self._given[0], self._arrived[0] = ts, now_us
+        return self._built(groups)
 
     def _in_order(self, made: Batch) -> Batch | None:
         if self._spec.ordered and len(made) > 1 and (made.ts[1:] < made.ts[:-1]).any():
@@ -205,6 +213,7 @@ class CurrentTotals(State):
         owners = owners[owners >= 0]
         if not len(owners):
             return None
+        self.owes = False
         accumulating.raise_to(owners, rows.ts[causes], self._given)
         accumulating.raise_to(owners, np.ascontiguousarray(rows.arrival)[causes], self._arrived)
         return self._built(owners[last_of_each(owners)])
@@ -261,8 +270,9 @@ class CurrentTotals(State):
     # -- giving --------------------------------------------------------------------------------------------------------
 
     def _built(self, changed: Int64s) -> Batch | None:
-        """The rows of the groups that are there, and tombstones of those that are there no more and were shown."""
-        there = self._members.sizes[changed] > 0
+        """The rows of the groups that are there, and tombstones of those that are there no more and were shown. The
+        one group of all rows is always there."""
+        there = self._members.sizes[changed] > 0 if self._spec.keys else np.ones(len(changed), np.bool_)
         told = there | self._shown[changed]
         changed, there = changed[told], there[told]
         before = self._shown[changed]
@@ -343,7 +353,7 @@ class CurrentTotals(State):
             self._members.save(keys),
             self._rows.save(keys),
             [self._times[:keys].copy(), self._order[:keys].copy(), self._taken],
-            [self._given[:groups].copy(), self._arrived[:groups].copy(), self._shown[:groups].copy()],
+            [self._given[:groups].copy(), self._arrived[:groups].copy(), self._shown[:groups].copy(), self.owes],
             calls,
         ]
 
@@ -354,7 +364,8 @@ class CurrentTotals(State):
         self._groups.restore(numbers)
         self._rows.restore(rows)
         self._times, self._order = times.copy(), order.copy()
-        self._given, self._arrived, self._shown = (array.copy() for array in said)
+        *arrays, self.owes = said
+        self._given, self._arrived, self._shown = (array.copy() for array in arrays)
         self._members.restore(members, groups)
         self._reserve(self._newest.count, groups)
         for call, saved in zip(self._calls, calls, strict=True):

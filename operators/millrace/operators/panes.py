@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s, Values, constant_int64
+from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s, Values, constant_int64
 from millrace.operators.eventtime import saturated
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
@@ -156,6 +157,81 @@ class Account:
         return self._groups, self._bytes
 
 
+class Ages:
+    """The times of windows of rows: the newest time among all tuples at a window's positions, counted or not.
+
+    The tuple that completes a window is no older than what its stream had promised, although a WHERE may leave it out.
+    So a complete window is never older than a promise made before it was complete.
+
+    line      of the windows that are not complete yet: panes and the newest time in each, only those that no later pane
+              outdoes, so the first that is in a window has its newest
+    times     of complete windows that have not been given
+    next      the number of the first window that is not complete
+    promised  what has been promised of the windows to come
+    """
+
+    def __init__(self, size: int, slide: int) -> None:
+        self._size, self._slide, self._width = size, slide, gcd(size, slide)
+        self.line: deque[tuple[int, int]] = deque()
+        self.times: dict[int, int] = {}
+        self.next = BEGINNING
+        self.promised = BEGINNING
+
+    def note(self, place: int, ts: Int64s) -> None:
+        """Tuples have come, the first of them at this position."""
+        width = self._width
+        first, last = place // width, (place + len(ts) - 1) // width
+        begins = np.maximum(np.arange(first, last + 1) * width - place, 0)
+        for pane, newest in zip(range(first, last + 1), np.maximum.reduceat(ts, begins).tolist(), strict=True):
+            self._complete(pane * width)
+            while self.line and self.line[-1][1] <= newest:
+                self.line.pop()
+            self.line.append((pane, newest))
+        self._complete(place + len(ts))
+
+    def _complete(self, place: int) -> None:
+        """Windows that end up to this position are complete."""
+        while self.line:
+            pane, newest = self.line[0]
+            window = max(self.next, (pane * self._width - self._size) // self._slide + 1)
+            if pane * self._width < window * self._slide:
+                self.line.popleft()
+                continue
+            if window * self._slide + self._size > place:
+                return
+            self.times[window] = newest
+            self.next = window + 1
+
+    def of(self, window: int) -> int:
+        """The time of the rows of a window that is given now."""
+        time = self.times.get(window)
+        if time is None:  # the stream has ended inside it, or a pause has passed its end
+            start = window * self._slide
+            time = next(newest for pane, newest in self.line if pane * self._width >= start)
+        return time if time == NO_TIME else max(time, self.promised)
+
+    def floor(self) -> int:
+        """No row of the windows that may be given now is below this."""
+        return min(self.times.values(), default=self.promised)
+
+    def drop(self, window: int | None) -> None:
+        """Windows before this have been given, or have no rows; if it is None, all that are complete."""
+        if window is None:
+            self.times.clear()
+            return
+        while self.times and (first := next(iter(self.times))) < window:
+            del self.times[first]
+
+    def save(self) -> Any:
+        line, times = [list(entry) for entry in self.line], [list(item) for item in self.times.items()]
+        return [line, times, self.next, self.promised]
+
+    def restore(self, data: Any) -> None:
+        line, times, self.next, self.promised = data
+        self.line = deque((pane, newest) for pane, newest in line)
+        self.times = dict(times)
+
+
 class Panes(Windows):
     """Windows of equal size at equal distances.
 
@@ -173,7 +249,7 @@ class Panes(Windows):
         else:
             assert isinstance(window, RowWindow)
             self.size, self.slide, self.offset = window.size, window.slide, 0
-        self.by_rows = isinstance(window, RowWindow)
+        self.ages = Ages(self.size, self.slide) if isinstance(window, RowWindow) else None
         self.width = gcd(self.size, self.slide)
         self.levels = (self.size // self.width).bit_length() if self.size // self.width >= MANY else 1
         self.panes: dict[Block, Table] = {}
@@ -244,7 +320,7 @@ class Panes(Windows):
         return None if window is None else self._end(window)
 
     def grain(self) -> Grain:
-        if self.by_rows:
+        if self.ages is not None:
             return THE_END
         lates = (0,) if self.spec.flush == "none" else (0, self.spec.max_delay_us)
         return union_of(Grain(False, (windows_of(self.size, self.slide, self.offset + late),)) for late in lates)
@@ -260,9 +336,11 @@ class Panes(Windows):
     def demand(self, low_us: int) -> int:
         return self._end((low_us - self.offset - self.size) // self.slide)
 
-    def newest_floor(self) -> int:
-        """Windows of tuples: no row still to be given is below this, as far as tuples that have come decide."""
-        return min((pane.newest for pane in self.panes.values()), default=END_OF_TIME)
+    def note(self, place: int, ts: Int64s) -> None:
+        """Tuples at these positions have come, of which those that count have been taken."""
+        assert self.ages is not None
+        self.ages.note(place, ts)
+        self.ages.drop(self._next())
 
     # -- giving --------------------------------------------------------------------------------------------------------
 
@@ -364,7 +442,7 @@ class Panes(Windows):
         count = stop - start
         begin = self.offset + closing.number * self.slide
         end = begin + self.size
-        time = table.newest if self.by_rows else saturated(end - 1)
+        time = saturated(end - 1) if self.ages is None else self.ages.of(closing.number)
         times: list[Values] = [constant_int64(value, count) for value in (time, begin, end)]
         batch = self.built(table, np.arange(start, stop), table.keys(start, stop), *times)
         if len(batch):
@@ -375,6 +453,8 @@ class Panes(Windows):
             self.opened = closing.number + 1
             while self.order and self._last_window(self.order[0]) < self.opened:
                 self._forget(self.order.pop(0))
+            if self.ages is not None:
+                self.ages.drop(self._next())
         return count
 
     def _forget(self, pane: int) -> None:
@@ -409,10 +489,13 @@ class Panes(Windows):
             merges = [list(merge) for merge in closing.merges]
             out = [closing.number, merges, closing.alone, merged, closing.part, closing.place, closing.given]
         panes = [[*block, table.save()] for block, table in self.panes.items()]
-        return [self.reached, panes, list(self.order), self.opened, out]
+        ages = None if self.ages is None else self.ages.save()
+        return [self.reached, panes, list(self.order), self.opened, out, ages]
 
     def restore(self, data: Any) -> None:
-        self.reached, panes, self.order, self.opened, out = data
+        self.reached, panes, self.order, self.opened, out, ages = data
+        if self.ages is not None:
+            self.ages.restore(ages)
         self.panes = {(level, index): self._restored(saved, self.size == self.slide) for level, index, saved in panes}
         self._account = Account(self.panes)
         self.closing = None

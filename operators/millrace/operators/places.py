@@ -20,6 +20,7 @@ class Places:
     """
 
     def __init__(self, reader: Reader, where: Expression | None, failed: Callable[[int, str], None]) -> None:
+        self._reader = reader
         self.since_us = reader.since_us
         reader.since_us = None
         self._where = None if where is None else compile_predicate(where)
@@ -29,6 +30,8 @@ class Places:
         """The tuples that count, and their places, where the first of all stands at this one."""
         places: Int64s = np.arange(first, first + len(batch))
         kept = None if self.since_us is None else batch.ts >= self.since_us
+        if kept is not None:
+            self._reader.ignored += len(kept) - int(np.count_nonzero(kept))
         if self._where is not None:
             passing, errors = self._where(batch)
             if errors is not None:

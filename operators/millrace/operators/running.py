@@ -3,6 +3,9 @@
 A group's row is given whenever the group has changed: once per execution (`emit = 'latest'`), or once per tuple
 (`emit = 'every'`). Its time is the later of the causing tuple's and the time last given for the group, so a group's
 rows never go back in time.
+
+An aggregate of all rows, without groups, always has exactly one row. Over no rows it is given at the first watermark,
+with that time, or when the input ends.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.current import CurrentTotals
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
+from millrace.operators.grain import EVERY, Grain
 from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.kernels import accumulating
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.updates import OrderedStateful, State, Stateful
+from millrace.operators.updates import OrderedStateful, State, Stateful, first_time
 
 
 class Totals(State):
@@ -33,6 +37,14 @@ class Totals(State):
         self._grouping = Grouping(spec)
         self.table = Table(self._grouping, True)
         self._times = np.zeros(0, np.int64)
+        self.owes = not spec.keys
+
+    def begin(self, ts: int, now_us: int) -> Batch | None:
+        self.owes = False
+        slots = self.table.find([], [], 1)
+        self._reserve()
+        self._times[0], self.table.arrived[0] = ts, now_us
+        return self._given([self._built(slots)])
 
     def consume(self, batch: Batch) -> Batch | None:
         """The rows that tuples cause."""
@@ -41,6 +53,7 @@ class Totals(State):
             self._operator.failed(failed, reason)
         if not len(rows.ts):
             return None
+        self.owes = False
         if self._spec.emit == "latest":
             return self._given([self._changed(rows, self.table.groups_of(rows))])
         return self._given(self._each(rows))
@@ -48,14 +61,17 @@ class Totals(State):
     def _changed(self, rows: Rows, slots: Int64s) -> tuple[Batch, Faults | None]:
         """Let rows count in these groups, and give each of them once, in the order of the groups' last rows."""
         self.table.update(slots, rows)
-        if len(self._times) < self.table.count:
-            times = np.full(2 * self.table.count, BEGINNING, np.int64)
-            times[: len(self._times)] = self._times
-            self._times = times
+        self._reserve()
         accumulating.raise_to(slots, rows.ts, self._times)
         changed, last = np.unique(slots[::-1], return_index=True)
         order = np.argsort(-last, kind="stable")
         return self._built(changed[order])
+
+    def _reserve(self) -> None:
+        if len(self._times) < self.table.count:
+            times = np.full(2 * self.table.count, BEGINNING, np.int64)
+            times[: len(self._times)] = self._times
+            self._times = times
 
     def _each(self, rows: Rows) -> list[tuple[Batch, Faults | None]]:
         """Row by row, so that each row's total is that of the rows before it and its own.
@@ -106,10 +122,10 @@ class Totals(State):
         return self.table.nbytes + self._times.nbytes
 
     def save(self) -> Any:
-        return [self.table.save(), self._times]
+        return [self.table.save(), self._times, self.owes]
 
     def restore(self, data: Any) -> None:
-        table, times = data
+        table, times, self.owes = data
         self.table.restore(table)
         self._times = times.copy()
 
@@ -130,9 +146,30 @@ class RunningAggregate(Stateful):
 
     kind: ClassVar[str] = "aggregate"
 
-    def __init__(self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer) -> None:
+    def __init__(
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+    ) -> None:
         super().__init__(name, inputs, output)
         self.state = _totals(spec, self)
+        self.moment = moment
+        self.bends = self.state.owes
+
+    def declares(self) -> Grain | None:
+        """Without groups, the first promise, whichever that is."""
+        return EVERY if self.bends else super().declares()
+
+    def fresh(self) -> bool:
+        return self.inputs[0].unseen or (self.state.owes and self._first_time() is not None)
+
+    def _first_time(self) -> int | None:
+        return first_time(self.inputs[0].low_water(), self.moment.now_us)
+
+    def begin(self) -> None:
+        time = self._first_time()
+        given = None if time is None else self.state.begin(time, self.moment.now_us)
+        if given is not None:
+            self.counts.output_tuples += len(given)
+            self.output.put(given)
 
 
 class OrderedRunningAggregate(OrderedStateful):
@@ -146,6 +183,19 @@ class OrderedRunningAggregate(OrderedStateful):
         super().__init__(name, inputs, output, moment)
         self.state = _totals(spec, self)
 
+    def fresh(self) -> bool:
+        return super().fresh() or (self.state.owes and self._first_time() is not None)
+
+    def _first_time(self) -> int | None:
+        """None as long as rows wait for their turn: theirs comes instead."""
+        return None if self.held_tuples() else first_time(self.low_water(), self.moment.now_us)
+
+    def advance(self, limit: int) -> tuple[int, Batch | None]:
+        taken, given = super().advance(limit)
+        if self.state.owes and (time := self._first_time()) is not None:
+            given = self.state.begin(time, self.moment.now_us)
+        return taken, given
+
 
 def _totals(spec: AggregateSpec, operator: Operator) -> State:
     return Totals(spec, operator) if spec.replaces is None else CurrentTotals(spec, operator)
@@ -155,4 +205,4 @@ def build_running(name: str, spec: AggregateSpec, inputs: Sequence[Reader], outp
     """The running total that a spec asks for."""
     if spec.ordered:
         return OrderedRunningAggregate(name, spec, inputs, output, moment)
-    return RunningAggregate(name, spec, inputs, output)
+    return RunningAggregate(name, spec, inputs, output, moment)

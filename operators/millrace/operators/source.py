@@ -267,6 +267,12 @@ class Source(Operator):
     def low_water(self) -> int:
         return self.output.promise
 
+    def first_read(self, start: Literal["newest", "watermark"]) -> int | None:
+        """From which time on a new query reads, if any tuple has come: above the newest, or from the mark on."""
+        if self.newest == BEGINNING:
+            return None
+        return self.newest + 1 if start == "newest" else min(self.mark, self.newest + 1)
+
     def save(self) -> list[Any]:
         counts = [self.late, self.broken, self.far, self.late_by_max_us, list(self.punctuations.values())]
         clocking = list(astuple(self.clocking))

@@ -285,8 +285,9 @@ class AggregateSpec(Spec):
         return retracting(fields, range(len(self.keys)))
 
     def retracts(self, source: Schema) -> bool:
-        """Whether groups may lose their last row: where rows go, or move from one group to another."""
-        if self.replaces is None:
+        """Whether groups may lose their last row and go: where rows go, or move from one group to another. The one
+        group of all rows stays."""
+        if self.replaces is None or not self.keys:
             return False
         moves = not all(isinstance(key, Column) and key.position in self.replaces for _, key in self.keys)
         return source.retracts or moves

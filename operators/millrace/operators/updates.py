@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.batch import ANY_TIME, BEGINNING, DTYPES, END_OF_TIME, FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.kernels import grouping, replacing
 from millrace.operators.numbers import Column, Numbers
 from millrace.operators.operator import Operator
@@ -193,13 +193,19 @@ class State(ABC):
     """What an operator remembers, and what it says to new rows.
 
     superseded   rows that were older than what their key had when they came
+    owes         whether it has a row over no rows (an aggregate of all rows, without groups) and has not given any yet
     """
 
     superseded: int = 0
+    owes: bool = False
 
     @abstractmethod
     def consume(self, batch: Batch) -> Batch | None:
         """The rows that these cause."""
+
+    def begin(self, ts: int, now_us: int) -> Batch | None:
+        """The row over no rows, which it owes."""
+        raise AssertionError("it owes none")
 
     @property
     @abstractmethod
@@ -214,6 +220,13 @@ class State(ABC):
 
     @abstractmethod
     def restore(self, data: Any) -> None: ...
+
+
+def first_time(low_us: int, now_us: int) -> int | None:
+    """The time of a row over no rows, if a watermark or the end of the input has come: the watermark, or now."""
+    if low_us in (BEGINNING, ANY_TIME):
+        return None
+    return now_us if low_us == END_OF_TIME else low_us
 
 
 class Stateful(Operator):
@@ -234,10 +247,15 @@ class Stateful(Operator):
                 self.output.put(given)
         if reader.punctuations:
             reader.pass_punctuations()
+        if self.state.owes:
+            self.begin()
         if self.output.wanted:
             self.output.punctuate(reader.low_water())
         reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
         return reader.taken - before
+
+    def begin(self) -> None:
+        """Give the row over no rows, if it is due."""
 
     @property
     def state_tuples(self) -> int:

@@ -152,6 +152,7 @@ QUERY_OPTIONS: Sequence[OptionKind] = (
     OptionKind("flush", "flush", choice("none", "slow", "lazy"), "how the results of a window are spread"),
     OptionKind("max_delay", "max_delay_us", interval(1), "how late a spread result may be"),
     OptionKind("partial", "partial", choice("skip", "emit"), "whether windows that began before the query are emitted"),
+    OptionKind("start", "start", choice("newest", "watermark"), "from when on the query reads its streams"),
 )
 
 SINK_OPTIONS: Sequence[OptionKind] = (

@@ -211,6 +211,7 @@ class QueueReader(Reader):
         made = cls(home, edge, moment, timed=timed)
         waiting = reader.take(reader.waiting)  # as it would have been taken: without what is older than its beginning
         made.since_us, made.skipped, made.peak = reader.since_us, reader.skipped, reader.peak
+        made.ignored = reader.ignored
         made.told, made.passed, made.punctuations = reader.told, reader.passed, reader.punctuations
         made.consumer, made.unseen = reader.consumer, reader.unseen
         home.detach(reader)
