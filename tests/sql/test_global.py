@@ -28,7 +28,9 @@ CREATE STREAM own (v BIGINT, d DOUBLE);
 CREATE STREAM latent (v BIGINT, d DOUBLE) WITH (timestamps = 'latent');
 """
 NOTHING = {"n": 0, "counted": 0, "total": None, "mean": None, "least": None, "many": 0}
-CALLS = "count(*) AS n, count(v) AS counted, sum(v) AS total, avg(d) AS mean, min(v) AS least, count(DISTINCT v) AS many"
+CALLS = (
+    "count(*) AS n, count(v) AS counted, sum(v) AS total, avg(d) AS mean, min(v) AS least, count(DISTINCT v) AS many"
+)
 OPTIONS = [(emit, order) for emit in ("latest", "every") for order in ("arrival", "event")]
 OPTION_NAMES = ("emit", "order")
 Row = dict[str, Any]
@@ -122,11 +124,12 @@ class Live:
         self.times: dict[str, list[int]] = {}
         statements, self.catalog = plan_all(parse(STREAMS + script), Catalog())
         for statement in statements:
-            self.obey(AddStream(statement.stream) if isinstance(statement, CreateStream) else AddQuery(statement.plan))
+            self.add(statement)
         self.step(FeedOpened("empty", "main"))
 
-    def obey(self, body: Any) -> None:
-        self.step(Command(1, body))
+    def add(self, statement: Any) -> None:
+        made = isinstance(statement, CreateStream)
+        self.step(Command(1, AddStream(statement.stream) if made else AddQuery(statement.plan)))
 
     def step(self, *events: Any) -> None:
         self.now += 1
@@ -166,7 +169,7 @@ def test_a_newcomer_gets_the_row_although_an_older_query_has_had_it() -> None:
     live = Live(f"CREATE QUERY q {sql}")
     live.step(Punctuated("empty", "main", 100))
     (statement,), _ = plan_all(parse(f"CREATE QUERY r {sql}"), live.catalog)
-    live.obey(AddQuery(statement.plan))  # type: ignore[union-attr]
+    live.add(statement)
     live.step(Punctuated("empty", "main", 200))
     assert live.given == {"q": [(0,)], "r": [(0,)]}
 

@@ -152,11 +152,16 @@ class RunningAggregate(Stateful):
         super().__init__(name, inputs, output)
         self.state = _totals(spec, self)
         self.moment = moment
-        self.bends = self.state.owes
+
+
+class TotalOfAll(RunningAggregate):
+    """The running total of all tuples, without groups, which has a row although no tuple has come."""
+
+    bends: ClassVar[bool] = True
 
     def declares(self) -> Grain | None:
-        """Without groups, the first promise, whichever that is."""
-        return EVERY if self.bends else super().declares()
+        """Of use is the first promise, whichever that is."""
+        return EVERY
 
     def fresh(self) -> bool:
         return self.inputs[0].unseen or (self.state.owes and self._first_time() is not None)
@@ -205,4 +210,5 @@ def build_running(name: str, spec: AggregateSpec, inputs: Sequence[Reader], outp
     """The running total that a spec asks for."""
     if spec.ordered:
         return OrderedRunningAggregate(name, spec, inputs, output, moment)
-    return RunningAggregate(name, spec, inputs, output, moment)
+    kind = RunningAggregate if spec.keys else TotalOfAll
+    return kind(name, spec, inputs, output, moment)
