@@ -85,7 +85,13 @@ class Join(Lines):
         return max(self.moment.now_us, self._stamps[position]) if promise == ANY_TIME else promise
 
     def horizon(self) -> int:
-        return min(self._promise(position) for position in range(len(self.inputs)))
+        """Up to which time rows may be taken.
+
+        Which rows are an input's newest depends on the order of rows of one time. So where windows count rows, none of
+        a time is taken before all of that time have come: how arrivals were cut into batches never shows.
+        """
+        least = min(self._promise(position) for position in range(len(self.inputs)))
+        return least - 1 if self._by_rows and least > BEGINNING else least
 
     def _lows(self) -> list[int]:
         """Per input what holds for every row that has not looked yet."""
@@ -180,6 +186,9 @@ class Join(Lines):
             return True
         return self.announce(gave=False)
 
+    def past_its_tuples(self) -> bool:
+        return self._by_rows
+
     def _wait(self) -> tuple[int, list[int], Unmatched | None] | None:
         """The least promise that would let it act, the inputs that owe it, and whose pending row needs it, if nothing
         else does."""
@@ -190,7 +199,8 @@ class Join(Lines):
         least = head = self._blocked_head()
         wait: tuple[int, list[int], Unmatched | None] | None = None
         if head is not None:
-            wait = head, [p for p in range(len(self.inputs)) if self._promise(p) < head], None
+            needed = head + 1 if self._by_rows and self._standing() else head
+            wait = needed, [p for p in range(len(self.inputs)) if self._promise(p) < needed], None
         for pending in self.pending:
             row = pending.oldest() if pending.count else None
             beside = 1 - pending.position
