@@ -768,9 +768,9 @@ class Engine:
         self.costs |= {after: costs[name] for name, after in names_after.items() if after and name in costs}
 
     def _enter(self, name: str, node: Node, position: int, start: Literal["newest", "watermark"] = "newest") -> Reader:
-        """A new query's reader. On a stream it reads from one microsecond above the newest time taken in so far, or from
-        the stream's mark; on a query what that one gives: of operators shared with an older one nothing from before its
-        own beginning."""
+        """A new query's reader. It reads a stream from one microsecond above the newest time taken in so far, or from
+        the stream's mark; it reads a query's rows, of operators shared with an older query none older than its start.
+        """
         producer = self.named(name)
         if isinstance(producer, Source):
             windows = isinstance(node.spec, AggregateSpec) and node.spec.newest  # those of LATEST are always whole

@@ -135,8 +135,8 @@ class QueryOptions:
     `max_state` is how many tuples its operators may remember together, and `on_max_state` what happens above: it stops,
     or the streams that are ahead get no more credit until the others have freed it. `emit` is about running totals;
     `flush`, `max_delay_us` and `partial` about windows (see AggregateSpec), `join` and `alpha` about joins in order of
-    time (see JoinSpec). `start` says from when on it reads streams that have tuples already: above the newest of them, or
-    from their marks on.
+    time (see JoinSpec). `start` says from when on it reads streams that have tuples already: above the newest
+    of them, or from their marks on.
     """
 
     order: Order = "arrival"

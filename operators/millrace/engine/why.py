@@ -81,8 +81,8 @@ def _ignored(engine: Engine, query: Query) -> str:
         since = f", earlier than {_time(starts[stream])}" if stream in starts else ""
         told.append(f"{counted(count, 'tuple')} of {stream}{since}")
     return (
-        f" {query.plan.name} has ignored {' and '.join(told)}: a query reads what is newer than all that came before it. "
-        "With start = 'watermark' it reads all that is still on time."
+        f" {query.plan.name} has ignored {' and '.join(told)}: a query reads tuples newer than all before it. "
+        "With start = 'watermark' it reads every tuple that is on time."
     )
 
 

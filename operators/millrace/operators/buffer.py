@@ -57,6 +57,7 @@ class Reader:
     absorbs   whether it takes what is put at once, into a queue of its own (queues/reader.py)
     columns   positions of the fields that it reads, if the arc has got more since its operator was made
     schema    of what it takes
+    skipped   tuples that it has not taken: those it ignored, and those that passed while it was away
     ignored   tuples that came after it did and are older than `since_us`
     """
 
@@ -259,6 +260,7 @@ class Reader:
             return batch
         kept = batch.take(fresh)
         self.ignored += len(batch) - len(kept)
+        self.skipped += len(batch) - len(kept)
         return kept
 
     def pass_punctuations(self) -> None:
