@@ -134,6 +134,13 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"query": {"state": "paused", "reason": "for lunch", "skipped": 7}},
         ),
         (
+            "ignored",
+            "q",
+            "Query q has ignored 3 tuples of s: when it was created",
+            "millrace why q",
+            {"query": {"ignored": {"s": 3}}},
+        ),
+        (
             "sink_failed",
             "f",
             "writes nothing any more: the disk is full.",

@@ -341,6 +341,21 @@ def wrong_units(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("wrong_unit", name, text, f"millrace stream show {name}")
 
 
+def ignored_tuples(seen: Snapshot) -> Iterator[Advice]:
+    """Tuples that were on time for their stream and too old for a query that was created after newer ones."""
+    for query in seen.queries:
+        counts = query.get("ignored")
+        if not counts or query["state"] != "running":
+            continue
+        name = query["name"]
+        told = " and ".join(f"{counted(count, 'tuple')} of {stream}" for stream, count in counts.items())
+        text = (
+            f"Query {name} has ignored {told}: when it was created, the stream had newer tuples already. To read every "
+            "tuple that is on time, create the query with start = 'watermark'."
+        )
+        yield Advice("ignored", name, text, f"millrace why {name}")
+
+
 def late_tuples(seen: Snapshot) -> Iterator[Advice]:
     for stream in seen.streams:
         if stream["timestamps"] != "external" or stream["late"] <= stream["tuples"] * LATE_SHARE:
@@ -521,6 +536,7 @@ RULES: Final[tuple[Rule, ...]] = (
     history_behind,
     wrong_units,
     late_tuples,
+    ignored_tuples,
     clocks_ahead,
     refused_tuples,
     rows_that_failed,
