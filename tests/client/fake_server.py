@@ -79,6 +79,7 @@ class FakeServer:
         self.answers: list[Ets] = []
         self.connections: list[Connection] = []
         self.connected = 0
+        self.pings = 0
         self.silent = False
         self.loop: Any = None
         self.complaints: list[str] = []
@@ -231,6 +232,7 @@ class Connection(asyncio.Protocol):
         self.say(Closed(message.channel))
 
     def ping(self, message: Ping):
+        self.server.pings += 1
         self.say(Pong(message.token))
 
     def pong(self, _):

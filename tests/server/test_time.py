@@ -43,7 +43,8 @@ QUERY = "CREATE QUERY u WITH (order = 'event') AS SELECT ts, k FROM a UNION ALL 
 
 
 def union(with_=""):
-    """A busy stream and a silent one, in one order of time."""
+    """A busy stream and a silent one, in one order of time. No request times out unless a test says when."""
+    with_ += "" if "ets_retry" in with_ or "ets = " in with_ else ", ets_retry = '1 h'"
     return f"{BUSY} CREATE STREAM b (ts TIMESTAMP, k BIGINT) WITH (time = 'ts'{with_}); {QUERY}"
 
 
