@@ -130,6 +130,13 @@ def test_objects_by_name_fit_like_rows(rows):
     assert outcome(lambda: SOURCE.from_objects(objects)) == expected
 
 
+def test_objects_may_spell_bytes_as_casts_do():
+    assert SOURCE.from_objects([{"ts": 1, "must": 2, "y": "\\x6869"}]).rows()[0][5] == b"hi"
+    for wrong in ("\\x6", "\\xzz", "\\"):
+        with pytest.raises(RowError):
+            SOURCE.from_objects([{"ts": 1, "must": 2, "y": wrong}])
+
+
 def test_objects_may_leave_nullable_fields_out_and_spell_bytes_in_base64():
     assert SOURCE.from_objects([{"ts": 1, "must": 2, "y": "aGk="}]).rows() == [(1, None, None, None, None, b"hi", 2)]
     for wrong in ({"ts": 1}, {"must": 1}, {"ts": 1, "must": 2, "z": 1}, {"ts": 1, "must": 2, "y": "a"}):

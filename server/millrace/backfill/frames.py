@@ -86,7 +86,10 @@ def _text(session: SparkSession, one: Input, stream: StreamDefinition, paths: Se
                 f.when(number, column.cast("bigint")).otherwise(f.unix_micros(f.to_timestamp(column))),
             )
         elif field.type is Type.BYTES:
-            frame = frame.withColumn(field.name, f.unhex(column) if one.format == "csv" else f.unbase64(column))
+            digits = f.unhex(f.regexp_replace(column, r"^\\x", ""))
+            if one.format != "csv":
+                digits = f.when(column.startswith("\\x"), digits).otherwise(f.unbase64(column))
+            frame = frame.withColumn(field.name, digits)
     return frame
 
 

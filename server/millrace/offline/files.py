@@ -389,12 +389,17 @@ def _csv_boolean(text: str) -> bool:
     return value
 
 
+def _csv_bytes(text: str) -> bytes:
+    """Hexadecimal digits, also as SQL's casts spell them."""
+    return bytes.fromhex(text.removeprefix("\\x"))
+
+
 _CSV_VALUES: Final[Mapping[Type, Callable[[str], Any]]] = {
     Type.BOOLEAN: _csv_boolean,
     Type.BIGINT: _csv_integer,
     Type.DOUBLE: _csv_double,
     Type.TEXT: str,
-    Type.BYTES: bytes.fromhex,
+    Type.BYTES: _csv_bytes,
     Type.TIMESTAMP: _csv_timestamp,
 }
 _CSV_EXPECTED: Final = {Type.BYTES: "bytes (hexadecimal digits)"}

@@ -340,10 +340,15 @@ def _decode_any(raw: msgspec.Raw) -> Any:
 
 
 def _from_json(field: Field, value: Any) -> Any:
-    """A value of a JSON object as row frames would carry it: JSON spells bytes in base64."""
+    """A value of a JSON object as row frames would carry it: JSON spells bytes in base64, or as SQL's casts do.
+
+    No base64 has a backslash in it, so the two are never taken for each other.
+    """
     if field.type is not Type.BYTES or type(value) is not str:
         return value
     try:
+        if value.startswith("\\x"):
+            return bytes.fromhex(value[2:])
         return base64.b64decode(value, validate=True)
     except ValueError:
         return value  # refused by the check, with the text that came
