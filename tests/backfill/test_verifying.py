@@ -130,6 +130,15 @@ def test_of_files_what_lies_between_the_first_row_and_the_last(tmp_path):
     assert span_of_files(flow_of_text(TOTALS), [str(path)]) == ALWAYS
 
 
+def test_the_folder_of_a_sink_is_its_whole_files(tmp_path):
+    folder = tmp_path / "live.parquet"
+    folder.mkdir()
+    for name, ends in (("f-0-1", [30, 20]), ("f-2-2", [50]), (".f-3-3", [90])):
+        rows = {"k": [1] * len(ends), "n": [1] * len(ends), "window_end": pa.array(ends, pa.timestamp("us", tz="UTC"))}
+        pq.write_table(pa.table(rows), folder / f"{name}.parquet")
+    assert span_of_files(flow_of_text(WINDOWS), [str(folder)]) == Slice(19, 50)
+
+
 @pytest.fixture
 def compared(history, tmp_path, monkeypatch):
     """What a comparison comes to, with these rows recomputed and those written."""

@@ -141,6 +141,30 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"query": {"ignored": {"s": 3}}},
         ),
         (
+            "sink_waiting",
+            "f",
+            "No space left on device. 7 rows wait for it; it has lost 2 rows. It tries again by itself",
+            "millrace sink show f",
+            {
+                "sink": {
+                    "state": "waiting",
+                    "reason": "No space left on device",
+                    "since_us": NOW - 3 * SECOND,
+                    "path": "/d/f.jsonl",
+                    "held": 4,
+                    "unfinished": 3,
+                    "dropped": 2,
+                }
+            },
+        ),
+        (
+            "sink_outside",
+            "f",
+            "Sink f writes to /d/f.jsonl, outside the folders that sinks may write to.",
+            "millrace config check --config FILE",
+            {"sink": {"path": "/d/f.jsonl", "outside": True}},
+        ),
+        (
             "sink_failed",
             "f",
             "writes nothing any more: the disk is full.",

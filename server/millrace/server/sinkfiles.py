@@ -526,6 +526,8 @@ class WholeFiles:
         if self._folder is not None and self._folder.moved():
             self.abandon()
         if self._folder is None:
+            import pyarrow.parquet  # noqa: F401 - it takes a second, in which the first rows would wait
+
             folder = self._folder = self._open_folder(makes)
             self._remove_leftovers(folder)
         return self._folder
