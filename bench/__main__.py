@@ -16,6 +16,7 @@ from bench import (
     reconfigure,
     sequence,
     sharing,
+    startup,
     updates,
     wire,
 )
@@ -53,6 +54,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
     "ets-feeds": lambda: ets.many_feeds(100, 100),
     "sharing": lambda: sharing.filters(1 << 20),
     "reconfigure": lambda: reconfigure.under_load(60, 1_000, 500),
+    "startup": startup.start_up,
     "backfill": lambda: backfill.race(10_000_000),
     **updates.BENCHMARKS,
 }

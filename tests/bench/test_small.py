@@ -7,7 +7,20 @@ import tracemalloc
 
 import pytest
 
-from bench import aggregate, engine, ets, join, memory, punctuation, reconfigure, sequence, sharing, updates, wire
+from bench import (
+    aggregate,
+    engine,
+    ets,
+    join,
+    memory,
+    punctuation,
+    reconfigure,
+    sequence,
+    sharing,
+    startup,
+    updates,
+    wire,
+)
 from bench.__main__ import main
 from bench.figure import Figure
 
@@ -177,3 +190,10 @@ def test_queries_that_share_a_filter() -> None:
     """`filters` itself counts the rows of each way."""
     figures = sharing.filters(20_000, queries=3, repeats=1)
     assert [figure.unit for figure in figures] == ["ns/tuple", "ns/tuple", "ns/tuple", "times"]
+
+
+def test_starting() -> None:
+    figures = startup.start_up(repeats=1)
+    assert [figure.unit for figure in figures[:6]] == ["s"] * 6
+    assert all(figure.value > 0 for figure in figures)
+    assert len(figures) == 6 + startup.SLOWEST_IMPORTS

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -37,8 +38,13 @@ def main() -> None:
 
         sys.stdout.write(overview())
         return
-    if arguments in (["--version"], ["-V"]):
-        arguments = ["version"]
+    if arguments in (["--version"], ["-V"], ["version"]):
+        from millrace.cli.release import number
+
+        sys.stdout.write(f"millrace {number()}\n")
+        return
+    # typer checks arguments with pydantic, which would look through every installed package for plugins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         application(arguments)(arguments, prog_name="millrace")
     except MillraceError as error:

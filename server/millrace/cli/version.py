@@ -7,16 +7,7 @@ from typing import Annotated
 import typer
 
 from millrace.cli import show
-
-
-def number() -> str:
-    """The installed version."""
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("millrace")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+from millrace.cli.release import number
 
 
 def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
