@@ -413,7 +413,7 @@ class Engine:
                 continue
             for feed in stream.source.feeds:
                 if feed.owed * 4 >= self.credit or feed.owed_bytes * 4 >= self.credit_bytes:
-                    effects.orders.append(Grant(name, feed.name, feed.owed, feed.owed_bytes))
+                    effects.orders.append(Grant(name, feed.name, feed.owed))
                     feed.owed = feed.owed_bytes = 0
                     feed.release(self.time.heard_us)
         self._owing = kept

@@ -415,12 +415,11 @@ class TooFar:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The feed may send so many more tuples; `bytes` are those (in memory) of the tuples whose credit it gets again."""
+    """The feed may send so many more tuples."""
 
     stream: str
     feed: str
     tuples: int
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
