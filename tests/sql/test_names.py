@@ -11,7 +11,7 @@ from millrace.sql.parser import grammar, written
 
 WORDS = sorted(
     {terminal.name.strip("_").lower() for terminal in grammar().terminals if "\\b" in terminal.pattern.value}
-    - {"identifier"}
+    - {"identifier", "literals"}
 )
 SIGNS = ["number", "string", "star", "plus", "dot", "comma", "equal", "comparison", "identifier", "quoted", "anon_0"]
 

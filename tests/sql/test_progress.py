@@ -14,7 +14,7 @@ from millrace.engine.plan import QueryPlan
 from millrace.operators.spec import Band
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.progress import ahead, contradict, join_lags
-from millrace.sql.queries import query_lags
+from millrace.sql.queries import facts_of
 from tests.running import run_events
 from tests.sql.test_joins_duckdb import STREAMS, feeds
 
@@ -62,7 +62,7 @@ def test_lags_hold_of_all_rows(known: str, sql: str, feed: list[Any]) -> None:
     planned, catalog = plan_all(parse(STREAMS + sql), Catalog())
     made = planned[-1]
     assert isinstance(made, QueryPlan)
-    lags = {made.schema.names[at]: lag for at, lag in query_lags(made, catalog).items()}
+    lags = {made.schema.names[at]: lag for at, lag in facts_of(made, catalog).lags.items()}
     assert set(known) <= set(lags)
     events = [
         {"stream": stream, "tuple": {"ts": ts, "k": key, "v": value, "n": n}}

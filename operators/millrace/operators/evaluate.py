@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from millrace.operators.batch import DTYPES, FILLERS, NO_TIME, Batch, Bools, Values
-from millrace.operators.expression import TIME, Call, Case, Cast, Column, Constant, Expression
+from millrace.operators.expression import TIME, Call, Case, Cast, Column, Constant, Expression, parts
 from millrace.operators.functions import LIBRARY, Library
 from millrace.operators.functions.casts import CASTS
 from millrace.operators.functions.faults import REASONS, Fault
@@ -56,7 +56,7 @@ Predicate = Callable[[Batch], tuple[Bools | None, Errors | None]]
 
 def compile_expression(expression: Expression, library: Library = LIBRARY) -> Callable[[Batch], Computed]:
     """A function that computes the expression over a batch."""
-    run = _compile(expression, library).run
+    run = _compiled(expression, library).run
 
     def compute(batch: Batch) -> Computed:
         values, valid, faults = run(batch)
@@ -67,7 +67,7 @@ def compile_expression(expression: Expression, library: Library = LIBRARY) -> Ca
 
 def compile_columns(expressions: Sequence[Expression], library: Library = LIBRARY) -> Columns:
     """A function that computes all columns of a new row: values, masks, and the rows of which any column failed."""
-    runs = [_compile(expression, library).run for expression in expressions]
+    runs = [_compiled(expression, library).run for expression in expressions]
 
     def compute(batch: Batch) -> tuple[list[Values], list[Bools | None], Errors | None]:
         columns: list[Values] = []
@@ -87,7 +87,7 @@ def compile_columns(expressions: Sequence[Expression], library: Library = LIBRAR
 def compile_predicate(expression: Expression, library: Library = LIBRARY) -> Predicate:
     """A function that gives the rows for which the expression is true (a mask, None for all of them) and the errors."""
     assert expression.type is Type.BOOLEAN, expression
-    run = _compile(expression, library).run
+    run = _compiled(expression, library).run
     count_true = np.count_nonzero
 
     def test(batch: Batch) -> tuple[Bools | None, Errors | None]:
@@ -124,6 +124,36 @@ def _errors(faults: Faults) -> Errors | None:
 # -- compiling ---------------------------------------------------------------------------------------------------------
 
 _ONE_ROW = Batch(Schema(()), np.zeros(1, np.int64), ())
+
+
+# What large expressions were compiled to, by identity: they are compiled when they are planned, which may be in another
+# thread, and again for each operator that is made of them. The last few, because each may hold megabytes.
+_LARGE: Final[dict[int, tuple[Expression, Library, Operand]]] = {}
+_LARGE_KEPT: Final = 8
+# Parts from which an expression is large: these take a millisecond.
+_LARGE_PARTS: Final = 500
+
+
+def _compiled(expression: Expression, library: Library) -> Operand:
+    known = _LARGE.get(id(expression))
+    if known is not None and known[0] is expression and known[1] is library:
+        return known[2]
+    operand = _compile(expression, library)
+    if _is_large(expression):
+        _LARGE[id(expression)] = expression, library, operand
+        for old in list(_LARGE)[:-_LARGE_KEPT]:
+            _LARGE.pop(old, None)
+    return operand
+
+
+def _is_large(expression: Expression) -> bool:
+    """Whether it has many parts; found after as many."""
+    waiting, seen = [expression], 0
+    while waiting and seen <= _LARGE_PARTS:
+        found = parts(waiting.pop())
+        seen += 1 + len(found)
+        waiting += found[:_LARGE_PARTS]
+    return seen > _LARGE_PARTS
 
 
 def _compile(expression: Expression, library: Library) -> Operand:

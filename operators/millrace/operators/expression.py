@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.protocol import Type
 
@@ -76,6 +76,47 @@ def rewrite(expression: Expression, change: Callable[[Expression], Expression | 
             branches = tuple((rewrite(test, change), rewrite(value, change)) for test, value in expression.branches)
             return replace(expression, branches=branches, otherwise=rewrite(expression.otherwise, change))
     return expression
+
+
+class Extent(NamedTuple):
+    """How large an expression is: its parts, of which one that stands in several places counts in each, and how many
+    are inside each other. Constants are no parts."""
+
+    parts: int = 1
+    depth: int = 1
+
+
+def extent(expression: Expression, columns: Sequence[Extent] = ()) -> Extent:
+    """The extent of an expression, with those of the columns that it reads put into it, where they are known."""
+    known: dict[int, Extent] = {}
+
+    def measure(part: Expression) -> Extent:
+        found = known.get(id(part))
+        if found is None:
+            found = known[id(part)] = whole(part)
+        return found
+
+    def whole(part: Expression) -> Extent:
+        if isinstance(part, Constant):
+            return Extent(0, 0)
+        if isinstance(part, Column):
+            return columns[part.position] if 0 <= part.position < len(columns) else Extent()
+        inner = [measure(one) for one in parts(part)]
+        return Extent(1 + sum(one.parts for one in inner), 1 + max((one.depth for one in inner), default=0))
+
+    return measure(expression)
+
+
+def parts(expression: Expression) -> Sequence[Expression]:
+    """The expressions directly in an expression, in the order in which they are written."""
+    match expression:
+        case Call():
+            return expression.arguments
+        case Cast():
+            return (expression.argument,)
+        case Case():
+            return (*(part for branch in expression.branches for part in branch), expression.otherwise)
+    return ()
 
 
 def substitute(expression: Expression, columns: Sequence[Expression]) -> Expression:

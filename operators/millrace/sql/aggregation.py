@@ -7,7 +7,7 @@ bounds of the window, and one for each call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,13 +22,16 @@ class Calls:
     """The aggregates of one SELECT, each once, and the columns that stand for them."""
 
     def __init__(self) -> None:
-        self.calls: list[AggregateCall] = []
+        self._places: dict[AggregateCall, int] = {}
+
+    @property
+    def calls(self) -> list[AggregateCall]:
+        return list(self._places)
 
     def column(self, call: AggregateCall, name: str) -> e.Column:
         """The placeholder of a call."""
-        if call not in self.calls:
-            self.calls.append(call)
-        return e.Column(call.type, call.nullable, _FIRST_CALL - self.calls.index(call), name)
+        at = self._places.setdefault(call, len(self._places))
+        return e.Column(call.type, call.nullable, _FIRST_CALL - at, name)
 
 
 class Ungrouped(Exception):  # noqa: N818 - carries a column to the place that knows where it was written
@@ -42,6 +45,9 @@ class Output:
 
     def __init__(self, keys: Sequence[e.Expression], calls: Sequence[AggregateCall]) -> None:
         self.keys = keys
+        self._places: dict[e.Expression, int] = {}
+        for at, key in enumerate(keys):
+            self._places.setdefault(key, at)
         self.calls = calls
         self.bounds: list[str] = []
 
@@ -50,9 +56,10 @@ class Output:
         return e.rewrite(expression, self._part)
 
     def _part(self, part: e.Expression) -> e.Expression | None:
-        if part in self.keys:
+        at = self._places.get(part)
+        if at is not None:
             name = part.name if isinstance(part, e.Column) else "key"
-            return e.Column(part.type, part.nullable, self.keys.index(part), name)
+            return e.Column(part.type, part.nullable, at, name)
         if not isinstance(part, e.Column):
             return None
         if is_bound(part):
@@ -69,23 +76,27 @@ class Output:
         for name, column in selected:
             if isinstance(column, e.Column) and column.position not in names:
                 names[column.position] = name
-        taken = list(names.values())
+        taken = set(names.values())
+        last: dict[str, int] = {}
         own = [key.name if isinstance(key, e.Column) else "key" for key in self.keys]
         own += [call.function.partition("(")[0] for call in self.calls]
         own += self.bounds
         for position, name in enumerate(own):
             if position not in names:
-                names[position] = free_name(name, taken)
-                taken.append(names[position])
+                names[position] = free_name(name, taken, last)
+                taken.add(names[position])
         return [names[position] for position in range(len(own))]
 
 
-def free_name(name: str, taken: Sequence[str]) -> str:
-    """The name, with a number if it is taken."""
-    number, free = 1, name
+def free_name(name: str, taken: Collection[str], last: dict[str, int] | None = None) -> str:
+    """The name, with a number if it is taken; `last` remembers the numbers, where many names are looked for."""
+    last = {} if last is None else last
+    number = last.get(name, 1)
+    free = name if number == 1 else f"{name}{number}"
     while free in taken:
         number += 1
         free = f"{name}{number}"
+    last[name] = number
     return free
 
 

@@ -44,6 +44,9 @@ TIME_NAME: Final = "ts"
 CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
 # Each level costs some frames of Python's stack here, in the evaluator and in EXPLAIN.
 MAX_DEPTH: Final = 120
+# Parts of an expression, where what stands in several tests counts in each: BETWEEN has its value twice, CASE and IN
+# have theirs in each branch.
+MAX_PARTS: Final = 50_000
 _ANY_TYPE: Final[Readings] = dict.fromkeys(Type, 0)
 
 
@@ -191,6 +194,7 @@ class Binder:
         self._instead = instead
         self._number = number
         self._depth = 0
+        self._repeats = False  # whether a part of the expression stands in several places
 
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self._sql, node.span.start, message)
@@ -204,7 +208,18 @@ class Binder:
             raise self.error(node, f"expected at most {MAX_DEPTH} levels of nesting here")
         bound = self._bind(node)
         self._depth -= 1
+        if self._repeats and self._depth == 0:
+            self._check_parts(node, bound)
         return bound
+
+    def _check_parts(self, node: s.Expr, bound: e.Expression) -> None:
+        self._repeats = False
+        if e.extent(bound).parts > MAX_PARTS:
+            raise self.error(
+                node,
+                f"expected at most {MAX_PARTS:,} parts in an expression: the value of BETWEEN, IN and CASE is computed "
+                "for each of their tests; compute it in a query in parentheses, and test its column",
+            )
 
     def _bind(self, node: s.Expr) -> e.Expression:
         match node:
@@ -539,17 +554,19 @@ class Binder:
         return type
 
     def _case(self, node: s.CaseExpr) -> e.Expression:
-        tests = [self._test(node.subject, test) for test, _ in node.branches]
+        subject = None if node.subject is None else self.bind(node.subject)
+        self._repeats = self._repeats or (subject is not None and len(node.branches) > 1)
+        tests = [self._test(node.subject, subject, test) for test, _ in node.branches]
         otherwise = node.otherwise or s.Constant(node.span, None)
         values = [value for _, value in node.branches] + [otherwise]
         converted = self.unified(values, [self.bind(value) for value in values], "the branches of CASE")
         branches = tuple(zip(tests, converted[:-1], strict=True))
         return e.Case(converted[0].type, any(value.nullable for value in converted), branches, converted[-1])
 
-    def _test(self, subject: s.Expr | None, test: s.Expr) -> e.Expression:
-        if subject is None:
+    def _test(self, node: s.Expr | None, subject: e.Expression | None, test: s.Expr) -> e.Expression:
+        if node is None or subject is None:
             return self.bind_boolean(test, "CASE WHEN")
-        return self._call(test, "=", [subject, test], [self.bind(subject), self.bind(test)])
+        return self._call(test, "=", [node, test], [subject, self.bind(test)])
 
     def unified(self, nodes: Sequence[s.Expr], bound: Sequence[e.Expression], what: str) -> list[e.Expression]:
         """The expressions as one type: the one that all can be read as for the least."""
@@ -567,6 +584,7 @@ class Binder:
 
     def _between(self, node: s.Between) -> e.Expression:
         value, low, high = self.bind(node.value), self.bind(node.low), self.bind(node.high)
+        self._repeats = True
         above = self._call(node.low, ">=", [node.value, node.low], [value, low])
         below = self._call(node.high, "<=", [node.value, node.high], [value, high])
         return self._negated(self._logic("and", above, below), node.negated)
@@ -581,6 +599,7 @@ class Binder:
             name, pairs = ("in", possible) if possible else ("=", listed[:1])
             bound = self._call(node, name, [node.value, *(at for at, _ in pairs)], [value, *(one for _, one in pairs)])
         else:
+            self._repeats = True
             equal = [
                 self._call(at, "=", [node.value, at], [value, member])
                 for at, member in zip(node.members, members, strict=True)

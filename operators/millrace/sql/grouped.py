@@ -121,7 +121,7 @@ class GroupedSelect:
         return keys
 
     def _bound_keys(self, nodes: Sequence[s.Expr]) -> Iterator[tuple[s.Expr, e.Expression]]:
-        seen: list[e.Expression] = []
+        seen: set[e.Expression] = set()
         binder = self._planner.binder(self._relation, instead="groups are made before anything is aggregated")
         for node in nodes:
             meant = self.meant(node)
@@ -133,7 +133,7 @@ class GroupedSelect:
                 raise self._error(node, "every group is per window already: GROUP BY window_start, window_end alone")
             if not any(columns_of(key)):
                 raise self._error(node, "expected a column or an expression of columns, got a constant")
-            seen.append(key)
+            seen.add(key)
             yield node, key
 
     def meant(self, node: s.Expr) -> s.Expr:

@@ -13,29 +13,33 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-from lark import Lark, Token, Tree
+from lark import Lark, TextSlice, Token, Tree
 from lark.exceptions import UnexpectedInput
 
 from millrace.sql import syntax as s
 from millrace.sql.dialects import said_elsewhere
 from millrace.sql.errors import SqlError
+from millrace.sql.limits import DEFAULT, Limits, Piece, members, pieces
 from millrace.sql.tables import GRAMMAR, TABLES, make_parser
 from millrace.sql.words import explain_unexpected
 
 # Each level costs a few frames of Python's stack in the reader, the binder and the evaluator.
 MAX_DEPTH: Final = 100
-# Statements are read whole and kept with the query; no sensible one comes near.
-MAX_TEXT: Final = 1_000_000
 
 Branch = Tree[Token]
 
 
-def parse(text: str) -> list[s.Statement]:
-    """The statements of a text, in order. Raises SqlError."""
-    if len(text) > MAX_TEXT:
-        raise SqlError(text, 0, f"expected at most {MAX_TEXT} characters of SQL, got {len(text)}")
+def parse(text: str, limits: Limits = DEFAULT) -> list[s.Statement]:
+    """The statements of a text that is within the limits, in order. Raises SqlError.
+
+    They are parsed one after the other: the trees of one are gone before the next one's are made.
+    """
+    return [statement for piece in pieces(text, limits) for statement in _parsed(text, piece)]
+
+
+def _parsed(text: str, piece: Piece) -> list[s.Statement]:
     try:
-        tree = grammar().parse(text)
+        tree = grammar().parse(TextSlice(text, *piece))
     except UnexpectedInput as error:
         raise explain_unexpected(text, error) from None
     return [s.Statement(text, Reader(text).read(child)) for child in tree.children if child is not None]
@@ -429,8 +433,10 @@ class Reader:
         return s.Between(_span(tree), value, low, high, "NOT" in _types(tree.children))
 
     def read_in_list(self, tree: Branch) -> s.InList:
-        value, *members = self._all(tree.children)
-        return s.InList(_span(tree), value, tuple(members), "NOT" in _types(tree.children))
+        value, *written_out = self._all(tree.children)
+        many = next((child for child in tree.children if _is_token(child, "LITERALS")), None)
+        found = written_out if many is None else _constants(_token(many))
+        return s.InList(_span(tree), value, tuple(found), "NOT" in _types(tree.children))
 
     def read_in_query(self, tree: Branch) -> s.QueryExpr:
         return s.QueryExpr(_span(tree), "in", self.read(tree.children[-1]))
@@ -565,6 +571,28 @@ def _side(tree: Branch) -> str:
 def _operator(word: str, left: s.Expr, right: s.Expr, at: s.Span | None = None) -> s.FunctionCall:
     span = s.Span(left.span.start, right.span.end)
     return s.FunctionCall(span, s.Name(at or span, word), (left, right), operator=True)
+
+
+def _constants(token: Token) -> list[s.Constant]:
+    """The members of a list that is one token."""
+    start = token.start_pos or 0
+    return [s.Constant(s.Span(start + at, start + at + len(text)), _constant(text)) for at, text in members(token)]
+
+
+def _constant(text: str) -> int | float | str | bool | None:
+    if text[0] == "'":
+        return text[1:-1].replace("''", "'")
+    word = text.lower()
+    if word in _WORDS:
+        return _WORDS[word]
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+_WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None}
+
+
+def _is_token(child: Any, type: str) -> bool:
+    return isinstance(child, Token) and child.type == type
 
 
 def _is(child: Any, *rules: str) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from millrace.engine.events import AlterStream, RenameQuery
 from millrace.engine.plan import QueryPlan, StreamDefinition, origin_of
 from millrace.protocol import Field
+from millrace.sql.progress import Lags
 
 SinkType = Literal["file", "stdout"]
 OnSlow = Literal["wait", "drop_oldest", "disconnect", "latest"]
@@ -113,16 +114,37 @@ Planned = (
 _Value = TypeVar("_Value")
 
 
+class Facts(NamedTuple):
+    """What a query's readers rely on: its rows come in order of time, all have a time, and how far which columns lie
+    from it."""
+
+    ordered: bool
+    timed: bool
+    lags: Lags
+
+
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What exists, by name."""
+    """What exists, by name.
+
+    facts   what has been found out of queries, each with the plan that it holds for; found once, because it needs
+            everything upstream. Additions keep it, any other change begins with none
+    """
 
     streams: Mapping[str, StreamDefinition] = field(default_factory=dict)
     queries: Mapping[str, QueryPlan] = field(default_factory=dict)
     sinks: Mapping[str, SinkDefinition] = field(default_factory=dict)
+    facts: dict[str, tuple[QueryPlan, Facts]] = field(default_factory=dict, compare=False, repr=False)
 
     def with_(self, planned: Planned) -> Catalog:
         """The catalog after this."""
+        after = self._with(planned)
+        adds = isinstance(planned, CreateStream | CreateSink | Explain)
+        if adds or (isinstance(planned, CreateQuery) and not planned.replaces):
+            return after
+        return replace(after, facts={})
+
+    def _with(self, planned: Planned) -> Catalog:
         match planned:
             case CreateStream(stream):
                 return replace(self, streams=_set(self.streams, stream.name, stream))

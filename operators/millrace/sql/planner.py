@@ -17,6 +17,7 @@ from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Binder
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.explain import explain
+from millrace.sql.limits import KNOWN
 from millrace.sql.options import (
     POLICY_OPTIONS,
     QUERY_OPTIONS,
@@ -39,7 +40,7 @@ from millrace.sql.planned import (
     RenameStatement,
     SinkDefinition,
 )
-from millrace.sql.queries import QueryPlanner, is_ordered, query_lags
+from millrace.sql.queries import QueryPlanner, facts_of, upstream
 from millrace.sql.rewriting import changed, renamed_input, renaming, widening, with_column
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
@@ -148,15 +149,17 @@ def _fields(sql: str, body: s.CreateStreamStatement, time: str | None) -> list[F
 def _fields_of(sql: str, written: Sequence[s.FieldDef], time: str | None) -> list[Field]:
     binder = Binder(sql, None)
     fields: list[Field] = []
+    names: set[str] = set()
     for one in written:
         if one.name.text == GONE:
             raise SqlError(sql, one.name.span.start, f"{GONE} marks rows that are gone: choose another name")
-        if one.name.text in (made.name for made in fields):
+        if one.name.text in names:
             raise SqlError(sql, one.name.span.start, f"there are two columns called {one.name.text}")
         type = binder.type_named(one.type)
         if type is Type.INTERVAL:
             raise SqlError(sql, one.type.span.start, "a column cannot be an interval: make it a bigint of microseconds")
         # A tuple without its time cannot enter the stream, so nobody downstream has to expect a null there.
+        names.add(one.name.text)
         fields.append(Field(one.name.text, type, not (one.not_null or one.name.text == time)))
     return fields
 
@@ -262,7 +265,7 @@ def _rewritten(created: str, statement: s.Statement, body: s.AlterStreamStatemen
     """The CREATE STREAM that would have said it at once: it is what a catalog keeps, and what `show` shows."""
     if not created:
         return created
-    before = parse(created)[0].body
+    before = parse(created, KNOWN)[0].body
     assert isinstance(before, s.CreateStreamStatement)
     there = {option.name.text: option for option in before.options}
     changes: list[tuple[s.Span, str]] = []
@@ -355,10 +358,11 @@ def _there_are(known: Iterable[str]) -> str:
 
 
 def _users(catalog: Catalog, kind: str, name: str) -> list[str]:
+    wanted = {name, name + LATE}
     queries = [
         f"query {query.name}"
         for query in catalog.queries.values()
-        if {name, name + LATE} & set(query.reads_streams if kind == "stream" else query.reads_queries)
+        if not wanted.isdisjoint(query.reads_streams if kind == "stream" else query.reads_queries)
     ]
     sinks = [f"sink {sink.name}" for sink in catalog.sinks.values() if kind == "query" and sink.query == name]
     return queries + sinks
@@ -428,7 +432,8 @@ def _streams_of(made: QueryPlan, catalog: Catalog) -> set[str]:
     """The streams under a query, directly and through others."""
     found = set(made.reads_streams)
     for name in made.reads_queries:
-        found |= _streams_of(catalog.queries[name], catalog)
+        for query in upstream(name, catalog).values():
+            found.update(query.reads_streams)
     return found
 
 
@@ -447,4 +452,5 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, made:
 
 def _looks(made: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
     """What readers of a query rely on."""
-    return made.schema, made.update_key, is_ordered(made, catalog), query_lags(made, catalog)
+    facts = facts_of(made, catalog)
+    return made.schema, made.update_key, facts.ordered, facts.lags

@@ -5,7 +5,8 @@ What cannot run on a stream is refused here with the reason and what would make 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,14 +31,14 @@ from millrace.operators.spec import (
 from millrace.protocol import GONE, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
-from millrace.sql.binder import TIME_NAME, Binder, Relation, readings
+from millrace.sql.binder import MAX_DEPTH, MAX_PARTS, TIME_NAME, Binder, Relation, readings
 from millrace.sql.edges import edged, passed
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct
 from millrace.sql.joins import FromPlanner
 from millrace.sql.joint import joint_window
 from millrace.sql.parser import written
-from millrace.sql.planned import Catalog
+from millrace.sql.planned import Catalog, Facts
 from millrace.sql.progress import EXACT, Lags, lag_of, lags_of
 from millrace.sql.ranked import bounded, ranked, row_numbers, unbounded, without_number
 from millrace.sql.sequences import key_of
@@ -49,10 +50,43 @@ from millrace.sql.windows import Window, bracketed, window_of
 MAX_OPERATORS: Final = 1000
 
 
+# Queries in parentheses and of WITH inside each other, which costs a dozen frames of Python's stack each.
+MAX_QUERIES: Final = 40
+# Columns of all operators together: what a * costs is not seen from the length of its statement.
+MAX_COLUMNS: Final = 50_000
+# Operators that are made to check the queries of WITH, each with all that it reads.
+MAX_CHECKED: Final = 5_000
+
+
 def reaches(name: str, goal: str, catalog: Catalog) -> bool:
     """Whether a query reads another one, directly or through others."""
-    made = catalog.queries.get(name)
-    return name == goal or (made is not None and any(reaches(one, goal, catalog) for one in made.reads_queries))
+    if name == goal:
+        return True
+    return goal in catalog.queries and goal in upstream(name, catalog)
+
+
+def upstream(name: str, catalog: Catalog) -> dict[str, QueryPlan]:
+    """A query and all that it reads, each behind what it reads itself."""
+    found: dict[str, QueryPlan] = {}
+    waiting = [name]
+    while waiting:
+        plan = catalog.queries.get(waiting[-1])
+        more = [] if plan is None else [one for one in plan.reads_queries if one not in found]
+        if more:
+            waiting += more
+            continue
+        done = waiting.pop()
+        if plan is not None:
+            found[done] = plan
+    return found
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the planning of one statement has cost so far."""
+
+    operators: int = 0
+    columns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +113,8 @@ class QueryPlanner:
     notes: list[str] = field(default_factory=list)
     lags: dict[str, Lags] = field(default_factory=dict)
     stars: dict[s.Span, str] = field(default_factory=dict)  # what each * stands for, as it could be written
+    work: _Work = field(default_factory=_Work)
+    nested: int = 0  # queries that are being planned inside each other
     namer: Namer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,10 +152,10 @@ class QueryPlanner:
         """One more operator. Its rows have the times of those it reads."""
         if len(self.nodes) >= MAX_OPERATORS:
             raise self.error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
+        schema = self._spent(spec.schema([one.schema for one in inputs]))
         name = self.namer.name(spec.kind)
         edges = () if all(one.edge.plain for one in inputs) else tuple(one.edge for one in inputs)
         self.nodes.append(Node(name, spec, tuple(one.node for one in inputs), edges))
-        schema = spec.schema([one.schema for one in inputs])
         first = inputs[0]
         time_known = isinstance(spec, AggregateSpec) or all(one.time_known for one in inputs)
         keeps = isinstance(spec, SelectSpec | FilterSpec | SortSpec | WindowSpec)
@@ -136,6 +172,24 @@ class QueryPlanner:
             tables=first.tables if isinstance(spec, SelectSpec | FilterSpec) else (),
         )
 
+    def _spent(self, schema: Schema) -> Schema:
+        """The row of one more operator, which the statement pays for."""
+        self.work.operators += 1
+        self.work.columns += len(schema)
+        if self.work.columns > MAX_COLUMNS:
+            raise self.error(
+                self.statement.body,
+                f"expected at most {MAX_COLUMNS:,} columns in all operators of a query together: select the columns "
+                "that are needed, instead of *",
+            )
+        if self.work.operators > MAX_CHECKED:
+            raise self.error(
+                self.statement.body,
+                f"the queries of WITH need more than {MAX_CHECKED:,} operators when each is written out: create those "
+                "that are read several times as queries of their own",
+            )
+        return schema
+
     def binder(
         self,
         relation: Relation | None,
@@ -149,7 +203,15 @@ class QueryPlanner:
     # -- queries and unions ----------------------------------------------------------------------------------------
 
     def _query(self, body: s.QueryBody, scope: Mapping[str, _Cte]) -> Relation:
+        self.nested += 1
+        if self.nested > MAX_QUERIES:
+            raise self.error(
+                body,
+                f"expected at most {MAX_QUERIES} levels of nesting, got more queries inside each other: create the "
+                "inner one as a query of its own, and read from that",
+            )
         branches = self._branches(body, scope)
+        self.nested -= 1
         if len(branches) == 1:
             return branches[0][1]
         return self._union(branches)
@@ -188,11 +250,14 @@ class QueryPlanner:
                 )
 
     def _with_ctes(self, body: s.QueryBody, scope: Mapping[str, _Cte]) -> Mapping[str, _Cte]:
+        counts = Counter(cte.name.text for cte in body.ctes)
         for cte in body.ctes:
-            if cte.name.text in (other.name.text for other in body.ctes if other is not cte):
+            if counts[cte.name.text] > 1:
                 raise self.error(cte, f"two queries of WITH are called {cte.name.text}")
             # One that nobody reads is checked all the same, in a plan that is thrown away.
-            QueryPlanner(self.statement, self.catalog, self.name, self.options, self.library)._query(cte.query, scope)
+            checked = QueryPlanner(self.statement, self.catalog, self.name, self.options, self.library)
+            checked.work, checked.nested = self.work, self.nested
+            checked._query(cte.query, scope)
             scope = {**scope, cte.name.text: _Cte(cte.query, scope)}
         return scope
 
@@ -372,7 +437,7 @@ class QueryPlanner:
         self, select: s.Select, relation: Relation, binder: Binder, *, check: bool = True
     ) -> tuple[list[str], list[e.Expression]]:
         """The names and the expressions of a select list. Those that hold placeholders are not checked yet."""
-        names: list[str] = []
+        names: dict[str, None] = {}
         columns: list[e.Expression] = []
         for position, item in enumerate(select.items, 1):
             if isinstance(item, s.Star):
@@ -391,11 +456,11 @@ class QueryPlanner:
                     raise self.error(item, f"{GONE} marks rows that are gone, and goes along by itself")
                 if name in names:
                     raise self.error(item, f"two columns are called {name}: give one another name with AS")
-                names.append(name)
+                names[name] = None
                 columns.append(column)
-        return names, columns
+        return list(names), columns
 
-    def _star(self, item: s.Star, relation: Relation, taken: Sequence[str]) -> list[tuple[str, e.Expression]]:
+    def _star(self, item: s.Star, relation: Relation, taken: Collection[str]) -> list[tuple[str, e.Expression]]:
         if relation.tables:
             return self._joined_star(item, relation, taken)
         if item.table is not None and item.table.text != relation.alias:
@@ -407,7 +472,7 @@ class QueryPlanner:
             for position, one in enumerate(relation.schema.told)
         ]
 
-    def _joined_star(self, item: s.Star, relation: Relation, taken: Sequence[str]) -> list[tuple[str, e.Expression]]:
+    def _joined_star(self, item: s.Star, relation: Relation, taken: Collection[str]) -> list[tuple[str, e.Expression]]:
         """All columns of the joined tables, or of one. A name that is taken already gets its table's before it."""
         tables = [table for table in relation.tables if table.absent is None]
         if item.table is not None:
@@ -420,13 +485,13 @@ class QueryPlanner:
                 raise self.error(item, f"{item.table.text}.* cannot be had: {tables[0].absent}")
         made: list[tuple[str, e.Expression]] = []
         told: list[str] = []
-        names = list(taken)
+        names = set(taken)
         for table in tables:
             for name in table.columns:
                 column = relation.column_of(table, name)
                 assert column is not None
                 shown = f"{table.alias}_{name}" if name in names and table.alias else name
-                names.append(shown)
+                names.add(shown)
                 made.append((shown, column))
                 column_of = f"{written(table.alias)}.{written(name)}" if table.alias else written(name)
                 told.append(column_of if shown == name else f"{column_of} AS {written(shown)}")
@@ -599,13 +664,31 @@ class QueryPlanner:
             e.Column(one.type, one.nullable, position, one.name) for position, one in enumerate(stream.schema)
         ]
         where: e.Expression | None = None
+        sizes: Sequence[e.Extent] = [e.Extent()] * len(columns)
         for node in reversed(path):
+            sizes = self._written_out(node.spec, sizes, place)
             if isinstance(node.spec, SelectSpec):
                 where = self.binder(None).both(where, e.substitute(node.spec.predicate, columns))
             elif isinstance(node.spec, MapSpec):
                 columns = [e.substitute(column, columns) for _, column in node.spec.columns]
         lags = stream_lags(stream, self.catalog)
         return replace(relation, node=name, schema=stream.schema, lags=lags), columns, where
+
+    def _written_out(self, spec: Spec, columns: Sequence[e.Extent], place: s.Node) -> Sequence[e.Extent]:
+        """How large each column is, if this operator's are put into those that read it."""
+        made: list[e.Expression] = []
+        if isinstance(spec, SelectSpec):
+            made = [spec.predicate]
+        elif isinstance(spec, MapSpec):
+            made = [column for _, column in spec.columns]
+        found = [e.extent(one, columns) for one in made]
+        if sum(one.parts for one in found) > MAX_PARTS or any(one.depth > MAX_DEPTH for one in found):
+            raise self.error(
+                place,
+                f"ROWS computes what is selected below it from the stream itself, which takes more than {MAX_PARTS:,} "
+                f"parts or {MAX_DEPTH} levels of nesting here: create the inner query as one of its own",
+            )
+        return found if isinstance(spec, MapSpec) else columns
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -655,9 +738,8 @@ class QueryPlanner:
 
     def _other_query(self, other: QueryPlan) -> Relation:
         self.queries.append(other.name)
-        known = time_known(other, self.catalog)
-        ordered = is_ordered(other, self.catalog)
-        lags = self.lags[other.output] = query_lags(other, self.catalog)
+        ordered, known, lags = facts_of(other, self.catalog)
+        self.lags[other.output] = lags
         return Relation(other.output, other.schema, other.name, known, None, ordered, lags, other.update_key)
 
 
@@ -685,7 +767,7 @@ def _widened(columns: Sequence[tuple[str, e.Expression]], types: Sequence[Type])
     )
 
 
-def _name_of(node: s.Expr, position: int, taken: Sequence[str]) -> str:
+def _name_of(node: s.Expr, position: int, taken: Collection[str]) -> str:
     """What a column without AS is called: the column's or function's own name, else its number."""
     match node:
         case s.ColumnRef():
@@ -699,27 +781,47 @@ def _name_of(node: s.Expr, position: int, taken: Sequence[str]) -> str:
     return f"column{position}"
 
 
-def is_ordered(made: QueryPlan, catalog: Catalog) -> bool:
-    """Whether a query's rows come in order of time for sure."""
-    nodes = {node.name: node for node in made.nodes}
+def facts_of(made: QueryPlan, catalog: Catalog) -> Facts:
+    """What readers of a query rely on. What it reads is in the catalog; it may be about to be."""
+    known = catalog.facts
+    waiting = [made]
+    while waiting:
+        plan = waiting[-1]
+        more = [one for name in plan.reads_queries if not _is_known(one := catalog.queries[name], known)]
+        if more:
+            waiting += more
+            continue
+        found = _facts(waiting.pop(), catalog)
+        if catalog.queries.get(plan.name) is plan:
+            known[plan.name] = plan, found
+    return found
 
-    def ordered(name: str) -> bool:
-        node = nodes.get(name)
-        if node is None:
-            return _input_ordered(name, catalog)
-        return gives_order(
-            node.spec, [ordered(one) and not node.edge(at).updates for at, one in enumerate(node.inputs)]
-        )
 
-    return ordered(made.output)
+def _is_known(plan: QueryPlan, known: Mapping[str, tuple[QueryPlan, Facts]]) -> bool:
+    return plan.name in known and known[plan.name][0] is plan
 
 
-def _input_ordered(name: str, catalog: Catalog) -> bool:
-    for stream in catalog.streams.values():
-        for one in (stream, stream.late):
-            if one.source == name:
-                return one.always_ordered or one.timestamps == "latent"
-    return any(query.output == name and is_ordered(query, catalog) for query in catalog.queries.values())
+def _facts(made: QueryPlan, catalog: Catalog) -> Facts:
+    """The same, where the facts of all that it reads are known."""
+    streams = [catalog.stream(name) for name in made.reads_streams]
+    queries = [catalog.queries[name] for name in made.reads_queries]
+    found: dict[str, tuple[bool, Lags, Schema]] = {
+        one.source: (one.always_ordered or one.timestamps == "latent", stream_lags(one, catalog), one.schema)
+        for one in streams
+    }
+    for query in queries:
+        facts = catalog.facts[query.name][1]
+        found[query.output] = facts.ordered, facts.lags, query.schema
+    for node in made.nodes:
+        inputs = [_read(node.edge(at), *found[one][1:]) for at, one in enumerate(node.inputs)]
+        schemas = [schema for _, schema in inputs]
+        orders = [found[one][0] and not node.edge(at).updates for at, one in enumerate(node.inputs)]
+        lags = lags_of(node.spec, [lags for lags, _ in inputs], schemas)
+        found[node.name] = gives_order(node.spec, orders), lags, node.spec.schema(schemas)
+    timed = all(one.timestamps != "latent" for one in streams) and all(
+        catalog.facts[query.name][1].timed for query in queries
+    )
+    return Facts(found[made.output][0], timed, found[made.output][1])
 
 
 def stream_lags(stream: StreamDefinition, catalog: Catalog) -> Lags:
@@ -729,31 +831,8 @@ def stream_lags(stream: StreamDefinition, catalog: Catalog) -> Lags:
     return {} if stream.time_position is None else {stream.time_position: EXACT}
 
 
-def query_lags(made: QueryPlan, catalog: Catalog) -> Lags:
-    """How far the progressing columns of a query's rows lie from their time."""
-    found: dict[str, tuple[Lags, Schema]] = {
-        stream.source: (stream_lags(stream, catalog), stream.schema)
-        for stream in map(catalog.stream, made.reads_streams)
-    }
-    for name in made.reads_queries:
-        query = catalog.queries[name]
-        found[query.output] = query_lags(query, catalog), query.schema
-    for node in made.nodes:
-        inputs = [_read(node.edge(at), *found[one]) for at, one in enumerate(node.inputs)]
-        schemas = [schema for _, schema in inputs]
-        found[node.name] = lags_of(node.spec, [lags for lags, _ in inputs], schemas), node.spec.schema(schemas)
-    return found[made.output][0]
-
-
 def _read(edge: EdgeSpec, lags: Lags, schema: Schema) -> tuple[Lags, Schema]:
     """What an edge reads of what it is given."""
     if edge.columns is None:
         return lags, schema
     return {at: lags[position] for at, position in enumerate(edge.columns) if position in lags}, edge.reads(schema)
-
-
-def time_known(made: QueryPlan, catalog: Catalog) -> bool:
-    """Whether every row of a query has a time: no latent stream feeds it."""
-    return all(catalog.stream(name).timestamps != "latent" for name in made.reads_streams) and all(
-        time_known(catalog.queries[name], catalog) for name in made.reads_queries
-    )

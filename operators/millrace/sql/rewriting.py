@@ -13,6 +13,7 @@ from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.functions import Library
 from millrace.protocol import MillraceError
 from millrace.sql import syntax as s
+from millrace.sql.limits import KNOWN
 from millrace.sql.parser import parse, written
 from millrace.sql.planned import Catalog
 from millrace.sql.queries import QueryPlanner
@@ -23,20 +24,22 @@ Change = tuple[s.Span, str]
 
 def changed(text: str, changes: Sequence[Change]) -> str:
     """The text with these places exchanged; none of them overlap."""
-    for span, words in sorted(changes, reverse=True):
-        text = text[: span.start] + words + text[span.end :]
-    return text
+    made, at = [], 0
+    for span, words in sorted(changes):
+        made += [text[at : span.start], words]
+        at = span.end
+    return "".join([*made, text[at:]])
 
 
 def renamed_query(sql: str, to: str) -> str:
     """CREATE QUERY under another name. A bare SELECT has none to change."""
-    body = parse(sql)[0].body
+    body = parse(sql, KNOWN)[0].body
     return changed(sql, [(body.name.span, written(to))]) if isinstance(body, s.CreateQueryStatement) else sql
 
 
 def renamed_input(sql: str, to: str) -> str:
     """CREATE SINK over a query of another name."""
-    body = parse(sql)[0].body
+    body = parse(sql, KNOWN)[0].body
     assert isinstance(body, s.CreateSinkStatement)
     return changed(sql, [(body.query.span, written(to))])
 
@@ -58,10 +61,12 @@ def reading(query: QueryPlan, before: str, after: str, catalog: Catalog, library
 def _planned_again(query: QueryPlan, catalog: Catalog, library: Library) -> tuple[QueryPlan, QueryPlanner] | None:
     """What a query's text would come to now, with the options that it has; None if it would be refused."""
     try:
-        statement = parse(query.sql)[0]
+        statement = parse(query.sql, KNOWN)[0]
         assert isinstance(statement.body, s.CreateQueryStatement | s.SelectStatement)
         others = {name: plan for name, plan in catalog.queries.items() if name != query.name}
-        planner = QueryPlanner(statement, replace(catalog, queries=others), query.name, query.options, library)
+        planner = QueryPlanner(
+            statement, replace(catalog, queries=others, facts={}), query.name, query.options, library
+        )
         return planner.run(statement.body.query), planner
     except MillraceError:
         return None
@@ -95,7 +100,7 @@ class _Place:
 
 
 def _reading(sql: str, before: str, after: str, alias: bool) -> str:
-    body = parse(sql)[0].body
+    body = parse(sql, KNOWN)[0].body
     assert isinstance(body, s.CreateQueryStatement | s.SelectStatement)
     changes: list[Change] = []
     for place in _places(body.query, before, hidden=False):
@@ -157,7 +162,7 @@ def with_column(created: str, column: str) -> str:
     """CREATE STREAM with one column more."""
     if not created:
         return created
-    body = parse(created)[0].body
+    body = parse(created, KNOWN)[0].body
     assert isinstance(body, s.CreateStreamStatement)
     end = body.fields[-1].span.end
     return changed(created, [(s.Span(end, end), f", {column}")])
@@ -204,7 +209,7 @@ def _widened(
 
 def _names(sql: str, column: str) -> bool:
     """Whether a column is called so anywhere in a text."""
-    return any(isinstance(node, s.ColumnRef) and node.name.text == column for node in _all(parse(sql)[0].body))
+    return any(isinstance(node, s.ColumnRef) and node.name.text == column for node in _all(parse(sql, KNOWN)[0].body))
 
 
 def _all(node: s.Node) -> Iterator[s.Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -46,15 +47,19 @@ class Picks:
     def __init__(self, wide: Wide, tables: Sequence[Table]) -> None:
         self._wide = wide
         self._tables = tables
-        self.order: list[int] = []
+        self._places: dict[int, int] = {}
+        self._named: list[str] = []  # of as many columns as there were when somebody asked
+
+    @property
+    def order(self) -> list[int]:
+        return list(self._places)
 
     def add(self, position: int) -> None:
-        if position not in self.order:
-            self.order.append(position)
+        self._places.setdefault(position, len(self._places))
 
     def index(self, position: int | None) -> int | None:
         """Where a column of the wide row stands in what is kept."""
-        return self.order.index(position) if position in self.order else None
+        return None if position is None else self._places.get(position)
 
     def over(self, expression: e.Expression) -> e.Expression:
         """An expression over the wide row as one over what is kept."""
@@ -63,24 +68,32 @@ class Picks:
         def placed(part: e.Expression) -> e.Expression | None:
             if not isinstance(part, e.Column) or part.position == e.TIME:
                 return None
-            at = self.order.index(part.position)
+            at = self._places[part.position]
             return replace(part, position=at, name=names[at])
 
         return e.rewrite(expression, placed)
 
     def names(self) -> list[str]:
         """What the columns are called: as they are, and with their table where two are called the same."""
+        if len(self._named) != len(self._places):
+            self._named = self._make_names()
+        return self._named
+
+    def _make_names(self) -> list[str]:
         own = {position: name for position, _, name in self._known()}
         plain = [own.get(position, TIME_NAME) for position in self.order]
         full = {
             position: f"{table.named.alias}.{name}" if table.named.alias else name
             for position, table, name in self._known()
         }
-        names: list[str] = []
+        counts = Counter(plain)
+        names: dict[str, None] = {}
         for position, name in zip(self.order, plain, strict=True):
-            chosen = full.get(position, name) if plain.count(name) > 1 else name
-            names.append(chosen if chosen not in names else f"{chosen}{len(names) + 1}")
-        return names
+            chosen = full.get(position, name) if counts[name] > 1 else name
+            while chosen in names:
+                chosen = f"{chosen}{len(names) + 1}"
+            names[chosen] = None
+        return list(names)
 
     def _known(self) -> Iterator[tuple[int, Table, str]]:
         for table in self._tables:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,20 @@ TABLES: Final = "grammar.tables.json"
 def make_parser(grammar: str, kept: bytes | None) -> lark.Lark:
     """The parser of this grammar, by the kept tables if they fit."""
     parser = None if kept is None else _read(grammar, kept)
-    return parser or lark.Lark(grammar, **SETTINGS)
+    return _passing(parser or lark.Lark(grammar, **SETTINGS))
+
+
+def _passing(parser: lark.Lark) -> lark.Lark:
+    """The same parser; a rule of one part that is inlined (`?sum: product`) hands its child on and does no more.
+
+    An expression's constant goes through thirteen of them, and Lark finds its position again in each.
+    """
+    callbacks = parser.parser.parser.parser.callbacks
+    for rule in callbacks:
+        alone = len(rule.expansion) == 1 and not rule.expansion[0].name.startswith("_")
+        if alone and rule.options.expand1 and rule.alias is None and not any(rule.options.empty_indices or ()):
+            callbacks[rule] = itemgetter(0)
+    return parser
 
 
 def _read(grammar: str, kept: bytes) -> lark.Lark | None:

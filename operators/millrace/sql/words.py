@@ -25,6 +25,7 @@ _OPERATORS = {
 # What an expression can begin with, beside a name.
 _BEGINNINGS = {"NUMBER", "STRING", "CASE", "CAST", "NULL", "TRUE", "FALSE", "INTERVAL", "TIMESTAMP"}
 _SHOWN = 8
+_SHOWN_OF_A_WORD = 60
 _EXPLAIN = re.compile(r"\bEXPLAIN\s+\Z", re.IGNORECASE)
 # What a statement is made of: an alias that looks like one of these was probably meant to be it.
 _CLAUSES = [
@@ -59,7 +60,7 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
             return SqlError(text, *elsewhere)
         if text.startswith("/*", at):
             return SqlError(text, at, "this comment is never closed: expected */")
-        sentence = _sentence(str(error.token), error.accepts or ())
+        sentence = _sentence(_shortened(str(error.token)), error.accepts or ())
         meant = "did you mean" in sentence
         hint = _elsewhere(text, at) or ("" if meant else _name_alone(text, at))
         return SqlError(text, at, hint or (sentence if meant else sentence + _misspelt_before(text[:at])))
@@ -108,11 +109,15 @@ def _name_alone(text: str, at: int) -> str:
 
 def _misspelt_before(text: str) -> str:
     """A misspelt keyword was taken for an alias: `SELECT a FRM s` goes wrong at s."""
-    word = re.search(r"(\w+)\s*\Z", text)
+    word = re.search(r"(\w+)\Z", text.rstrip()[-_SHOWN_OF_A_WORD:])
     if word is None or word[1].upper() in _CLAUSES:
         return ""
     near = difflib.get_close_matches(word[1].upper(), _CLAUSES, n=1, cutoff=0.7)
     return f"; did you mean {near[0]} instead of {word[1]}?" if near else ""
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= _SHOWN_OF_A_WORD else word[:_SHOWN_OF_A_WORD] + "..."
 
 
 def _sentence(got: str, accepts: Iterable[str]) -> str:
@@ -135,7 +140,17 @@ def _expected(accepts: Iterable[str]) -> str:
     if accepts >= _NAMES:
         if accepts >= _BEGINNINGS:
             shown.append("an expression")
-            accepts -= _BEGINNINGS | {"MINUS", "PLUS", "LPAR", "NOT", "POSITION", "SUBSTRING", "TRIM", "EXTRACT"}
+            accepts -= _BEGINNINGS | {
+                "LITERALS",
+                "MINUS",
+                "PLUS",
+                "LPAR",
+                "NOT",
+                "POSITION",
+                "SUBSTRING",
+                "TRIM",
+                "EXTRACT",
+            }
         else:
             shown.append("a name")
             accepts = {terminal for terminal in accepts if terminal in _SIGNS or terminal.startswith("_")}
@@ -157,4 +172,4 @@ def _word_at(text: str, at: int) -> str:
     end = at
     while end < len(text) and (text[end].isalnum() or text[end] == "_"):
         end += 1
-    return text[at : max(end, at + 1)] or "the end"
+    return _shortened(text[at : max(end, at + 1)]) or "the end"

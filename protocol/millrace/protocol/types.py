@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 # Signed 64-bit range: bigint and timestamp values outside it are refused, never wrapped.
@@ -58,6 +58,7 @@ class Schema:
     """The fields of a row, in order. Names are distinct."""
 
     fields: tuple[Field, ...]
+    _places: dict[str, int] | None = field(default=None, init=False, compare=False, repr=False)  # made when asked for
 
     @staticmethod
     def of(**fields: Type | str) -> Schema:
@@ -76,10 +77,11 @@ class Schema:
 
     def index(self, name: str) -> int | None:
         """The position of a field, or None if there is none of this name."""
-        for position, field in enumerate(self.fields):
-            if field.name == name:
-                return position
-        return None
+        if self._places is None:
+            places = {field.name: position for position, field in reversed(tuple(enumerate(self.fields)))}
+            object.__setattr__(self, "_places", places)
+            return places.get(name)
+        return self._places.get(name)
 
     @property
     def retracts(self) -> bool:

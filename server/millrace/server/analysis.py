@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from millrace.server.daemon import Daemon
 
 # The one statement that asks for what only a server knows.
-STATEMENT: Final = re.compile(r'\s*EXPLAIN\s+ANALYZE\s+(?:QUERY\s+)?("[^"]+"|[\w-]+)\s*;?\s*', re.IGNORECASE)
+STATEMENT: Final = re.compile(r'\s*+EXPLAIN\s++ANALYZE\s++(?:QUERY\s++)?("[^"]++"|[\w-]++)\s*+;?+\s*+', re.IGNORECASE)
 
 
 def asked_for(sql: str) -> str | None:

@@ -270,6 +270,24 @@ class LimitsSection(Section):
     )
 
 
+    sql_characters: int = Field(
+        default=1_000_000, ge=1_000, le=1_000_000, description="Characters of the SQL in one request."
+    )
+    sql_tokens: int = Field(
+        default=25_000,
+        ge=100,
+        le=1_000_000,
+        description="Words, signs and literals in one statement; a list of constants in `IN (...)` counts as one. All "
+        "statements of a request together may have four times as many. A thousand take about 20 ms to plan.",
+    )
+    sql_depth: int = Field(
+        default=100,
+        ge=10,
+        le=100,
+        description="Parentheses, CASEs and signs inside each other in a statement.",
+    )
+
+
 class EngineSection(Section):
     """How the engine runs."""
 
