@@ -10,6 +10,7 @@ from millrace.operators.spec import SelectSpec
 from millrace.protocol import Schema
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError
+from millrace.sql.limits import DEFAULT, Limits
 from millrace.sql.parser import parse
 from millrace.sql.planned import Catalog
 from millrace.sql.planner import plan
@@ -18,16 +19,16 @@ from millrace.sql.planner import plan
 BEFORE: Final = "SELECT * FROM arc WHERE\n"
 
 
-def condition(text: str, schema: Schema) -> Expression:
+def condition(text: str, schema: Schema, limits: Limits = DEFAULT) -> Expression:
     """What WHERE means with these columns, and `ts`. Raises SqlError, which shows the place in the condition."""
     try:
-        return _condition(text, schema)
+        return _condition(text, schema, limits)
     except SqlError as error:
         raise _placed(text, error) from None
 
 
-def _condition(text: str, schema: Schema) -> Expression:
-    statements = parse(BEFORE + text)
+def _condition(text: str, schema: Schema, limits: Limits) -> Expression:
+    statements = parse(BEFORE + text, limits)
     body = statements[0].body
     if len(statements) > 1 or not isinstance(body, s.SelectStatement):
         raise SqlError(text, 0, "expected one condition, as after WHERE")

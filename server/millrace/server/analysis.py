@@ -25,9 +25,9 @@ def asked_for(sql: str) -> str | None:
     return found[1][1:-1] if found[1].startswith('"') else found[1].lower()
 
 
-def analyze(daemon: Daemon, name: str) -> dict[str, Any]:
+async def analyze(daemon: Daemon, name: str) -> dict[str, Any]:
     """The plan of a query, and per operator what was measured."""
-    plan = daemon.catalog.explain(name)
+    plan = await daemon.catalog.explain(name)
     query = next(query for query in daemon.queries() if query["name"] == name)
     members = {*query["operators"], f"{name}.sink1", *(f"{stream}.source" for stream in query["reads_streams"])}
     rates = daemon.rates.now()

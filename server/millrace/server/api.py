@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 # A million characters of SQL, each at its longest in JSON: twelve bytes, an escaped pair of surrogates.
 BODY_BYTES: Final = 16 * 2**20
+# When to send again what found too many others being planned: each of them takes a second at the most.
+RETRY_SECONDS: Final = 1
 # What a load balancer may ask without a token.
 OPEN_PATHS: Final = ("/-/healthy", "/-/ready")
 
@@ -55,6 +57,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "unknown_strategy": 400,
     "unauthorised": 401,
     "shutting_down": 503,
+    "busy": 503,
     "changed": 412,
     "catalog": 500,
     "history_failed": 500,
@@ -272,6 +275,8 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
     answer = problem(status, error.code, _title(status), error.text, **_more(error))
     if isinstance(error, Changed):
         answer.headers["etag"] = error.etag
+    if error.code == "busy":
+        answer.headers["retry-after"] = str(RETRY_SECONDS)
     return answer
 
 
@@ -437,11 +442,13 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 def _add_sql(app: FastAPI, daemon: Daemon) -> None:
     look = Look(daemon)
 
-    @app.post("/api/v1/sql", responses=tagged(400, 404, 409, 412), summary="Plan statements and apply them as a whole")
+    @app.post(
+        "/api/v1/sql", responses=tagged(400, 404, 409, 412, 503), summary="Plan statements and apply them as a whole"
+    )
     async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         name = asked_for(request.sql)
         if name is not None:
-            told = {"kind": "explain", "name": name, **analyzed(daemon, name)}
+            told = {"kind": "explain", "name": name, **(await analyzed(daemon, name))}
             return {"dry_run": request.dry_run, "statements": [told]}
         check = look.unless_changed("catalog", "", if_match)
         if request.dry_run:
@@ -516,7 +523,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
         summary="The plan of a query, and what its operators really do",
     )
     async def explain(name: Name, analyze: Analyze = False) -> dict[str, Any]:
-        return analyzed(daemon, name) if analyze else daemon.catalog.explain(name)
+        return await (analyzed(daemon, name) if analyze else daemon.catalog.explain(name))
 
     @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="What a query waits for, if it waits")
     async def why(name: Name) -> dict[str, Any]:

@@ -64,6 +64,7 @@ from millrace.server.names import nearest
 from millrace.server.openings import NO_PLACE, NewSink, Opened, Openings, SinkPlace, Taken, abandon
 from millrace.server.pause import Pause
 from millrace.server.places import Places
+from millrace.server.planning import Planning
 from millrace.server.readers import TAKES_NOTHING, SlowReader, explained, slow_reader
 from millrace.server.restarts import lost_state
 from millrace.server.runner import Runner
@@ -80,6 +81,7 @@ from millrace.sql import (
     Planned,
     RenameStatement,
     SinkDefinition,
+    condition,
     explain,
     parse,
     plan_all,
@@ -87,6 +89,7 @@ from millrace.sql import (
 from millrace.sql import (
     Catalog as Known,
 )
+from millrace.sql.limits import KNOWN, Limits
 from millrace.sql.parser import written
 
 log = structlog.get_logger()
@@ -141,6 +144,13 @@ class Defaults:
                 return step
 
 
+class _Draft(NamedTuple):
+    """What statements came to, or why they were refused, in the catalog as it was (None: they were not planned)."""
+
+    known: Known | None
+    result: tuple[list[Planned], Known] | MillraceError
+
+
 @dataclass(slots=True)
 class _Made:
     """A sink that writes."""
@@ -165,8 +175,10 @@ class Catalog:
         folder: Path | None,
         archive: Archive,
         places: Places,
+        planning: Planning,
     ) -> None:
         self.known = Known()
+        self._planning = planning
         self._engine = engine
         self._runner = runner
         self._feeds = feeds
@@ -194,14 +206,22 @@ class Catalog:
 
     async def plan(self, sql: str, check: Check = _nothing) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """What each statement would come to, and what would become of the graph. Nothing is done."""
-        async with self._one_at_a_time:
-            check()
-            steps, _ = self._plan(sql)
-            for stream in _settled_streams(steps):
-                self._archive.check(stream)
-            self._refuse_renaming_in_trial(steps)
-            await self._open_files(steps, opens=False)
-            return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
+        return await asyncio.shield(asyncio.ensure_future(self._plan_whole(sql, check)))
+
+    async def _plan_whole(self, sql: str, check: Check) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        with self._planning.admitted():
+            draft = await self._draft(sql, check)
+            async with self._one_at_a_time:
+                check()
+                return await self._shown(sql, draft)
+
+    async def _shown(self, sql: str, draft: _Draft) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        steps, _ = await self._settled_plan(sql, draft)
+        for stream in _settled_streams(steps):
+            self._archive.check(stream)
+        self._refuse_renaming_in_trial(steps)
+        await self._open_files(steps, opens=False)
+        return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
 
     async def execute(self, sql: str, *, check: Check = _nothing, asked: Asked = SOME) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
@@ -210,15 +230,25 @@ class Catalog:
         `check`, here and below, is called when it is this change's turn, and may refuse it. `asked` is what the
         statements are known to be about before they are planned.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._execute(sql, check, asked)))
+        return await asyncio.shield(asyncio.ensure_future(self._execute_admitted(sql, check, asked)))
+
+    async def _execute_admitted(self, sql: str, check: Check, asked: Asked) -> list[dict[str, Any]]:
+        try:
+            with self._planning.admitted():
+                return await self._execute(sql, check, asked)
+        except Refuse as error:
+            if error.code == "busy":
+                self._tell(asked, "refused", error.text)
+            raise
 
     async def _execute(self, sql: str, check: Check, asked: Asked) -> list[dict[str, Any]]:
         steps: list[Planned] = []
+        draft = await self._draft(sql, check)
 
         async def change() -> list[dict[str, Any]]:
             nonlocal steps
             check()
-            steps, after = self._plan(sql)
+            steps, after = await self._settled_plan(sql, draft)
             described = self._describe_all(steps)
             self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
@@ -273,8 +303,30 @@ class Catalog:
                     pass
         return described
 
-    def _plan(self, sql: str) -> tuple[list[Planned], Known]:
-        planned, after = plan_all(parse(sql), self.known)
+    async def _draft(self, sql: str, check: Check) -> _Draft:
+        """A plan over what there is now, before it is its change's turn: other changes go on meanwhile."""
+        known = self.known
+        try:
+            check()
+        except MillraceError as error:
+            return _Draft(None, error)  # by then it may not be refused any more
+        try:
+            return _Draft(known, await self._planning.run(lambda: self._plan(sql, known, self._planning.limits)))
+        except MillraceError as error:
+            return _Draft(known, error)
+
+    async def _settled_plan(self, sql: str, draft: _Draft) -> tuple[list[Planned], Known]:
+        """The plan of the change whose turn it is: its draft, or a new one if something else was changed first."""
+        known = self.known
+        if draft.known is not known:
+            return await self._planning.run(lambda: self._plan(sql, known, self._planning.limits))
+        if isinstance(draft.result, MillraceError):
+            raise draft.result
+        return draft.result
+
+    def _plan(self, sql: str, known: Known, limits: Limits) -> tuple[list[Planned], Known]:
+        """What statements come to, by values alone: it runs in another thread."""
+        planned, after = plan_all(parse(sql, limits), known)
         for step in planned:
             if isinstance(step, QueryPlan):
                 raise Refuse(
@@ -539,11 +591,20 @@ class Catalog:
         await self.execute(sql, check=check_all, asked=Asked("rename_query", name))
         return {"query": to, "was": name}
 
-    def explain(self, name: str) -> dict[str, Any]:
+    async def plan_alone(self, sql: str) -> list[Planned]:
+        """What statements would come to in what there is now."""
+        known = self.known
+        with self._planning.admitted():
+            steps, _ = await self._planning.run(lambda: self._plan(sql, known, self._planning.limits))
+        return steps
+
+    async def explain(self, name: str) -> dict[str, Any]:
         self.must_know("query", name)
-        query = self.known.queries[name]
+        query, known = self.known.queries[name], self.known
+        plan = await self._planning.run(lambda: explain(query, known))
+        self.must_know("query", name)
         shared = sharing.told(self._engine, self._engine.query(name))
-        text = "\n".join([explain(query, self.known), *map(_shared_words, shared)])
+        text = "\n".join([plan, *map(_shared_words, shared)])
         joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
         changed = Decisions(
             operators=tuple(edit for edit in edits(self._engine) if edit.query == name),
@@ -604,13 +665,27 @@ class Catalog:
     async def edit_operator(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
         """Put an operator in, take it out or exchange it."""
         asked = Asked(f"{edit.change}_operator", edit.operator or edit.before)
-        return await self._change(asked, lambda: self._command(edit.command(self._engine)), check)
+
+        async def ask() -> Any:
+            return await self._command(await self._edit_command(edit))
+
+        with self._planning.admitted():
+            return await self._change(asked, ask, check)
 
     async def plan_edit(self, edit: OperatorEdit, check: Check = _nothing) -> dict[str, Any]:
         """What that would make of the graph. Nothing is done."""
-        async with self._one_at_a_time:
-            check()
-            return self._engine.plan([edit.command(self._engine)])
+        with self._planning.admitted():
+            async with self._one_at_a_time:
+                check()
+                return self._engine.plan([await self._edit_command(edit)])
+
+    async def _edit_command(self, edit: OperatorEdit) -> CommandBody:
+        """What makes an edit so; its condition is planned beside the loop."""
+        where, schema = edit.where, edit.columns(self._engine)
+        if where is None or schema is None:
+            return edit.command(self._engine)
+        predicate = await self._planning.run(lambda: condition(where, schema, self._planning.limits))
+        return edit.command(self._engine, predicate)
 
     async def _change(self, asked: Asked, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async def change() -> dict[str, Any]:
@@ -705,7 +780,7 @@ class Catalog:
 
     async def _load_statement(self, store: Store, statement: str) -> None:
         try:
-            steps, after = self._plan(statement)
+            steps, after = self._plan(statement, self.known, KNOWN)
             await self._apply(steps)
         except Refuse as error:
             raise Refuse(
@@ -861,6 +936,7 @@ class Catalog:
         if store is not None:
             await asyncio.get_running_loop().run_in_executor(self._writer, store.close)
         self._writer.shutdown(wait=False)
+        self._planning.close()
 
 
 def _shared_words(found: Mapping[str, Any]) -> str:

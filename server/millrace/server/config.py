@@ -269,7 +269,6 @@ class LimitsSection(Section):
         "refused. For streams that have no `max_ahead` of their own.",
     )
 
-
     sql_characters: int = Field(
         default=1_000_000, ge=1_000, le=1_000_000, description="Characters of the SQL in one request."
     )
@@ -279,6 +278,13 @@ class LimitsSection(Section):
         le=1_000_000,
         description="Words, signs and literals in one statement; a list of constants in `IN (...)` counts as one. All "
         "statements of a request together may have four times as many. A thousand take about 20 ms to plan.",
+    )
+    sql_waiting: int = Field(
+        default=16,
+        ge=1,
+        le=1_000,
+        description="Requests with SQL that may be planned or wait for it at once; more are answered with 503 and "
+        "`Retry-After`.",
     )
     sql_depth: int = Field(
         default=100,

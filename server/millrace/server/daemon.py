@@ -56,6 +56,7 @@ from millrace.server.logs import add_context, sparing, without_controls
 from millrace.server.metrics import Metrics, version
 from millrace.server.operations import guards, kernels, process
 from millrace.server.places import Places
+from millrace.server.planning import Planning
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.readers import slow_reader
 from millrace.server.recent import recent
@@ -67,6 +68,7 @@ from millrace.server.supervision import Supervisor
 from millrace.server.timers import LoopTimers, Timers
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
+from millrace.sql.limits import Limits as SqlLimits
 
 log = structlog.get_logger()
 
@@ -154,6 +156,9 @@ class Daemon:
             folder=settings.server.data_dir,
             archive=self.archive,
             places=Places.of(settings),
+            planning=Planning(
+                SqlLimits(limits.sql_characters, limits.sql_tokens, limits.sql_depth), limits.sql_waiting
+            ),
         )
         self.runner.on_failure = self.catalog.query_failed
         self.seams = Seams(self)

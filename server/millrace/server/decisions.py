@@ -30,11 +30,13 @@ from millrace.engine.events import (
     UnshareQuery,
 )
 from millrace.engine.plan import QueryPlan
+from millrace.operators.expression import Expression
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.operators.spec import SampleSpec, SelectSpec, Spec
-from millrace.protocol import Refuse
+from millrace.protocol import Refuse, Schema
 from millrace.sql import condition
+from millrace.sql.limits import KNOWN
 
 
 class Part(BaseModel):
@@ -119,25 +121,35 @@ class OperatorEdit(Part):
     def query(self) -> str:
         return (self.operator or self.before or "").partition(".")[0]
 
-    def command(self, engine: Engine) -> CommandBody:
-        """What makes it so in this engine, whose columns the condition is about. Refuse says what is wrong with it."""
+    def columns(self, engine: Engine) -> Schema | None:
+        """The columns that its condition is about; None if it has none, or no place where it could stand."""
+        at = self.before if self.change == "insert" else self.operator
+        if self.where is None or self.sample is not None or self.change == "remove" or at is None:
+            return None
+        return self._columns(engine, at)
+
+    def _columns(self, engine: Engine, at: str) -> Schema:
+        return editing.arc_of(engine, at, self.input) if self.change == "insert" else editing.rows_of(engine, at)
+
+    def command(self, engine: Engine, predicate: Expression | None = None) -> CommandBody:
+        """What makes it so in this engine, whose columns the condition is about; `predicate` is what it means, if that
+        has been found out. Refuse says what is wrong with it."""
         if self.change == "remove":
             assert self.operator is not None
             return RemoveOperator(self.operator)
         at = self.before if self.change == "insert" else self.operator
         assert at is not None
-        spec = self._spec(engine, at)
+        spec = self._spec(engine, at, predicate)
         if self.change == "insert":
             return InsertOperator(at, spec, self.input, self.where, self.operator)
         return ReplaceOperator(at, spec, self.where)
 
-    def _spec(self, engine: Engine, at: str) -> Spec:
-        inserts = self.change == "insert"
-        schema = editing.arc_of(engine, at, self.input) if inserts else editing.rows_of(engine, at)
+    def _spec(self, engine: Engine, at: str, predicate: Expression | None) -> Spec:
+        schema = self._columns(engine, at)
         if (self.where is None) == (self.sample is None):
             raise Refuse("say which rows go on: a condition (where) or a share (sample), one of them", code="bad_edit")
         if self.where is not None:
-            return SelectSpec(condition(self.where, schema))
+            return SelectSpec(condition(self.where, schema, KNOWN) if predicate is None else predicate)
         assert self.sample is not None
         # Two samples must not draw the same lots; the same one draws the same ones wherever it is put.
         seed = crc32(f"{at}:{self.input}".encode()) if self.seed is None else self.seed

@@ -18,7 +18,7 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +30,7 @@ from millrace.engine.plan import QueryPlan
 from millrace.engine.seam import Past, check
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.history import HistoryError, words, write_whole
-from millrace.sql import CreateQuery, CreateSink, parse, plan_all
+from millrace.sql import CreateQuery, CreateSink, Planned
 
 if TYPE_CHECKING:
     from millrace.server.daemon import Daemon
@@ -85,7 +85,7 @@ class Seams:
     async def begin(self, sql: str, margin_us: int | None, out: str | None = None) -> dict[str, Any]:
         """Make the query, and have its past worked through: all of it, or what lies less than a margin below now."""
         daemon = self._daemon
-        plan, sinks = self._wanted(sql)
+        plan, sinks = _wanted(await daemon.catalog.plan_alone(sql))
         check(plan)
         archives = daemon.archive.views()
         missing = [name for name in plan.reads_streams if name not in archives]
@@ -104,18 +104,6 @@ class Seams:
         job = self._jobs[plan.name] = _Job(plan, sinks, out)
         job.task = asyncio.create_task(self._run(job, margin_us), name=f"history of {plan.name}")
         return self._view(job)
-
-    def _wanted(self, sql: str) -> tuple[QueryPlan, tuple[str, ...]]:
-        planned, _ = plan_all(parse(sql), self._daemon.catalog.known)
-        queries = [step.plan for step in planned if isinstance(step, CreateQuery) and not step.replaces]
-        sinks = [step.sink for step in planned if isinstance(step, CreateSink)]
-        fits = len(queries) == 1 and len(planned) == 1 + len(sinks)
-        if not fits or any(sink.query != queries[0].name for sink in sinks):
-            raise Refuse(
-                "expected one CREATE QUERY of a new name, and sinks of it: a query gets its past when it is made",
-                code="sql",
-            )
-        return queries[0], tuple(sink.name for sink in sinks)
 
     def view(self, query: str) -> dict[str, Any] | None:
         """How far a query is that began with its history; None for the others."""
@@ -397,3 +385,16 @@ class _Child:
             raise HistoryError(f"the process that works through history ended with {code}; the server's log has more")
         told: dict[str, Any] = json.loads(line)
         return told
+
+
+def _wanted(planned: Sequence[Planned]) -> tuple[QueryPlan, tuple[str, ...]]:
+    """The query that is to begin with its history, and its sinks."""
+    queries = [step.plan for step in planned if isinstance(step, CreateQuery) and not step.replaces]
+    sinks = [step.sink for step in planned if isinstance(step, CreateSink)]
+    fits = len(queries) == 1 and len(planned) == 1 + len(sinks)
+    if not fits or any(sink.query != queries[0].name for sink in sinks):
+        raise Refuse(
+            "expected one CREATE QUERY of a new name, and sinks of it: a query gets its past when it is made",
+            code="sql",
+        )
+    return queries[0], tuple(sink.name for sink in sinks)
