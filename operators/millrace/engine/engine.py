@@ -182,6 +182,8 @@ class Engine:
         self.remembering: dict[str, Query] = {}
         self._owners: dict[Operator, list[Query]] | None = None
         self._nodes: dict[str, Operator] = {}
+        # By what an operator does to what, roughly: the queries that have it.
+        self._alike: dict[object, list[Query]] | None = None
         self.share = share
         # Of the change in progress: operators that are new, those that stand for shared ones, and whether all of it has
         # been tried on a shadow.
@@ -458,8 +460,8 @@ class Engine:
         match body:
             case Change(commands):
                 return self._change(commands)
-            case AddStream(definition):
-                return self._add_stream(definition)
+            case AddStream(definition, strategy):
+                return self._add_stream(definition, strategy)
             case AlterStream():
                 return self._alter_stream(body)
             case DropStream(name):
@@ -546,19 +548,19 @@ class Engine:
         """What the commands would do if they were given now, or their refusal."""
         return shadow.plan(self, commands)
 
-    def _add_stream(self, definition: StreamDefinition) -> dict[str, Any]:
+    def _add_stream(self, definition: StreamDefinition, strategy: str | None = None) -> dict[str, Any]:
         self.refuse_taken(definition.name)
-        self.make_stream(definition)
+        self.make_stream(definition, None if strategy is None else Strategy.parse(strategy))
         return {"stream": definition.name}
 
-    def make_stream(self, definition: StreamDefinition) -> None:
+    def make_stream(self, definition: StreamDefinition, chosen: Strategy | None = None) -> None:
         """A stream that nobody has looked at yet."""
         output = Buffer(definition.schema, ordered=definition.always_ordered, gauge=self.gauge)
         source = Source(definition.source, definition.name, clocking_of(definition), output)
         self.streams_by_name[definition.name] = Stream(definition, source)
         if definition.propagation == "punctuation":
             self.graph.punctuating[source] = None
-        self.graph.add([source])
+        self.graph.add([source], chosen)
 
     def _alter_stream(self, body: AlterStream) -> dict[str, Any]:
         name, changes = body.name, dict(body.changes)
@@ -570,6 +572,7 @@ class Engine:
         kept = stream.definition.sql if body.sql is None else body.sql
         if body.fields:
             widening.widen(self, stream, body.fields, dict(body.texts))
+            self.queries_changed()
         stream.definition = definition = replace(stream.definition, **changes, sql=kept)
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
@@ -704,7 +707,7 @@ class Engine:
     def queries_changed(self) -> None:
         """Queries or their operators are others than before: what is looked up of them is found anew."""
         self.remembering = {name: query for name, query in self.queries_by_name.items() if query.remembers}
-        self._owners = None
+        self._owners = self._alike = None
 
     def _queries_grew(self, query: Query) -> None:
         """A query has come behind all others: what is looked up of them still holds."""
@@ -712,6 +715,8 @@ class Engine:
             self.remembering[query.plan.name] = query
         if self._owners is not None:
             self._note_owner(self._owners, query)
+        if self._alike is not None:
+            self._note_likenesses(self._alike, query)
 
     def owners(self, operator: Operator) -> list[Query]:
         """The queries that an operator belongs to, in the order of their making; a source belongs to nobody."""
@@ -728,6 +733,18 @@ class Engine:
         self._nodes.update(zip((node.name for node in query.plan.nodes), query.operators, strict=True))
         for member in (*query.operators, query.sink):
             owners.setdefault(member, []).append(query)
+
+    def alike(self, key: object) -> Sequence[Query]:
+        """The queries that may have an operator that does this, in the order of their making."""
+        if self._alike is None:
+            self._alike = {}
+            for query in self.queries_by_name.values():
+                self._note_likenesses(self._alike, query)
+        return self._alike.get(key, ())
+
+    def _note_likenesses(self, alike: dict[object, list[Query]], query: Query) -> None:
+        for key in sharing.likenesses(query):
+            alike.setdefault(key, []).append(query)
 
     def named(self, name: str) -> Operator:
         """The operator that a plan calls so; a shared one has a name in the plan of each of its queries."""

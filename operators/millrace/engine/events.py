@@ -121,7 +121,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class AddStream:
+    """A new stream, which begins a component; what joins a component takes its strategy."""
+
     stream: StreamDefinition
+    strategy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -455,7 +455,7 @@ class Graph:
             if first not in made:
                 name = first.name.rpartition(".")[0]
                 parent = self._component_of.get(first)
-                strategy = parent.strategy if parent is not None else DEFAULT
+                strategy = parent.strategy if parent is not None else self.strategies.get(first.name, DEFAULT)
                 # A component of this name whose first operator is another has gone, with what was decided of it.
                 made[first] = parent if parent is not None and parent.name == name else Component(name, strategy)
             component_of[operator] = made[first]

@@ -106,10 +106,10 @@ class _Picture:
     def of(engine: Engine) -> _Picture:
         graph = engine.graph
         operators = list(graph.operators.values())
-        components = {
-            component.name: tuple(one for one in operators if graph.component_of(one) is component)
-            for component in graph.components
-        }
+        members: dict[str, list[Operator]] = {component.name: [] for component in graph.components}
+        for one in operators:
+            members[graph.component_of(one).name].append(one)
+        components = {name: tuple(found) for name, found in members.items()}
         return _Picture(
             {name: stream.definition for name, stream in engine.streams_by_name.items()},
             {

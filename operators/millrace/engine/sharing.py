@@ -14,8 +14,9 @@ operators of its own first, with what the shared ones remember and with all that
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.engine import events as e
@@ -91,7 +92,7 @@ def _same(engine: Engine, plan: QueryPlan, node: Node, there: Mapping[str, Opera
     if any(name in inside and name not in there for name in node.inputs) or not _plain(node):
         return None
     inputs = [there.get(name, name) for name in node.inputs]
-    for query in engine.queries_by_name.values():
+    for query in engine.alike(_likeness(node, there)):
         own = {one.name: operator for one, operator in zip(query.plan.nodes, query.operators, strict=True)}
         for other in query.plan.nodes:
             if (
@@ -102,6 +103,41 @@ def _same(engine: Engine, plan: QueryPlan, node: Node, there: Mapping[str, Opera
             ):
                 return query, own[other.name]
     return None
+
+
+def likenesses(query: Query) -> dict[object, None]:
+    """What its operators do, roughly: equal ones are alike, and few others."""
+    own: dict[str, Operator] = {}
+    found: dict[object, None] = {}
+    for node, operator in zip(query.plan.nodes, query.operators, strict=True):
+        found[_likeness(node, own)] = None
+        own[node.name] = operator
+    return found
+
+
+def _likeness(node: Node, there: Mapping[str, Operator]) -> object:
+    return type(node.spec), _gist(node.spec), *(id(there[name]) if name in there else name for name in node.inputs)
+
+
+# Parts of a definition that are looked at to tell it from others; one may have a hundred thousand.
+GIST: Final = 64
+
+
+def _gist(spec: object) -> tuple[object, ...]:
+    """The first plain values in a definition, breadth first: equal definitions have equal ones."""
+    found: list[object] = []
+    waiting: deque[object] = deque([spec])
+    looked = 0
+    while waiting and looked < GIST:
+        part = waiting.popleft()
+        looked += 1
+        if isinstance(part, tuple):
+            waiting.extend(part[:GIST])
+        elif is_dataclass(part):
+            waiting.extend(getattr(part, field.name) for field in fields(part))
+        elif isinstance(part, str | int | bool):
+            found.append(part)
+    return tuple(found)
 
 
 def _plain(node: Node) -> bool:

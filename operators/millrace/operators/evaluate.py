@@ -126,23 +126,27 @@ def _errors(faults: Faults) -> Errors | None:
 _ONE_ROW = Batch(Schema(()), np.zeros(1, np.int64), ())
 
 
-# What large expressions were compiled to, by identity: they are compiled when they are planned, which may be in another
-# thread, and again for each operator that is made of them. The last few, because each may hold megabytes.
+# What expressions were compiled to, by identity: they are compiled when they are planned, which may be in another
+# thread, again for each operator that is made of them, and again when a change is tried. The newest, and of large ones,
+# which may hold megabytes each, the last few.
+_COMPILED: Final[dict[int, tuple[Expression, Library, Operand]]] = {}
 _LARGE: Final[dict[int, tuple[Expression, Library, Operand]]] = {}
+_KEPT: Final = 4096
 _LARGE_KEPT: Final = 8
 # Parts from which an expression is large: these take a millisecond.
 _LARGE_PARTS: Final = 500
 
 
 def _compiled(expression: Expression, library: Library) -> Operand:
-    known = _LARGE.get(id(expression))
+    known = _COMPILED.get(id(expression)) or _LARGE.get(id(expression))
     if known is not None and known[0] is expression and known[1] is library:
         return known[2]
     operand = _compile(expression, library)
-    if _is_large(expression):
-        _LARGE[id(expression)] = expression, library, operand
-        for old in list(_LARGE)[:-_LARGE_KEPT]:
-            _LARGE.pop(old, None)
+    large = _is_large(expression)
+    kept = _LARGE if large else _COMPILED
+    kept[id(expression)] = expression, library, operand
+    if len(kept) > (_LARGE_KEPT if large else _KEPT):
+        kept.pop(next(iter(kept)), None)
     return operand
 
 

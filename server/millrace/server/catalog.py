@@ -396,8 +396,7 @@ class Catalog:
     def _commands(self, step: Planned) -> list[CommandBody]:
         match step:
             case CreateStream(stream):
-                # A stream begins a component, and what joins a component takes its strategy.
-                return [AddStream(stream), SetStrategy(stream.name, self._strategy)]
+                return [AddStream(stream, self._strategy)]
             case AlterStatement():
                 return [step.command]
             case CreateQuery(query, replaces):
@@ -595,7 +594,7 @@ class Catalog:
         """What statements would come to in what there is now."""
         known = self.known
         with self._planning.admitted():
-            steps, _ = await self._planning.run(lambda: self._plan(sql, known, self._planning.limits))
+            steps, _ = await self._planning.run(lambda: plan_all(parse(sql, self._planning.limits), known))
         return steps
 
     async def explain(self, name: str) -> dict[str, Any]:
