@@ -442,9 +442,7 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 def _add_sql(app: FastAPI, daemon: Daemon) -> None:
     look = Look(daemon)
 
-    @app.post(
-        "/api/v1/sql", responses=tagged(400, 404, 409, 412, 503), summary="Plan statements and apply them as a whole"
-    )
+    @app.post("/api/v1/sql", responses=tagged(400, 404, 409, 412), summary="Plan statements and apply them as a whole")
     async def sql(request: SqlRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         name = asked_for(request.sql)
         if name is not None:

@@ -30,8 +30,8 @@ TITLES: Final[Mapping[int, str]] = {
     503: "The server is not available",
 }
 # What can happen to any request: a missing or wrong token, a page of another site, another name for the server, a body
-# that is too large, our own mistakes.
-ALWAYS: Final = (401, 403, 413, 422, 429, 500)
+# that is too large, our own mistakes, too many at once.
+ALWAYS: Final = (401, 403, 413, 422, 429, 500, 503)
 SCHEMA: Final = {
     "title": "Problem",
     "description": "What was refused, and why (RFC 9457).",
