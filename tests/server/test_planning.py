@@ -44,9 +44,9 @@ class Gate:
     def __init__(self, monkeypatch, word):
         self.entered = threading.Event()
         self.open = threading.Event()
-        self.threads = []
-        self.texts = []
-        plan_all, parse = catalogs.plan_all, catalogs.parse
+        self.threads: list[int] = []
+        self.texts: list[str] = []
+        plan_all = vars(catalogs)["plan_all"]
 
         def slowly(statements, known):
             self.threads.append(threading.get_ident())
@@ -58,7 +58,6 @@ class Gate:
             return plan_all(statements, known)
 
         monkeypatch.setattr(catalogs, "plan_all", slowly)
-        monkeypatch.setattr(catalogs, "parse", parse)
 
     async def wait_entered(self):
         await until(self.entered.is_set)
@@ -200,7 +199,7 @@ def test_a_catalog_of_other_limits_is_read_again(tmp_path):
 @served(SCHEMA)
 async def test_a_condition_of_an_admin_is_planned_beside_the_loop(daemon, monkeypatch):
     threads = []
-    condition = catalogs.condition
+    condition = vars(catalogs)["condition"]
 
     def noted(*arguments):
         threads.append(threading.get_ident())

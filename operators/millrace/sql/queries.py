@@ -186,7 +186,7 @@ class QueryPlanner:
             raise self.error(
                 self.statement.body,
                 f"the queries of WITH need more than {MAX_CHECKED:,} operators when each is written out: create those "
-                "that are read several times as queries of their own",
+                "that are read several times as separate queries",
             )
         return schema
 
@@ -208,7 +208,7 @@ class QueryPlanner:
             raise self.error(
                 body,
                 f"expected at most {MAX_QUERIES} levels of nesting, got more queries inside each other: create the "
-                "inner one as a query of its own, and read from that",
+                "inner one as a separate query, and read from that",
             )
         branches = self._branches(body, scope)
         self.nested -= 1
@@ -686,7 +686,7 @@ class QueryPlanner:
             raise self.error(
                 place,
                 f"ROWS computes what is selected below it from the stream itself, which takes more than {MAX_PARTS:,} "
-                f"parts or {MAX_DEPTH} levels of nesting here: create the inner query as one of its own",
+                f"parts or {MAX_DEPTH} levels of nesting here: create the inner query separately",
             )
         return found if isinstance(spec, MapSpec) else columns
 

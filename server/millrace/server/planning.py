@@ -90,5 +90,5 @@ def _bounded(work: Callable[[], T]) -> T:
         return work()
     except RecursionError:
         raise Refuse(
-            "this SQL is nested too deeply to be planned: compute the inner parts in queries of their own", code="sql"
+            "this SQL is nested too deeply to be planned: compute the inner parts in separate queries", code="sql"
         ) from None
