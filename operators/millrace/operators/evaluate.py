@@ -138,6 +138,8 @@ _LARGE_PARTS: Final = 500
 
 
 def _compiled(expression: Expression, library: Library) -> Operand:
+    if isinstance(expression, Column | Constant):
+        return _compile(expression, library)
     known = _COMPILED.get(id(expression)) or _LARGE.get(id(expression))
     if known is not None and known[0] is expression and known[1] is library:
         return known[2]
