@@ -462,9 +462,10 @@ def _check_then_live(asked: Asked) -> None:
 def _catalog_with(known: str, asked: Asked) -> Catalog:
     """The server's catalog with the file's query, which may be there already if this is not the first attempt."""
     from millrace.sql import Catalog, CreateQuery, parse, plan_all
+    from millrace.sql.limits import KNOWN
 
     assert asked.sql is not None
-    _, catalog = plan_all(parse(known), Catalog())
+    _, catalog = plan_all(parse(known, KNOWN), Catalog())
     with _statements_of(asked.sql, asked.query) as text:
         names = {step.body.name.text for step in parse(text) if hasattr(step.body, "name")}
         queries = {name: query for name, query in catalog.queries.items() if name not in names}

@@ -28,6 +28,7 @@ from millrace.server import history
 from millrace.server.source import Source
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.functions import install_module
+from millrace.sql.limits import KNOWN
 
 # Rows that the engine takes at once: long enough for its kernels, and promises come in between.
 CHUNK: Final = 16_384
@@ -166,7 +167,7 @@ def begin(job: Mapping[str, Any]) -> Replay:
     """From what the first line says."""
     if job["functions"] is not None:
         install_module(job["functions"])
-    _, catalog = plan_all(parse(";\n".join(job["statements"])), Catalog())
+    _, catalog = plan_all(parse(";\n".join(job["statements"]), KNOWN), Catalog())
     plan = catalog.queries[job["query"]]
     streams = [catalog.streams[name] for name in plan.reads_streams]
     return Replay(Path(job["history"]), streams, plan, job["from_us"])
