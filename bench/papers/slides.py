@@ -119,12 +119,10 @@ EXPERIMENTS: Final = (
         "nothing waits. On the left the slide is so many tuples of the slow stream, on the right so many seconds. "
         f"{PRICES}",
         says="a SLIDE makes the output bursty, the more the larger it is (A); on-demand ETS eliminates that (B).",
-        remark="An aggregate here promises more than it gives: by time, that no row comes before the end of the next "
-        "window; by tuples, none before the newest tuple in an open window. So the union above waits for the slow "
-        "stream's next tuple, not for the next slide, and A does not rise; by time it falls, for the promise reaches "
-        "as far as the slide. On-demand ETS eliminates the burstiness of slides by time. It does not reach through "
-        "slides by tuples, except of one: no promise of time closes a window of tuples, and should the stream end, its "
-        "row would bear the time of the last tuple in it.",
+        remark="Millrace's aggregate promises more than the paper's. A window of time promises that no row is earlier "
+        "than its end. A window of rows promises everything that its input promises. So the union waits for the slow "
+        "stream's next tuple, not for the next slide, and A does not rise. With slides of time it falls, because the "
+        "promise reaches as far as the slide.",
         run=slides,
         wide=True,
     ),
