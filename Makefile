@@ -12,6 +12,7 @@
 #   make bench               benchmarks, with ratios
 #   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
 #   make docs                renew the parts of the documents that are made from the code
+#   make docs-site           the documentation as a website in build/site, links checked
 #   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks, update queues
 #   make lock                renew the lock files          make setup       .venv with everything   make server   .venv as `make demo` needs it
 #   make clean               remove what was built         make distclean   and .venv too
@@ -24,7 +25,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo docs test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean need-python
+.PHONY: help setup demo docs docs-site test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -49,7 +50,7 @@ test: setup
 # A copy without compiled files comes first on the path, for the tests and for every process they start.
 test-pure: setup
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
-	tar -cf - --exclude=./$(VENV) --exclude=./.git --exclude='*.so' --exclude='*.pyd' . | tar -xf - -C "$$copy"; \
+	tar -cf - --exclude='./$(VENV)*' --exclude=./build --exclude=./.git --exclude='*.so' --exclude='*.pyd' . | tar -xf - -C "$$copy"; \
 	python="$$PWD/$(BIN)/python"; cd "$$copy"; \
 	MILLRACE_NO_KERNELS=1 PYTHONPATH="$$copy/server:$$copy/operators:$$copy/protocol" "$$python" -m pytest -p no:cacheprovider
 
@@ -84,6 +85,24 @@ format: setup
 docs: setup
 	@$(BIN)/python docs/generate.py
 
+# The site's tools get a separate environment: nothing else needs them.
+SITE_VENV := .venv-docs
+
+$(SITE_VENV)/.installed: requirements/docs.lock | need-python
+	@echo "docs-site: installing $$(grep -c == $<) packages of $<"
+	@if command -v uv >/dev/null; then \
+	  uv venv --quiet --clear --python $(PYTHON) $(SITE_VENV); \
+	  uv pip install --quiet --python $(SITE_VENV)/bin/python --require-hashes --requirement $<; \
+	else \
+	  $(PYTHON) -m venv $(SITE_VENV); \
+	  $(SITE_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<; \
+	fi
+	@touch $@
+
+docs-site: $(SITE_VENV)/.installed
+	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet --strict
+	@echo "docs-site: open $(CURDIR)/build/site/index.html"
+
 bench: setup
 	@$(BIN)/python -m bench
 
@@ -110,11 +129,12 @@ lock: setup
 	@$(COMPILE) --extra server $(LIKE_DEV) --output-file requirements/server.lock pyproject.toml
 	@$(COMPILE) --only-build-deps --build-deps-for wheel $(LIKE_DEV) --output-file requirements/build.lock pyproject.toml
 	@$(COMPILE) $(LIKE_DEV) --output-file requirements/deploy.lock requirements/deploy.in
+	@$(COMPILE) $(LIKE_DEV) --output-file requirements/docs.lock requirements/docs.in
 
 clean:
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -path './$(VENV)*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 	@find operators \( -name '*.so' -o -name '*.pyd' -o -name '*.so.new' \) -delete
 
 distclean: clean
-	@rm -rf $(VENV)
+	@rm -rf $(VENV) $(SITE_VENV)

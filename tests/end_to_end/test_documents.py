@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from docs import site_hooks
 from tests.documents import FENCE, agrees, run_page
 
 ROOT = Path(__file__).parents[2]
@@ -56,9 +57,10 @@ def test_what_counts_as_agreeing() -> None:
 
 def test_every_link_of_every_page_leads_somewhere() -> None:
     missing = []
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md"), *EXAMPLES]:
+    for page in [*(ROOT / name for name in site_hooks.site_pages()), ROOT / "README.md"]:
         text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target, anchor in re.findall(r"\]\(([^)#:\s]*)(#[\w-]+)?\)", text):
+        links = re.findall(r"\]\(([^)#:\s]*)(#[\w-]+)?\)", text)
+        for target, anchor in [*links, *((source, "") for source in re.findall(r'\ssrc="([^":]+)"', text))]:
             path = (page.parent / target).resolve() if target else page
             if not path.exists():
                 missing.append(f"{page.relative_to(ROOT)}: {target}")
@@ -68,6 +70,8 @@ def test_every_link_of_every_page_leads_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as links name them."""
-    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    """The headings of a page as links name them, and explicit anchors."""
+    text = page.read_text(encoding="utf-8")
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    explicit = re.findall(r'<a id="([^"]+)">', text)
+    return {*explicit, *(re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads)}
