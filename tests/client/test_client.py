@@ -13,7 +13,7 @@ import uvloop
 
 from millrace.client import AsyncClient, Backoff, Client, ConnectionLost, Ended, Feed, ProgressTo, RowBatch, ServerError
 from millrace.client.address import parse_address
-from millrace.protocol import MillraceError, PeerError, Refuse, Schema, encode, frame
+from millrace.protocol import Field, MillraceError, PeerError, Refuse, Schema, Type, encode, frame
 from millrace.protocol.messages import Bye, Closed, Credit, Error, EtsRequest, Limits, Progress
 from tests.client.fake_server import SCHEMA, FakeServer
 from tests.patience import HANG_SECONDS
@@ -874,3 +874,14 @@ def test_pauses_grow_to_a_most_and_end():
     lengths = [1, 2, 4, 5, 5, 5]
     assert all(length / 2 <= pause <= length for pause, length in zip(pauses, lengths, strict=True))
     assert pauses != list(backoff.pauses(random.Random(2)))
+
+
+@pytest.mark.parametrize("name", ["$gone", "$deleted"])
+def test_rows_of_an_update_stream_have_both_marks(name):
+    """Whichever name the server writes: `$gone` is read until 0.3."""
+    schema = Schema((Field("k", Type.BIGINT), Field("n", Type.BIGINT), Field(name, Type.BOOLEAN, False)))
+    batch = RowBatch(0, schema, [(1, 5, False), (1, None, True)])
+    assert batch.dicts() == [
+        {"k": 1, "n": 5, "$gone": False, "$deleted": False},
+        {"k": 1, "n": None, "$gone": True, "$deleted": True},
+    ]

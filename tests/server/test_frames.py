@@ -446,6 +446,35 @@ async def test_a_feed_learns_at_its_end_how_many_tuples_were_late(daemon):
         assert (said.code, said.late) == ("dropped", 1)
 
 
+LARGE_SQL = (
+    "CREATE STREAM e (ts TIMESTAMP, k BIGINT, n BIGINT) WITH (time = 'ts'); "
+    "CREATE QUERY large AS SELECT k, sum(n) AS n FROM e GROUP BY k HAVING sum(n) > 1"
+)
+
+
+@pytest.mark.parametrize(("offered", "name"), [(None, "$gone"), ((), "$gone"), (("deleted",), "$deleted")])
+@pytest.mark.parametrize("format", ["rows", "arrow"])
+@served(sql=LARGE_SQL)
+async def test_the_mark_of_tombstones_has_the_name_that_the_client_knows(daemon, offered, name, format):
+    async with peer(daemon, greet=False) as client:
+        client.say(Hello(PROTOCOL, "x", None, offered))
+        await client.hear(Welcome)
+        said = await client.subscribe("large", format=format)
+        assert said.schema.names == ("k", "n", name)
+        assert said.schema.retracts
+        await client.open("e", channel=101)
+        client.data(0, [(1, 7, 2)], 101)
+        kind = Result if format == "rows" else ResultArrow
+        first = await client.hear(kind)
+        client.data(1, [(2, 7, -1)], 101)
+        second = await client.hear(kind)
+        if format == "rows":
+            assert [*first.rows, *second.rows] == [(7, 2, False), (7, None, True)]
+        else:
+            table = pa.ipc.open_stream(second.batch).read_all()
+            assert table.to_pylist() == [{"k": 7, "n": None, name: True}]
+
+
 @served(sql=LATE_SQL)
 async def test_a_feed_without_the_capability_ends_as_before(daemon):
     async with peer(daemon) as feeder:

@@ -106,20 +106,20 @@ def test_typed_files_read_back(tmp_path_factory, ending, rows):
     assert [part.name for part in path.parent.iterdir()] == [path.name]
 
 
-def test_a_tombstone_is_its_key_and_that_it_is_gone(tmp_path):
+def test_a_tombstone_is_its_key_and_both_marks(tmp_path):
     schema = retracting(Schema.of(k="bigint", n="bigint", t="text").fields, (0,))
     rows = [(1, 5, "a", False), (2, None, None, False), (1, None, None, True), (None, None, None, True)]
     made = Batch.from_rows(schema, rows, [0, 1, 2, 3])
     assert [json.loads(line) for line in json_lines(made).splitlines()] == [
         {"k": 1, "n": 5, "t": "a"},
         {"k": 2, "n": None, "t": None},
-        {"k": 1, "$gone": True},
-        {"$gone": True},
+        {"k": 1, "$gone": True, "$deleted": True},
+        {"$gone": True, "$deleted": True},
     ]
     assert json.loads(row_lines("q", 7, made, "a").splitlines()[2]) == {
         "query": "q",
         "seq": 9,
-        "row": {"k": 1, "$gone": True},
+        "row": {"k": 1, "$gone": True, "$deleted": True},
         "history": "a",
     }
     writer = create(str(tmp_path / "rows.parquet"), schema)

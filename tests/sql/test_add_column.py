@@ -203,6 +203,7 @@ def test_late_tuples_have_the_column_too():
         ("ALTER STREAM s ADD COLUMN mark BIGINT", "s.late tells of each late tuple its mark"),
         ("ALTER STREAM s ADD COLUMN x INTERVAL", "a column cannot be an interval"),
         ('ALTER STREAM s ADD COLUMN "$gone" BOOLEAN', "marks rows that are gone"),
+        ('ALTER STREAM s ADD COLUMN "$deleted" BOOLEAN', "marks rows that are gone"),
         ("ALTER STREAM q0 ADD COLUMN x DOUBLE", "the stream q0 is a query"),
         ("ALTER STREAM nobody ADD COLUMN x DOUBLE", "the stream nobody does not exist"),
         ("ALTER STREAM i ADD COLUMN ts TIMESTAMP", "i has a column ts already"),

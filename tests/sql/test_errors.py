@@ -229,6 +229,7 @@ CASES = [
     ),
     ("SELECT «n + 1 AS m FROM (SELECT a, n FROM run WHERE n > 1)", "a row has to say which row it replaces"),
     ('SELECT a, «b AS "$gone" FROM s', "$gone marks rows that are gone"),
+    ('SELECT a, «b AS "$deleted" FROM s', "$deleted marks rows that are gone"),
     ('SELECT «"$gone" FROM (SELECT a, n FROM run WHERE n > 1)', "there is no column $gone; there are a, n, ts"),
     ("CREATE QUERY z WITH («max_delay = '1 s') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')", "add flush = 'slow'"),
     ("CREATE QUERY z WITH (flush = «'quick') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')", "flush: expected 'none', "),

@@ -47,16 +47,17 @@ def events(rows: Sequence[Row]) -> list[Row]:
 
 
 def final_of(rows: Sequence[Row], key: Sequence[str]) -> Final:
-    """What rows come to; a tombstone has its key and that it is gone, and nothing else."""
+    """What rows come to; a tombstone has its key, both marks and nothing else."""
     state: Final = {}
     for row in rows:
         at = tuple(row.get(name) for name in key)
         if row.get("$gone"):
             assert at in state, f"{row} was never there"
-            assert set(row) <= {*key, "$gone"}
+            assert row["$deleted"] is True
+            assert set(row) <= {*key, "$gone", "$deleted"}
             del state[at]
         else:
-            assert "$gone" not in row
+            assert not {"$gone", "$deleted"} & set(row)
             state[at] = tuple(value for name, value in row.items() if name not in key)
     return state
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from millrace.engine.plan import LATE, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators.functions import LIBRARY, Library
-from millrace.protocol import GONE, Field, Refuse, Schema, Type
+from millrace.protocol import TOMBSTONE_NAMES, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Binder
 from millrace.sql.errors import SqlError, did_you_mean
@@ -151,8 +151,8 @@ def _fields_of(sql: str, written: Sequence[s.FieldDef], time: str | None) -> lis
     fields: list[Field] = []
     names: set[str] = set()
     for one in written:
-        if one.name.text == GONE:
-            raise SqlError(sql, one.name.span.start, f"{GONE} marks rows that are gone: choose another name")
+        if one.name.text in TOMBSTONE_NAMES:
+            raise SqlError(sql, one.name.span.start, f"{one.name.text} marks rows that are gone: choose another name")
         if one.name.text in names:
             raise SqlError(sql, one.name.span.start, f"there are two columns called {one.name.text}")
         type = binder.type_named(one.type)

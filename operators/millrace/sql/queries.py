@@ -28,7 +28,7 @@ from millrace.operators.spec import (
     UnionSpec,
     WindowSpec,
 )
-from millrace.protocol import GONE, Refuse, Schema, Type
+from millrace.protocol import GONE, TOMBSTONE_NAMES, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
 from millrace.sql.binder import MAX_DEPTH, MAX_PARTS, TIME_NAME, Binder, Relation, readings
@@ -452,8 +452,8 @@ class QueryPlanner:
                     )
                 made = [(item.alias.text if item.alias else _name_of(item.expression, position, names), bound)]
             for name, column in made:
-                if name == GONE:
-                    raise self.error(item, f"{GONE} marks rows that are gone, and goes along by itself")
+                if name in TOMBSTONE_NAMES:
+                    raise self.error(item, f"{name} marks rows that are gone, and goes along by itself")
                 if name in names:
                     raise self.error(item, f"two columns are called {name}: give one another name with AS")
                 names[name] = None

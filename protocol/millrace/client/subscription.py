@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.client import arrow
 from millrace.client.errors import Ended, ServerError
 from millrace.client.waiting import Waiting
-from millrace.protocol import Schema
+from millrace.protocol import DELETED, GONE, Schema
 from millrace.protocol.messages import (
     Closed,
     Credit,
@@ -46,7 +46,8 @@ class RowBatch:
     def dicts(self) -> list[dict[str, object]]:
         """The rows by name."""
         names = self.schema.names
-        return [dict(zip(names, row, strict=True)) for row in self.rows]
+        rows = [dict(zip(names, row, strict=True)) for row in self.rows]
+        return with_both_names(rows) if self.schema.retracts else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class ArrowBatch:
     def dicts(self) -> list[dict[str, object]]:
         """The rows by name."""
         rows: list[dict[str, object]] = self.table().to_pylist()
-        return rows
+        return with_both_names(rows) if self.schema.retracts else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,13 @@ class ProgressTo:
     """Every row with a timestamp below this one has come."""
 
     below_us: int
+
+
+def with_both_names(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Rows of an update stream with `$deleted` and, until 0.3, its former name `$gone`, whichever the server writes."""
+    for row in rows:
+        row[DELETED] = row[GONE] = bool(row.get(DELETED, row.get(GONE)))
+    return rows
 
 
 Batch = RowBatch | ArrowBatch

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from millrace.protocol.messages import Head, Kind, Limits, Message, carries_tuples, decode, encode, peek
     from millrace.protocol.session import Session, Side
     from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
-    from millrace.protocol.types import GONE, MAX_INT64, MIN_INT64, Field, Schema, Type
+    from millrace.protocol.types import DELETED, GONE, MAX_INT64, MIN_INT64, TOMBSTONE_NAMES, Field, Schema, Type
 
 __all__ = [
     "CODES",
+    "DELETED",
     "GONE",
     "MAX_INT64",
     "MIN_INT64",
+    "TOMBSTONE_NAMES",
     "Body",
     "Field",
     "FrameReader",
@@ -55,7 +57,7 @@ _MODULES = {
     "messages": "Head Kind Limits Message carries_tuples decode encode peek",
     "session": "Session Side",
     "timestamps": "TimestampError format_timestamp parse_timestamp",
-    "types": "GONE MAX_INT64 MIN_INT64 Field Schema Type",
+    "types": "DELETED GONE MAX_INT64 MIN_INT64 TOMBSTONE_NAMES Field Schema Type",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -59,6 +59,7 @@ MAX_CHANNELS = 1_024  # open at once on one connection, by default
 
 # What a client offers in HELLO and a server grants in WELCOME, with the meaning that `docs/protocol.md` gives.
 CAPABILITIES: Mapping[str, str] = {
+    "deleted": "the column that marks tombstones is called `$deleted`, not `$gone`, in SUBSCRIBED and RESULT_ARROW",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
     "late": "CLOSED of a feed has the field `late`",
 }

@@ -16,9 +16,13 @@ from enum import Enum
 MIN_INT64 = -(2**63)
 MAX_INT64 = 2**63 - 1
 
-# The last field of an update stream whose keys may lose their row. Where it is true the row is a tombstone: its key has
-# no row any more, and its other columns are null. No column of a user's has this name.
+# The last field of an update stream whose keys can lose their row. Where it is true, the row is a tombstone: its key no
+# longer has a row, and the other columns are null. A user's column cannot have either name.
+# GONE is the name in schemas inside the server and in files with columns. DELETED replaces it: on the wire where the
+# capability `deleted` is granted, and in JSON, where tombstones have both names until 0.3.
 GONE = "$gone"
+DELETED = "$deleted"
+TOMBSTONE_NAMES = (GONE, DELETED)
 
 
 class Type(Enum):
@@ -86,7 +90,14 @@ class Schema:
     @property
     def retracts(self) -> bool:
         """Whether rows may be tombstones."""
-        return bool(self.fields) and self.fields[-1].name == GONE
+        return bool(self.fields) and self.fields[-1].name in TOMBSTONE_NAMES
+
+    def with_deleted(self) -> Schema:
+        """The schema with DELETED as the name of the field that marks tombstones, if it has one."""
+        if not self.retracts:
+            return self
+        mark = self.fields[-1]
+        return Schema((*self.fields[:-1], Field(DELETED, mark.type, mark.nullable)))
 
     @property
     def told(self) -> tuple[Field, ...]:

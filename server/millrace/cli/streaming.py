@@ -280,7 +280,7 @@ def _readable(row: dict[str, object], schema: Schema) -> dict[str, object]:
     from base64 import b64encode
 
     from millrace.protocol import Type, format_timestamp
-    from millrace.server.writers import without_gone
+    from millrace.server.writers import tombstone_or_row
 
     made = dict(row)
     for field in schema:
@@ -289,4 +289,4 @@ def _readable(row: dict[str, object], schema: Schema) -> dict[str, object]:
             made[field.name] = format_timestamp(value)
         elif isinstance(value, bytes):
             made[field.name] = b64encode(value).decode()
-    return without_gone(made) if schema.retracts else made
+    return tombstone_or_row(made) if schema.retracts else made

@@ -227,10 +227,12 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(batch.schema))
 
 
-def to_ipc(batch: Batch) -> bytes:
-    """An Arrow IPC stream of one batch."""
-    made = to_arrow(batch)
+def to_ipc(batch: Batch, schema: Schema | None = None) -> bytes:
+    """An Arrow IPC stream of one batch; `schema` renames its columns."""
+    record_batch = to_arrow(batch)
+    if schema is not None:
+        record_batch = record_batch.rename_columns(schema.names)
     out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, made.schema) as writer:
-        writer.write_batch(made)
+    with pa.ipc.new_stream(out, record_batch.schema) as writer:
+        writer.write_batch(record_batch)
     return bytes(out.getvalue().to_pybytes())

@@ -20,6 +20,7 @@ from millrace.protocol import (
     Kind,
     PeerError,
     Refuse,
+    Schema,
     Session,
     Side,
     carries_tuples,
@@ -481,11 +482,17 @@ class _Subscriber:
     def begin(self) -> None:
         first = self._outlet.first(self._wish.from_sequence, self._wish.history)
         history = self._outlet.history if "history" in self._dialect.session.capabilities else None
-        self._dialect.say(Subscribed(self.channel, self._outlet.schema, first, history))
+        self._dialect.say(Subscribed(self.channel, self._schema, first, history))
         self._dialect.subscriptions[self.channel] = self
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)
         sparing.info("a subscription began", self._outlet.query, query=self._outlet.query)
+
+    @property
+    def _schema(self) -> Schema:
+        """The schema of the rows in the names that this client knows."""
+        renames = "deleted" in self._dialect.session.capabilities
+        return self._outlet.schema.with_deleted() if renames else self._outlet.schema
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:
@@ -514,7 +521,7 @@ class _Subscriber:
             return data_head(Kind.RESULT, self.channel, sequence) + _ENCODE(batch.rows())
         from millrace.server.arrow import to_ipc  # pyarrow costs 60 MB: only subscribers who ask for it pay
 
-        return encode(ResultArrow(self.channel, sequence, len(batch), to_ipc(batch)))
+        return encode(ResultArrow(self.channel, sequence, len(batch), to_ipc(batch, self._schema)))
 
     def send_progress(self, value_us: int) -> None:
         if self._wish.progress:

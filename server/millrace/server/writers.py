@@ -17,7 +17,7 @@ import msgspec
 
 from millrace.engine.events import Late
 from millrace.operators.batch import Batch, Row
-from millrace.protocol import GONE, Schema, Type
+from millrace.protocol import DELETED, GONE, TOMBSTONE_NAMES, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 
 _JSON: Final = msgspec.json.Encoder()
@@ -39,21 +39,22 @@ class Writer(Protocol):
 def json_rows(batch: Batch) -> Iterator[dict[str, Any]]:
     """The rows as JSON objects: keys in the schema's order, timestamps in ISO 8601, bytes in base64 when encoded.
 
-    A tombstone says its key and that it is gone; of other rows that is not said.
+    A tombstone has its key and the marks of a tombstone. Other rows have no marks.
     """
     names = batch.schema.names
     objects = (dict(zip(names, row, strict=True)) for row in zip(*_readable(batch), strict=True))
-    return map(without_gone, objects) if batch.schema.retracts else objects
+    return map(tombstone_or_row, objects) if batch.schema.retracts else objects
 
 
-def without_gone(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of an update stream as people read it. All but the key of a tombstone is null, and what is null can be left
-    out of a key as out of any JSON row.
+def tombstone_or_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an update stream as people read it, from all its columns.
+
+    A tombstone has its key and is marked by both names; a row that exists has neither. Columns of a tombstone outside
+    the key are null, and a null can be left out of a key as out of any JSON row.
     """
-    if row[GONE]:
-        return {name: value for name, value in row.items() if value is not None}
-    del row[GONE]
-    return row
+    if not any([row.pop(name, False) for name in TOMBSTONE_NAMES]):
+        return row
+    return {name: value for name, value in row.items() if value is not None} | {GONE: True, DELETED: True}
 
 
 def _readable(batch: Batch) -> list[list[Any]]:
