@@ -188,7 +188,7 @@ async def test_datetimes_become_microseconds(server, client):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"ts": 1, "kk": 2}], "'kk' as well"),
+        ([{"ts": 1, "kk": 2}], "unknown field 'kk'"),
         ([(1, 2**64, "x")], "64 bits"),
         ([(1, object(), "x")], "got object"),
         ([{"ts": 1}, (1, 2, "x")], "both"),
@@ -320,7 +320,7 @@ def test_giving_up_is_connection_lost_everywhere():
             await feed.send(rows_of(1))
             await feed.flush()
             await server.stop_listening()
-            with pytest.raises(ConnectionLost, match="given up"):
+            with pytest.raises(ConnectionLost, match="could not be restored"):
                 await send_until_it_fails(feed)
             with pytest.raises(ConnectionLost):
                 await client.open("s")
@@ -840,7 +840,7 @@ def test_an_answer_function_that_uses_the_client_is_told(threaded_server):
         feed = client.open("s", answer=lambda need: opened[0].flush())
         opened.append(feed)
         server.loop.call_soon_threadsafe(server.last.say, EtsRequest(0, 0, 5))
-        with pytest.raises(RuntimeError, match="own thread"):
+        with pytest.raises(RuntimeError, match="client's thread"):
             client.run(end_of(feed._feed), 10)
 
 

@@ -1,4 +1,7 @@
-"""Feed a Millrace server and read from it. Needs msgpack alone (and pyarrow, if you send Arrow)."""
+"""The Python client: feeds rows to a Millrace server and subscribes to queries.
+
+It requires msgpack only, and pyarrow for Arrow.
+"""
 
 from millrace.client.aio import AsyncClient
 from millrace.client.backoff import Backoff

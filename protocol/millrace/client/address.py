@@ -1,4 +1,4 @@
-"""Where a server is: `host`, `host:port`, `[::1]:port`."""
+"""The address of a server: `host`, `host:port`, `[::1]:port`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ PORT = 7420
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """The host and the port; 7420 where none is given. ValueError says what an address looks like."""
+    """The host and the port, by default 7420. ValueError shows the expected form."""
     host, colon, port = address.strip().removeprefix("millrace://").rpartition(":")
     if not colon or port.endswith("]") or (":" in host and not host.endswith("]")):
         host, port = address.strip().removeprefix("millrace://"), str(PORT)

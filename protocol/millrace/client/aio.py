@@ -1,4 +1,4 @@
-"""AsyncClient: one connection to a Millrace server, kept up."""
+"""AsyncClient: a connection to a Millrace server that reconnects."""
 
 from __future__ import annotations
 
@@ -36,21 +36,33 @@ from millrace.protocol.session import Phase, Stage
 _Owner = AsyncFeed | AsyncSubscription
 _T = TypeVar("_T", AsyncFeed, AsyncSubscription)
 
-HEARTBEAT = 15.0  # seconds of silence before PING, and again before the connection counts as lost
-WRITE_BUFFER = 2**20  # bytes handed to the transport before feeds wait; a few frames, so that it never runs dry
-# What stands before the rows in a frame: two heads, channel, sequence, count, at their longest.
+HEARTBEAT = 15.0  # seconds without data before PING, and again before the connection counts as lost
+WRITE_BUFFER = 2**20  # bytes in the transport before feeds wait: a few frames, so that it always has data
+# Bytes before the rows of a frame at most: two heads, channel, sequence, count.
 _FRAME_OVERHEAD = 32
-# Errors without a channel after which connecting again makes sense.
+# Codes of errors without a channel after which the client reconnects.
 _TRY_AGAIN = frozenset({"shutting_down", "too_slow", "too_many_connections", "silent"})
 
 
 class AsyncClient:
-    """A connection to a server. Use it as `async with AsyncClient("127.0.0.1:7420") as client:`.
+    """A connection to a Millrace server, for programs with an event loop.
 
-    Connects again, by itself and with growing pauses, when the connection breaks: feeds send what was not
-    acknowledged once more (the server drops what it had), subscriptions go on after their last row. When that is given
-    up, everything that waits raises ConnectionLost. `reconnect=None` gives up at once. `on_lost` is called each time
-    that the connection breaks and another is tried.
+        async with AsyncClient("127.0.0.1:7420") as client:
+            async with await client.open("ticks") as feed:
+                await feed.send([("abc", 10.5), ("xyz", 7.25)])
+
+    When the connection breaks, the client reconnects. Feeds then send unacknowledged rows again (the server drops those
+    it already has), and subscriptions resume after their last row. When the attempts of `reconnect` are used up,
+    pending and later calls raise ConnectionLost.
+
+    Args:
+        address: `host`, `host:port` or `[::1]:port`. The default port is 7420.
+        token: the server's token, if it requires one.
+        tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
+        name: the name of this client in the server's log.
+        reconnect: the pauses between attempts to reconnect. None: do not reconnect.
+        heartbeat: seconds without data before the client sends PING, and again before it drops the connection.
+        on_lost: called with the reason each time the connection breaks and the client tries to reconnect.
     """
 
     def __init__(
@@ -84,14 +96,46 @@ class AsyncClient:
         self._fatal: BaseException | None = None
 
     @classmethod
-    async def connect(cls, address: str = "127.0.0.1", **options: object) -> AsyncClient:
-        """Connect without a context manager; end with `close`. Takes what the class takes."""
-        client = cls(address, **options)  # type: ignore[arg-type]
+    async def connect(
+        cls,
+        address: str = "127.0.0.1",
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | bool | None = None,
+        name: str = "python",
+        reconnect: Backoff | None = Backoff(),  # noqa: B008 - frozen
+        heartbeat: float = HEARTBEAT,
+        on_lost: Callable[[BaseException | None], None] | None = None,
+    ) -> AsyncClient:
+        """Connect without a context manager. The caller ends the connection with `close`.
+
+        Args:
+            address: `host`, `host:port` or `[::1]:port`. The default port is 7420.
+            token: the server's token, if it requires one.
+            tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
+            name: the name of this client in the server's log.
+            reconnect: the pauses between attempts to reconnect. None: do not reconnect.
+            heartbeat: seconds without data before the client sends PING, and again before it drops the connection.
+            on_lost: called with the reason each time the connection breaks and the client tries to reconnect.
+
+        Raises:
+            ConnectionLost: the server cannot be reached.
+            ServerError: the server refused the connection, for example because the token is wrong.
+        """
+        client = cls(
+            address,
+            token=token,
+            tls=tls,
+            name=name,
+            reconnect=reconnect,
+            heartbeat=heartbeat,
+            on_lost=on_lost,
+        )
         await client.start()
         return client
 
     async def start(self) -> None:
-        """Connect. Fails at once, with ConnectionLost or the server's refusal, if that cannot be done."""
+        """Connect. Raises ConnectionLost, or the server's refusal, after one failed attempt."""
         self.loop = asyncio.get_running_loop()
         try:
             lost = await self._dial()
@@ -111,12 +155,22 @@ class AsyncClient:
         held_tuples: int = HELD_TUPLES,
         held_bytes: int = HELD_BYTES,
     ) -> AsyncFeed:
-        """Open a feed of a stream.
+        """Open a feed, which sends rows to a stream.
 
-        `producer` names the feed for the server, which knows how far it came (`feed.next_sequence`); by default it
-        is a new name each time. `schema`, if given, must be the stream's. `answer` is asked when the server needs a
-        timestamp: a function from the need to the least timestamp that rows still to come may have, or 'clock'. The
-        rest bounds frames and memory.
+        Args:
+            stream: the name of the stream.
+            producer: the feed's name on the server, which stores `next_sequence` for each name. A program that can
+                repeat its input sets it and resumes at `feed.next_sequence`. The default is a new random name.
+            schema: the schema that the program expects. The server refuses the feed if the stream's schema differs.
+            answer: how to answer the server's request for a timestamp. A function takes the least timestamp that would
+                help, in microseconds, and returns the least timestamp that a row not yet sent can have, or None.
+                "clock": the current time of this machine, for rows that are stamped with it and sent at once.
+            frame_rows: the most rows in a frame.
+            held_tuples: `send` waits while this many tuples are not acknowledged.
+            held_bytes: `send` waits while this many bytes are not acknowledged.
+
+        Raises:
+            ServerError: `unknown_stream`, `schema_mismatch` or another code of the protocol.
         """
         feed = AsyncFeed(
             self,
@@ -141,12 +195,22 @@ class AsyncClient:
         on_gap: Literal["fail", "continue"] = "fail",
         history: str | None = None,
     ) -> AsyncSubscription:
-        """Read a query's rows, from now on or from a sequence number. At most `window` rows wait in memory.
+        """Subscribe to the rows of a query.
 
-        `history` is the history that `from_sequence` belongs to (`subscription.history` of an earlier run): in another
-        one the number would mean another row, and the server refuses it with `not_retained`. `on_gap` says what to do
-        when the server, after a reconnect, no longer has the rows that follow: fail with ServerError `not_retained`, or
-        count the gap in `subscription.gaps` and continue, with row 0 of a new history or else with the next row.
+        Args:
+            query: the name of the query.
+            from_sequence: the sequence number of the first row to read. None: the next row that the query emits.
+            window: the most rows in memory that the program has not read yet.
+            progress: also receive progress; see `updates` and `progress_us`.
+            format: "rows" for RowBatch, "arrow" for ArrowBatch (requires pyarrow).
+            on_gap: what to do if the server no longer retains the rows that follow after a reconnect. "fail": raise
+                ServerError `not_retained`. "continue": count the gap in `gaps` and resume, in a new history at sequence
+                0, else at the next row.
+            history: the history that `from_sequence` belongs to, from `subscription.history` of an earlier run. The
+                server refuses a sequence number of an ended history with `not_retained`.
+
+        Raises:
+            ServerError: `unknown_query`, `not_retained` or another code of the protocol.
         """
         return await self._add(
             AsyncSubscription(
@@ -162,9 +226,9 @@ class AsyncClient:
         )
 
     async def close(self) -> None:
-        """Close every feed (which flushes it) and subscription, say BYE and disconnect. Twice is fine.
+        """Flush and close every feed, close every subscription, and disconnect. A second call does nothing.
 
-        Raises what ended the connection, if something had: rows sent may not have arrived then.
+        If an error ended the connection earlier, `close` raises it: rows may not have arrived.
         """
         failed = self._waiting.failed if self._keeper is not None else None
         try:
@@ -185,15 +249,15 @@ class AsyncClient:
         else:
             await self._stop()
 
-    # What feeds and subscriptions use.
+    # Used by feeds and subscriptions.
 
     @property
     def writable(self) -> bool:
-        """Whether the transport takes more."""
+        """Whether the transport accepts more bytes."""
         return self._wire is not None and not self._wire.paused
 
     def has(self, capability: str) -> bool:
-        """Whether the server of this connection granted this capability of the protocol."""
+        """Whether the server granted this capability on the current connection."""
         return self._wire is not None and capability in self._wire.session.capabilities
 
     @property
@@ -202,25 +266,25 @@ class AsyncClient:
         return self.limits.frame_bytes - _FRAME_OVERHEAD
 
     def credit(self, channel: int) -> int:
-        """Tuples that the server will take on this channel: none once the server said BYE, until a new connection."""
+        """Tuples that the server accepts on this channel; 0 between BYE and the next connection."""
         open_channel = None if self._wire is None else self._wire.session.channels.get(channel)
         return 0 if open_channel is None else open_channel.credit
 
     def say(self, message: Message) -> None:
-        """Write a message; nothing if there is no connection."""
+        """Write a message. Does nothing without a connection."""
         if self._wire is not None:
             self._wire.write(self._wire.session.say(message))
 
     def write_tuples(self, channel: int, entry: Entry) -> None:
-        """Write rows that are packed already."""
+        """Write packed rows."""
         assert self._wire is not None
         skip = self._wire.session.take(channel, entry.sequence, entry.tuples)
-        assert skip == 0 or skip == entry.tuples == 0, "an outbox gives each tuple of a connection once"
+        assert skip == 0 or skip == entry.tuples == 0, "an outbox returns each tuple once per connection"
         head, payload = entry.body(channel)
         self._wire.write((len(head) + len(payload)).to_bytes(HEAD_BYTES, "big") + head, payload)
 
     def forget(self, owner: _Owner) -> None:
-        """This feed or subscription has ended: close its channel if the server still has it open."""
+        """Remove an ended feed or subscription, and close its channel if the server still has it open."""
         if owner in self._owners:
             self._owners.remove(owner)
         for number in [number for number, other in self._by_channel.items() if other is owner]:
@@ -230,7 +294,7 @@ class AsyncClient:
                 self.say(Close(number))
 
     def ask_again(self, owner: _Owner) -> None:
-        """What this one asked for was refused; it has something else to ask for."""
+        """Open a new channel for a feed or subscription whose first request was refused."""
         self._by_channel = {number: other for number, other in self._by_channel.items() if other is not owner}
         self._connect_owner(owner)
 
@@ -254,10 +318,10 @@ class AsyncClient:
         self._by_channel[channel] = owner
         owner.connect(channel)
 
-    # What the wire tells.
+    # Called by the wire.
 
     def received(self, message: Message) -> None:
-        """One message of the server's that the session rules allow."""
+        """Handle a message that the session rules allow."""
         match message:
             case Welcome():
                 self.limits, self.server, self._ready = message.limits, message.server, True
@@ -268,7 +332,7 @@ class AsyncClient:
             case Pong():
                 pass
             case Bye():
-                self._drop(ConnectionLost(f"the server said goodbye: {message.reason or 'no reason given'}"))
+                self._drop(ConnectionLost(f"the server ended the connection: {message.reason or 'no reason'}"))
             case Error(channel=None):
                 self._end_with(ServerError(message))
             case _:
@@ -278,12 +342,12 @@ class AsyncClient:
         self._waiting.wake()
 
     def writable_again(self) -> None:
-        """The transport takes more."""
+        """The transport accepts more bytes."""
         for owner in self._feeds():
             owner.pump()
 
     def broken(self, error: PeerError | Refuse) -> None:
-        """The server broke the protocol: connecting again would not mend it."""
+        """The server broke the protocol, so the client does not reconnect."""
         self._end_with(error)
 
     def _feeds(self) -> Iterator[AsyncFeed]:
@@ -298,13 +362,13 @@ class AsyncClient:
         if self._wire is not None:
             self._wire.end(error)
 
-    # Keeping the connection.
+    # The connection.
 
     async def _dial(self) -> asyncio.Future[None]:
-        """Connect and exchange HELLO and WELCOME; then every feed and subscription asks for its channel.
+        """Connect and exchange HELLO and WELCOME, then open a channel for every feed and subscription.
 
-        The future ends with the connection. A server of before there were capabilities does not know HELLO's last field
-        and refuses the message: it gets one without.
+        The future ends with the connection. A server without capabilities refuses the last field of HELLO; the client
+        then connects again without it.
         """
         try:
             lost = await self._greet(tuple(CAPABILITIES))
@@ -323,7 +387,7 @@ class AsyncClient:
         return lost
 
     async def _greet(self, capabilities: tuple[str, ...] | None) -> asyncio.Future[None]:
-        """Connect, say HELLO and wait for WELCOME."""
+        """Connect, send HELLO and wait for WELCOME."""
         lost: asyncio.Future[None] = self.loop.create_future()
         try:
             _, wire = await self.loop.create_connection(lambda: _Wire(self, lost), self.host, self.port, ssl=self._tls)
@@ -351,7 +415,7 @@ class AsyncClient:
             raise ConnectionLost(f"{self.host}:{self.port} closed the connection before WELCOME: {error}") from error
 
     async def _keep(self, lost: asyncio.Future[None]) -> None:
-        """Wait for the connection to break, make another, until that is given up."""
+        """Reconnect each time the connection breaks, until the attempts are used up."""
         connected: asyncio.Future[None] | None = lost
         while connected is not None:
             error = await self._watch(connected)
@@ -361,7 +425,7 @@ class AsyncClient:
             connected = await self._redial(error)
 
     async def _redial(self, error: BaseException | None) -> asyncio.Future[None] | None:
-        """Connect again; None, and everything has failed, if that is given up."""
+        """Reconnect. Returns None when the attempts are used up; every feed and subscription has failed then."""
         for pause in () if self._reconnect is None else self._reconnect.pauses():
             if self._fatal is not None:
                 break
@@ -375,13 +439,13 @@ class AsyncClient:
         return None
 
     def _lost(self, error: BaseException | None) -> ConnectionLost:
-        lost = ConnectionLost(f"the connection to {self.host}:{self.port} is lost, and it was given up: {error}")
+        lost = ConnectionLost(f"the connection to {self.host}:{self.port} is lost and could not be restored: {error}")
         lost.__cause__ = error
         return lost
 
     async def _watch(self, lost: asyncio.Future[None]) -> BaseException | None:
-        """Until the connection is lost. Silence is asked about, and silence after the question is a loss."""
-        asked = False
+        """Wait until the connection is lost. No data for a heartbeat means PING, and none for another means a loss."""
+        pinged = False
         while True:
             assert self._wire is not None
             heard = self._wire.heard
@@ -389,11 +453,11 @@ class AsyncClient:
             if lost.done():
                 return lost.exception()
             if self._wire.heard != heard:
-                asked = False
-            elif asked:
+                pinged = False
+            elif pinged:
                 self._drop(ConnectionLost("the server does not answer PING"))
             else:
-                asked = True
+                pinged = True
                 self.say(Ping(heard))
 
     def _end_wire(self) -> None:
@@ -419,11 +483,11 @@ class AsyncClient:
         if self._wire is not None and self._wire.session.stage is not Stage.ENDED:
             self.say(Bye(""))
         self._end_wire()
-        self._fail(Ended("this client is closed; make another"))
+        self._fail(Ended("this client is closed; create another"))
 
 
 class _Wire(asyncio.Protocol):
-    """One connection: bytes to messages that the rules allow, and back."""
+    """A connection: bytes to messages that the session rules allow, and back."""
 
     def __init__(self, client: AsyncClient, lost: asyncio.Future[None]) -> None:
         self.session = Session(Side.CLIENT)
@@ -439,18 +503,18 @@ class _Wire(asyncio.Protocol):
             self._transport.writelines(parts)
 
     def adopt(self, limits: Limits) -> None:
-        """Go by the server's limits, both ways."""
+        """Apply the server's limits in both directions."""
         self.session.limits = limits
         self._frames.limit = min(limits.frame_bytes, LARGEST_LIMIT - 1)
 
     def end(self, error: BaseException | None) -> None:
-        """Close, after what was written; the first reason is kept."""
+        """Close after the written bytes. The first error is the one that callers see."""
         self._settle(error)
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from asyncio's
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
 
     def data_received(self, data: bytes) -> None:
@@ -479,4 +543,4 @@ class _Wire(asyncio.Protocol):
     def _settle(self, error: BaseException | None) -> None:
         if not self._lost.done():
             self._lost.set_exception(error or ConnectionLost("the server closed the connection"))
-            self._lost.exception()  # looked at: nobody else needs to
+            self._lost.exception()  # marks the exception as retrieved

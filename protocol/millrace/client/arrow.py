@@ -1,4 +1,4 @@
-"""Arrow at the edge: pyarrow is imported only by who sends Arrow."""
+"""Arrow streams. Importing this module does not import pyarrow; calling its functions does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def from_stream(stream: bytes | memoryview) -> Any:
 
 
 def split_stream(stream: bytes, rows: int) -> tuple[bytes, bytes]:
-    """The first so many rows, and the rest, as streams of their own."""
+    """The first `rows` rows and the remaining ones, as two streams."""
     table = from_stream(stream)
     return to_stream(table.slice(0, rows)), to_stream(table.slice(rows))
 

@@ -1,4 +1,4 @@
-"""How long to wait before connecting again."""
+"""The pauses before attempts to reconnect."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses that grow by `factor` from `first` to `most` seconds; after `attempts` of them, give up.
+    """Pauses that grow by `factor` from `first` to `most` seconds, for at most `attempts` attempts.
 
-    Each pause is drawn between half and all of its length, so that a thousand clients of a server that comes back do
-    not all knock at once. The defaults give up after about two minutes.
+    Each pause is drawn between half and all of its length, so that the clients of a restarted server do not all
+    reconnect at once. The defaults stop after about two minutes.
     """
 
     first: float = 0.1

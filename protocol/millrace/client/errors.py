@@ -1,4 +1,4 @@
-"""What a program that uses the client may catch. All are MillraceError and carry a code and a text."""
+"""Exceptions of the client. All are MillraceError and have a code and a text."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from millrace.protocol.messages import Closed, Error
 
 
 class ServerError(MillraceError):
-    """The server refused something, or ended a channel. `code` is one of the protocol's.
+    """The server refused a request or rows, or ended a channel. `code` is a code of the protocol.
 
-    For refused rows `sequence` is the number of the frame's first tuple, `row` the place of the bad one in the frame
-    and `expected` / `got` what was wrong with it. `others` are further refusals that nobody had asked for yet.
+    For refused rows, `sequence` is the sequence number of the frame's first tuple, `row` the index of the bad row in
+    the frame (from 0; the text counts from 1), and `expected` and `got` describe the fault. `others` holds further
+    refusals that were not raised yet.
     """
 
     def __init__(self, error: Error) -> None:
@@ -23,17 +24,17 @@ class ServerError(MillraceError):
 
     @staticmethod
     def ended(closed: Closed) -> ServerError:
-        """The server ended a channel on its own."""
+        """The server ended a channel without a request of the client."""
         return ServerError(Error(closed.code, closed.text or f"the server ended this channel ({closed.code})"))
 
 
 class ConnectionLost(MillraceError, ConnectionError):  # noqa: N818 - the name people look for
-    """The server cannot be reached, or could not be reached again; what was not acknowledged may not have arrived."""
+    """The server cannot be reached, or not again. Unacknowledged rows may not have arrived."""
 
     code = "connection_lost"
 
 
 class Ended(MillraceError):  # noqa: N818 - not the program's error in every case
-    """This client, feed or subscription was closed by this program."""
+    """This program closed the client, feed or subscription."""
 
     code = "ended"

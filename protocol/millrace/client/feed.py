@@ -1,4 +1,4 @@
-"""A feed: rows in, frames out, as fast as the server's credit allows."""
+"""A feed: rows in, frames out, within the server's credit."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from millrace.protocol.messages import (
 if TYPE_CHECKING:
     from millrace.client.aio import AsyncClient
 
-# What a feed answers when the server asks for a timestamp: the least that a row still to come may have, or None. It is
-# given the server's need, the least answer that would help.
+# The answer to the server's request for a timestamp: from the least timestamp that would help to the least timestamp
+# that a row not yet sent can have, both in microseconds, or None.
 Answer = Callable[[int], int | datetime | None] | Literal["clock"]
 
 FRAME_ROWS = 8_192
-HELD_TUPLES = 131_072  # two windows of 65,536: one under way, one waiting
+HELD_TUPLES = 131_072  # two windows of 65,536 rows: one in flight, one queued
 HELD_BYTES = 32 * 2**20  # two frames of the default limit
 ARROW_ROWS = 65_536
-# A frame refused for its place means that client and server count differently, which ends the feed. Any other refusal
-# is about what the frame holds; the feed goes on after it.
+# A frame refused for its place means that client and server count differently, which ends the feed. Every other refusal
+# concerns the frame's rows, and the feed continues.
 _ASTRAY = frozenset({"out_of_order", "no_credit", "not_open"})
 _REFUSALS_KEPT = 1_000
 
 
 class AsyncFeed:
-    """One feed of a stream. Made by `AsyncClient.open`; an async context manager that closes itself.
+    """A feed of a stream, opened by `AsyncClient.open`. As an async context manager, it closes itself.
 
-    Rows refused by the server raise ServerError from the next `send`, `punctuate`, `flush` or `close`; the rows of
-    other frames are untouched and the feed goes on.
+    If the server refuses rows, the next `send`, `punctuate`, `flush` or `close` raises ServerError. Rows of other
+    frames are not affected, and the feed stays open.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AsyncFeed:
         self._answer = _clock if answer == "clock" else answer
         self._limits = (frame_rows, held_tuples, held_bytes)
         self._arrow_rows = ARROW_ROWS
-        self._channel: int | None = None  # None while the server has not said OPENED on this connection
+        self._channel: int | None = None  # None until OPENED on the current connection
         self._opened: Opened | None = None
         self._outbox: Outbox | None = None
         self._packer: RowPacker | None = None
@@ -83,29 +83,31 @@ class AsyncFeed:
 
     @property
     def schema(self) -> Schema:
-        """The fields that a row has, in order."""
-        assert self._opened is not None, "AsyncClient.open gives a feed once it is open"
+        """The fields of a row, in order."""
+        assert self._opened is not None, "AsyncClient.open returns a feed once it is open"
         return self._opened.schema
 
     @property
     def next_sequence(self) -> int:
-        """The number that the next tuple will have; after `open` with a known producer, where to go on."""
+        """The sequence number of the next tuple. After `open` with a known producer: where to resume the input."""
         return self._box.next_sequence
 
     @property
     def acknowledged(self) -> int:
-        """Every tuple below this number was dealt with by the server."""
+        """The server has acknowledged every tuple with a sequence number below this one."""
         return self._box.acked
 
     @property
     def refused(self) -> int:
-        """Tuples below `acknowledged` that the server refused."""
+        """How many tuples below `acknowledged` the server refused."""
         return self._refused
 
     @property
     def late(self) -> int | None:
-        """Tuples of the last connection that were late: acknowledged, but in no result. Known once the feed is closed;
-        None before, and if the server is too old to report it."""
+        """How many tuples sent on the last connection were late: acknowledged, but in no result.
+
+        None until the feed is closed, and if the server does not report it.
+        """
         return self._late
 
     @property
@@ -114,10 +116,16 @@ class AsyncFeed:
         return self._box.held_tuples
 
     async def send(self, rows: Sequence[Row] | Row) -> None:
-        """Send rows: sequences in the schema's order, or mappings by name; a mapping alone is one row.
+        """Send rows. Waits while the feed holds too many unacknowledged rows.
 
-        The rows are packed before anything is waited for, all of them or (ValueError, TypeError) none; then `send`
-        waits while the feed holds too much. Small sends travel together. `flush` waits until the server has them.
+        Rows of small sends share a frame. `flush` waits until the server has acknowledged them.
+
+        Args:
+            rows: a list of tuples or lists in the order of `schema`, or of dicts by field name; or one dict.
+
+        Raises:
+            ServerError: the server refused rows of an earlier call.
+            ValueError, TypeError: a row does not have the schema's fields or types; none of the rows is sent.
         """
         self._must_be_open()
         many: Sequence[Row] = rows if isinstance(rows, Sequence) else [rows]  # type: ignore[assignment]
@@ -126,26 +134,34 @@ class AsyncFeed:
         await self._sent()
 
     async def send_arrow(self, batch: Any) -> None:
-        """Send a pyarrow RecordBatch or Table, in as many frames as the limits ask for."""
+        """Send a pyarrow RecordBatch or Table, in as many frames as the limits require.
+
+        Args:
+            batch: the rows. Columns are matched by name.
+        """
         self._must_be_open()
         for stream, count in list(self._streams(batch)):
             self._box.add_arrow(stream, count)
         await self._sent()
 
     async def punctuate(self, time: int | datetime | str) -> None:
-        """Promise that no later row of this feed has a timestamp below this one."""
+        """Promise that no later row of this feed has a lower timestamp.
+
+        Args:
+            time: microseconds since 1970, a datetime, or ISO 8601 text.
+        """
         self._must_be_open()
         self._box.add_mark(parse_timestamp(time))
         self._pump_soon()
 
     async def flush(self) -> None:
-        """Wait until everything sent was acknowledged; ServerError if rows were refused."""
+        """Wait until the server has acknowledged all rows. Raises ServerError if it refused some."""
         self.pump()
         await self._waiting.until(lambda: not self._box)
         self._raise_refusals()
 
     async def close(self) -> None:
-        """Flush, then end the feed: the server stops waiting for its time. Twice is fine."""
+        """Flush, then end the feed: the server no longer waits for its rows. A second call does nothing."""
         if self._closing:
             return
         try:
@@ -166,7 +182,7 @@ class AsyncFeed:
 
     @property
     def _box(self) -> Outbox:
-        assert self._outbox is not None, "AsyncClient.open gives a feed once it is open"
+        assert self._outbox is not None, "AsyncClient.open returns a feed once it is open"
         return self._outbox
 
     def _must_be_open(self) -> None:
@@ -183,7 +199,7 @@ class AsyncFeed:
             raise refusals[0]
 
     def _packed(self, rows: Sequence[Row]) -> Iterator[tuple[bytes, int]]:
-        """Frames' worth of packed rows; halves where a frame would be above the server's limit."""
+        """Packed rows, a frame at a time. A frame above the server's limit is split into halves."""
         assert self._packer is not None
         step = self._box.frame_rows
         for start in range(0, len(rows), step):
@@ -219,13 +235,13 @@ class AsyncFeed:
     # Writing.
 
     def _pump_soon(self) -> None:
-        """Write when this turn of the loop is over, so that many small sends make one frame."""
+        """Write at the end of this turn of the loop, so that small sends share a frame."""
         if not self._pump_due:
             self._pump_due = True
             self._client.loop.call_soon(self.pump)
 
     def pump(self) -> None:
-        """Write what connection and credit allow."""
+        """Write as much as the connection and the credit allow."""
         self._pump_due = False
         while self._channel is not None and self._client.writable:
             entry = self._box.take(self._client.credit(self._channel))
@@ -236,14 +252,14 @@ class AsyncFeed:
             else:
                 self._client.write_tuples(self._channel, entry)
 
-    # What the client tells the feed.
+    # Called by the client.
 
     async def opened(self) -> None:
         """Wait for the first OPENED."""
         await self._waiting.until(lambda: self._opened is not None)
 
     def connect(self, channel: int) -> None:
-        """There is a connection: ask for the channel. What is packed already goes by the schema of the first one."""
+        """Open a channel on a new connection. Packed rows have the schema of the first OPENED, so require that one."""
         if self._opened is not None:
             self._fingerprint = self._opened.schema.fingerprint()
         sequence = None if self._outbox is None else self._outbox.acked
@@ -251,13 +267,13 @@ class AsyncFeed:
         self._client.say(Open(channel, self.stream, self._fingerprint, self.producer, sequence, answers))
 
     def disconnect(self) -> None:
-        """The connection is gone, and with it a feed that was closing."""
+        """The connection is lost. A feed that was closing ends with it."""
         self._channel = None
         if self._closing:
             self._abandon()
 
     def receive(self, message: Message) -> None:
-        """What the server said about this feed."""
+        """Handle a message about this feed."""
         match message:
             case Opened():
                 self._on_opened(message)
@@ -271,18 +287,18 @@ class AsyncFeed:
             case Closed():
                 self._on_closed(message)
             case _:
-                pass  # CREDIT: the session has counted it
+                pass  # CREDIT: counted by the session
         self.pump()
 
     def fail(self, error: BaseException) -> None:
-        """There will be no further connection."""
+        """No further connection will be made."""
         self._channel = None
         self._waiting.fail(error)
 
     def _on_opened(self, opened: Opened) -> None:
         if self._outbox is None:
             rows, tuples, size = self._limits
-            # A frame above the first credit could never be sent whole.
+            # A frame above the first credit could not be sent whole.
             window = max(opened.credit, 1)
             frame_bytes = min(FRAME_TARGET_BYTES, self._client.frame_room)
             self._outbox = Outbox(opened.next_sequence, min(rows, window), frame_bytes, tuples, size)
@@ -300,7 +316,7 @@ class AsyncFeed:
 
     def _astray(self, sequence: int) -> ServerError:
         expected = f"a number from {self._box.acked} to {self._box.next_sequence}"
-        text = f"the server goes on at tuple {sequence}: expected {expected}; is producer {self.producer!r} used twice?"
+        text = f"the server resumes at tuple {sequence}: expected {expected}; do two programs use one producer name?"
         return ServerError(Error("out_of_order", text, expected=expected, got=str(sequence)))
 
     def _on_error(self, error: Error) -> None:
@@ -317,12 +333,12 @@ class AsyncFeed:
         self._give_up(self._ended() if self._closing else ServerError.ended(closed))
 
     def _on_request(self, request: EtsRequest) -> None:
-        """Answer with what the program promises, but never above the oldest row that is still here."""
+        """Answer with the program's promise, but never above the oldest row that is not sent."""
         self.pump()
         try:
             promised = None if self._answer is None else self._answer(request.need_us)
             value_us = None if promised is None else min(parse_timestamp(promised), self._least_unsent())
-        except Exception as error:  # the program's own function: its exception is the program's to see
+        except Exception as error:  # raised by the program's function: the program sees it
             self._give_up(error)
             return
         self._client.say(Ets(request.channel, request.request, value_us))
@@ -343,7 +359,7 @@ class AsyncFeed:
             least = least_time(unpack_rows(entry.packed), opened.schema, opened.time)
         return MAX_INT64 if least is None else least
 
-    # The end.
+    # Closing.
 
     async def _end(self) -> None:
         self._closing = True
@@ -355,7 +371,7 @@ class AsyncFeed:
             await self._waiting.until(lambda: False)
 
     def _abandon(self) -> None:
-        """End without waiting; what was not sent is given up."""
+        """End without waiting. Rows that were not sent are dropped."""
         self._closing = True
         self._give_up(self._ended())
 

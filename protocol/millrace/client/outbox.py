@@ -1,7 +1,7 @@
-"""What a feed has still to send, and what it has sent but the server has not acknowledged. Sans-I/O.
+"""The entries of a feed that are not sent, or sent and not acknowledged. Sans-I/O.
 
-Rule: order is kept between tuples and punctuation, whatever is lost and sent again; a tuple's number never
-changes. Memory is bounded by the caller, who asks `full` before adding.
+Rule: tuples and punctuation keep their order when they are sent again, and a tuple keeps its sequence number. The
+caller bounds the memory by checking `full` before it adds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from millrace.client.arrow import split_stream
 from millrace.protocol.fields import array_head, pack_integer
 from millrace.protocol.messages import Kind, data_head
 
-FRAME_TARGET_BYTES = 256 * 1024  # small sends are put together up to this; larger frames gain nothing measurable
+FRAME_TARGET_BYTES = 256 * 1024  # rows of small sends share a frame up to this size; larger frames are not faster
 
 
 @dataclass(slots=True)
 class RowsEntry:
-    """Packed rows, one after the other, without the head of their array."""
+    """Packed rows, concatenated, without the head of their array."""
 
     sequence: int
     tuples: int
@@ -30,7 +30,7 @@ class RowsEntry:
 
     @property
     def packed(self) -> bytes:
-        """All rows as one piece of bytes."""
+        """All rows as one bytes object."""
         if len(self.pieces) > 1:
             self.pieces = [b"".join(self.pieces)]
         return self.pieces[0]
@@ -39,7 +39,7 @@ class RowsEntry:
         return data_head(Kind.DATA, channel, self.sequence) + array_head(self.tuples), self.packed
 
     def split(self, tuples: int) -> tuple[RowsEntry, RowsEntry]:
-        """The first so many rows, and the rest."""
+        """The first `tuples` rows, and the rest."""
         packed = self.packed
         unpacker = msgpack.Unpacker(max_buffer_size=max(len(packed), 1))
         unpacker.feed(packed)
@@ -54,7 +54,7 @@ class RowsEntry:
 
 @dataclass(slots=True)
 class ArrowEntry:
-    """One Arrow IPC stream."""
+    """Rows as one Arrow IPC stream."""
 
     sequence: int
     tuples: int
@@ -86,9 +86,9 @@ _Any = RowsEntry | ArrowEntry | MarkEntry
 
 @dataclass(slots=True)
 class Outbox:
-    """Invariant: `sent` then `unsent` are consecutive in sequence, and `acked` is the first number in them.
+    """Invariant: `sent`, then `unsent`, have consecutive sequence numbers, and `acked` is the first of them.
 
-    `mark_us` is the newest punctuation that is in neither any more; it holds for all that is.
+    `mark_us` is the newest punctuation that has left both. It applies to all entries in them.
     """
 
     next_sequence: int
@@ -107,7 +107,7 @@ class Outbox:
         self.acked = self.next_sequence
 
     def __bool__(self) -> bool:
-        """Whether anything is still to be sent or acknowledged."""
+        """Whether any entry is not sent or not acknowledged."""
         return bool(self.unsent or self.sent)
 
     @property
@@ -116,7 +116,7 @@ class Outbox:
         return self.held_tuples >= self.limit_tuples or self.held_bytes >= self.limit_bytes
 
     def add_rows(self, packed: bytes, tuples: int) -> None:
-        """Rows, one after the other; joined to the newest ones while those wait to be sent and are few."""
+        """Add packed rows, to the newest entry if it is not sent and stays below the frame's limits."""
         last = self.unsent[-1] if self.unsent else None
         size = len(packed)
         if (
@@ -136,7 +136,7 @@ class Outbox:
         self._hold(tuples, len(batch))
 
     def add_mark(self, value_us: int) -> None:
-        """A punctuation; directly after another it takes that one's place."""
+        """Add a punctuation. It replaces a punctuation directly before it."""
         if self.unsent and isinstance(self.unsent[-1], MarkEntry):
             self.unsent.pop()
         self.unsent.append(MarkEntry(value_us))
@@ -147,35 +147,35 @@ class Outbox:
         self.held_bytes += size
 
     def take(self, credit: int) -> _Any | None:
-        """The next to write, now counted as sent; None if there is none or the credit does not reach.
+        """The next entry to write, which moves to `sent`; None if there is none or the credit is too small.
 
-        An entry larger than the credit is split only if nothing is under way, because then no ACK is to
-        be waited for and the server means what it gives.
+        An entry larger than the credit is split only if no tuple is in flight: then no ACK is due, and the server
+        offers no more credit than this.
         """
         if not self.unsent:
             return None
         entry = self.unsent[0]
         if not isinstance(entry, MarkEntry) and entry.tuples > credit:
-            if credit == 0 or self._under_way():
+            if credit == 0 or self._in_flight():
                 return None
             entry = self._split(entry, credit)
         self.sent.append(self.unsent.popleft())
-        self._forget_marks()
+        self._release_marks()
         return entry
 
     def _split(self, entry: Entry, credit: int) -> Entry:
-        """Put two entries where one was; the first fits the credit."""
+        """Replace the first entry by two, the first of which fits the credit."""
         first, rest = entry.split(credit)
         self.held_bytes += first.size + rest.size - entry.size
         self.unsent[0] = rest
         self.unsent.appendleft(first)
         return first
 
-    def _under_way(self) -> bool:
+    def _in_flight(self) -> bool:
         return any(not isinstance(entry, MarkEntry) for entry in self.sent)
 
     def acknowledge(self, sequence: int) -> None:
-        """Every tuple below was dealt with."""
+        """Drop the sent entries with all tuples below this sequence number."""
         self.acked = max(self.acked, sequence)
         while self.sent:
             entry = self.sent[0]
@@ -183,10 +183,10 @@ class Outbox:
                 break
             self.sent.popleft()
             self._release(entry)
-            self._forget_marks()
+            self._release_marks()
 
-    def _forget_marks(self) -> None:
-        """A punctuation with nothing unacknowledged before it needs no place any more, only its value."""
+    def _release_marks(self) -> None:
+        """Move punctuation without unacknowledged tuples before it from `sent` to `mark_us`."""
         while self.sent and isinstance(mark := self.sent[0], MarkEntry):
             self.sent.popleft()
             self.mark_us = mark.value_us if self.mark_us is None else max(self.mark_us, mark.value_us)
@@ -196,16 +196,16 @@ class Outbox:
         self.held_bytes -= entry.size
 
     def rewind(self, next_sequence: int) -> None:
-        """The connection is new: all that the server does not have is unsent again, in its old order."""
+        """Start on a new connection: entries that the server does not have are unsent again, in order."""
         self.acknowledge(next_sequence)
         while self.sent:
             self.unsent.appendleft(self.sent.pop())
 
     def frame_at(self, sequence: int) -> int:
-        """The tuples of the frame under way that starts with this number; 0 if there is none."""
+        """The number of tuples of the sent frame that starts with this sequence number; 0 without such a frame."""
         entries = (entry for entry in self.sent if not isinstance(entry, MarkEntry))
         return next((entry.tuples for entry in entries if entry.sequence == sequence), 0)
 
     def unsent_entries(self) -> Iterator[Entry]:
-        """Entries with tuples that have not been written."""
+        """Entries with tuples that are not written."""
         return (entry for entry in self.unsent if not isinstance(entry, MarkEntry))

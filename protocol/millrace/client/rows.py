@@ -1,4 +1,4 @@
-"""Rows as a program has them, turned into what the wire has. Sans-I/O."""
+"""Rows of a program, packed for the wire. Sans-I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = Mapping[str, object] | Sequence[object]
 
 
 class RowPacker:
-    """Packs rows of one schema. Tuples and lists go straight to msgpack; mappings are put in the schema's order."""
+    """Packs rows of one schema. Tuples and lists are packed as they are, mappings in the order of the schema."""
 
     def __init__(self, schema: Schema) -> None:
         self._names = schema.names
@@ -22,7 +22,7 @@ class RowPacker:
         self._packer = msgpack.Packer(default=_plain, autoreset=True, use_bin_type=True)
 
     def pack(self, rows: Sequence[Row]) -> bytes:
-        """The rows one after the other, without the head of an array. ValueError or TypeError: nothing was packed."""
+        """The rows concatenated, without the head of an array. ValueError or TypeError: nothing was packed."""
         if isinstance(rows[0], Mapping):
             rows = [self._in_order(row) for row in rows]
         try:
@@ -34,10 +34,10 @@ class RowPacker:
 
     def _in_order(self, row: Row) -> Sequence[object]:
         if not isinstance(row, Mapping):
-            raise TypeError("rows of one send are all mappings or all sequences; this one has both")
+            raise TypeError("expected rows that are all mappings or all sequences, got both")
         if not row.keys() <= self._known:
-            strange = ", ".join(sorted(map(repr, row.keys() - self._known)))
-            raise ValueError(f"expected the fields {', '.join(self._names)}; got {strange} as well")
+            unknown = ", ".join(sorted(map(repr, row.keys() - self._known)))
+            raise ValueError(f"unknown field {unknown}: expected the fields {', '.join(self._names)}")
         return [row.get(name) for name in self._names]
 
 
@@ -46,19 +46,19 @@ def _array_head_size(items: int) -> int:
 
 
 def _plain(value: object) -> object:
-    """What msgpack does not know: times as microseconds, numpy's scalars as Python's."""
+    """A value that msgpack cannot pack: datetimes as microseconds, numpy scalars as Python values."""
     if isinstance(value, int):
-        raise ValueError(f"a row has an integer beyond 64 bits: {value!r:.60}")
+        raise ValueError(f"expected integers of 64 bits, got {value!r:.60}")
     if isinstance(value, datetime):
         return parse_timestamp(value)
     item: Any = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():
         return item()
-    raise TypeError(f"a row may hold None, bool, int, float, str, bytes and datetime; got {type(value).__name__}")
+    raise TypeError(f"expected None, bool, int, float, str, bytes or datetime, got {type(value).__name__}")
 
 
 def least_time(rows: Sequence[Row], schema: Schema, time: str) -> int | None:
-    """The least timestamp of the rows in their time field; rows that have none there, or nonsense, are passed over."""
+    """The least timestamp in the time field of the rows. Rows without a valid timestamp are skipped."""
     at = schema.index(time)
     least: int | None = None
     for row in rows:
@@ -71,7 +71,7 @@ def least_time(rows: Sequence[Row], schema: Schema, time: str) -> int | None:
 
 
 def unpack_rows(packed: bytes) -> list[Sequence[object]]:
-    """What `RowPacker.pack` packed."""
+    """The rows that `RowPacker.pack` packed."""
     unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=max(len(packed), 1))
     unpacker.feed(packed)
     return list(unpacker)

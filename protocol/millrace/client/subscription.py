@@ -1,4 +1,4 @@
-"""A subscription: frames in, rows out, no more of them in memory than the window."""
+"""A subscription: frames in, rows out, with at most a window of rows in memory."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from millrace.protocol.rows import Rows
 if TYPE_CHECKING:
     from millrace.client.aio import AsyncClient
 
-WINDOW = 65_536  # rows that may be under way or waiting to be read
+WINDOW = 65_536  # rows in flight or not read yet, at most
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows that came together. Timestamps are integer microseconds."""
+    """The rows of one frame, as tuples. Timestamps are integer microseconds."""
 
-    sequence: int  # the number of the first row
+    sequence: int  # of the first row
     schema: Schema
     rows: Rows
-    history: str | None = None  # what the number belongs to; None from a server that does not say so
+    history: str | None = None  # that the sequence number belongs to; None if the server does not report it
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -52,7 +52,7 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class ArrowBatch:
-    """Rows that came together as Arrow."""
+    """The rows of one frame, as an Arrow IPC stream."""
 
     sequence: int
     schema: Schema
@@ -64,7 +64,7 @@ class ArrowBatch:
         return self.count
 
     def table(self) -> Any:
-        """As a pyarrow Table."""
+        """The rows as a pyarrow Table."""
         return arrow.from_stream(self.stream)
 
     def dicts(self) -> list[dict[str, object]]:
@@ -75,7 +75,7 @@ class ArrowBatch:
 
 @dataclass(frozen=True, slots=True)
 class ProgressTo:
-    """Every row with a timestamp below this one has come."""
+    """All rows with a lower timestamp have arrived."""
 
     below_us: int
 
@@ -91,10 +91,10 @@ Batch = RowBatch | ArrowBatch
 
 
 class AsyncSubscription:
-    """One subscription. Made by `AsyncClient.subscribe`.
+    """A subscription to a query, opened by `AsyncClient.subscribe`.
 
-    `async for row in subscription` gives rows as dicts; `subscription.batches()` gives them as they came, which is
-    faster. Credit is given back as rows are taken out. It ends with ServerError when the server ends it.
+    `async for row in subscription` returns rows as dicts; `subscription.batches()` is faster. Reading returns credit to
+    the server. The iteration raises ServerError if the server ends the subscription.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class AsyncSubscription:
         self.query = query
         self._history = history
         self.progress_us: int | None = None
-        self._skipping = False  # the server does not have the rows that follow, and was not asked for its next row yet
-        self.gaps = 0  # times that rows were missed because the server no longer had them
+        self._skipping = False  # after a gap, while the client tries to resume at sequence 0
+        self.gaps = 0  # how often rows were lost because the server no longer retained them
         self._on_gap = on_gap
         self._client = client
         self._from = from_sequence
@@ -122,27 +122,29 @@ class AsyncSubscription:
         self._format = format
         self._schema: Schema | None = None
         self._channel: int | None = None
-        # What came and was not read: batches and progress, in order. At most `window` rows.
+        # Unread batches and progress, in order. At most `window` rows.
         self._inbox: deque[Batch | ProgressTo] = deque()
         self._waiting_rows = 0
-        self._owed = 0  # rows read whose credit was not given back
+        self._owed = 0  # rows read whose credit was not returned
         self._waiting = Waiting()
 
     @property
     def schema(self) -> Schema:
-        """The fields of a row."""
-        assert self._schema is not None, "AsyncClient.subscribe gives a subscription once it stands"
+        """The fields of a row, in order."""
+        assert self._schema is not None, "AsyncClient.subscribe returns an open subscription"
         return self._schema
 
     @property
     def next_sequence(self) -> int | None:
-        """The number of the first row not received yet: give it as `from_sequence`, with `history`, to resume later."""
+        """The sequence number of the next row: pass it as `from_sequence`, with `history`, to resume later."""
         return self._from
 
     @property
     def history(self) -> str | None:
-        """The history that row numbers belong to; it changes when the query counts from 0 again. None if the server
-        is too old to say so."""
+        """The history that the sequence numbers belong to; it changes when the query counts from 0 again.
+
+        None if the server does not report it.
+        """
         return self._history
 
     async def __aiter__(self) -> AsyncIterator[dict[str, object]]:
@@ -151,12 +153,12 @@ class AsyncSubscription:
                 yield row
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Batches as they come. `progress_us` is what held when the batch was sent."""
+        """The rows in batches, as they arrive. `progress_us` is the progress at the time of the batch."""
         while (batch := await self.next_batch()) is not None:
             yield batch
 
     async def close(self) -> None:
-        """Tell the server to stop. Twice is fine."""
+        """End the subscription. A second call does nothing."""
         self._give_up(Ended(f"this subscription of {self.query} is closed"))
 
     async def __aenter__(self) -> AsyncSubscription:
@@ -166,24 +168,24 @@ class AsyncSubscription:
         await self.close()
 
     async def wait(self) -> None:
-        """Until `next_batch` has an answer at once."""
+        """Wait until `next_batch` returns at once."""
         with contextlib.suppress(Ended):
             await self._waiting.until(lambda: any(not isinstance(item, ProgressTo) for item in self._inbox))
 
     async def wait_update(self) -> None:
-        """Until `next_update` has an answer at once."""
+        """Wait until `next_update` returns at once."""
         with contextlib.suppress(Ended):
             await self._waiting.until(lambda: bool(self._inbox))
 
     async def next_batch(self) -> Batch | None:
-        """The next batch, or None at an end that this program wished."""
+        """The next batch, or None after `close`."""
         while True:
             item = await self.next_update()
             if not isinstance(item, ProgressTo):
                 return item
 
     async def next_update(self) -> Batch | ProgressTo | None:
-        """The next batch or progress, in their order, or None at an end that this program wished."""
+        """The next batch or progress, in order, or None after `close`."""
         try:
             await self._waiting.until(lambda: bool(self._inbox))
         except Ended:
@@ -198,24 +200,24 @@ class AsyncSubscription:
         return item
 
     async def updates(self) -> AsyncIterator[Batch | ProgressTo]:
-        """Batches and progress as they come."""
+        """Batches and progress, in order, as they arrive."""
         while (update := await self.next_update()) is not None:
             yield update
 
     def _repay(self) -> None:
-        """Give credit back once it is half a window, so that rows flow while credit is under way."""
+        """Return credit once it amounts to half a window, so that rows flow while credit travels."""
         if self._channel is not None and self._owed and self._owed * 2 >= self._window:
             self._client.say(Credit(self._channel, self._owed))
             self._owed = 0
 
-    # What the client tells the subscription.
+    # Called by the client.
 
     async def opened(self) -> None:
         """Wait for the first SUBSCRIBED."""
         await self._waiting.until(lambda: self._schema is not None)
 
     def connect(self, channel: int) -> None:
-        """There is a connection: ask for the rows from where the last one broke off."""
+        """Subscribe on a new connection, from the next row."""
         self._owed = 0
         credit = self._window - self._waiting_rows
         history = self._history if self._client.has("history") else None
@@ -225,13 +227,13 @@ class AsyncSubscription:
         self._channel = None
 
     def receive(self, message: Message) -> None:
-        """What the server said about this subscription."""
+        """Handle a message about this subscription."""
         match message:
             case Subscribed():
                 self._schema, self._channel = message.schema, message.channel
                 self._from, self._history = message.next_sequence, message.history
                 self._skipping = False
-                self._repay()  # what was read while the channel was being asked for
+                self._repay()  # for rows read while the channel was being opened
             case Result():
                 self._put(RowBatch(message.sequence, self.schema, message.rows, self._history))
             case ResultArrow():
@@ -249,12 +251,12 @@ class AsyncSubscription:
         self._waiting.wake()
 
     def fail(self, error: BaseException) -> None:
-        """There will be no further rows; those that came can still be read."""
+        """No further rows will arrive. Unread rows can still be read."""
         self._channel = None
         self._waiting.fail(error)
 
     def _skip(self) -> None:
-        """The rows that follow are gone. If the query counts from 0 again, all its rows are new to the program."""
+        """The server no longer retains the next row: try sequence 0 of a new history, then the query's next row."""
         self._history = None
         if self._skipping:
             self._from = None
@@ -269,7 +271,7 @@ class AsyncSubscription:
         self._inbox.append(batch)
 
     def _put_progress(self, progress: Progress) -> None:
-        """A later progress directly after an earlier one takes its place, so that it needs no credit."""
+        """Progress directly after other progress replaces it, so unread progress does not accumulate."""
         if self._inbox and isinstance(self._inbox[-1], ProgressTo):
             self._inbox.pop()
         self._inbox.append(ProgressTo(progress.value_us))

@@ -1,55 +1,192 @@
-"""Client: the same for programs without an event loop. A thread of its own hosts the loop of an AsyncClient."""
+"""Client: AsyncClient for programs without an event loop. A background thread runs the loop."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from millrace.client.aio import AsyncClient
+from millrace.client.aio import HEARTBEAT, AsyncClient
+from millrace.client.backoff import Backoff
 from millrace.client.errors import Ended
-from millrace.client.feed import AsyncFeed
+from millrace.client.feed import FRAME_ROWS, HELD_BYTES, HELD_TUPLES, Answer, AsyncFeed
 from millrace.client.rows import Row
-from millrace.client.subscription import AsyncSubscription, Batch, ProgressTo
+from millrace.client.subscription import WINDOW, AsyncSubscription, Batch, ProgressTo
 from millrace.protocol import Schema
 
 _T = TypeVar("_T")
 
 
 class Client:
-    """A connection to a server, for threads. `with Client("127.0.0.1:7420") as client:`.
+    """A connection to a Millrace server, for programs without an event loop.
 
-    Takes what AsyncClient takes and connects at once. Every method may be called from any thread; an
-    `answer` function is called in the client's own thread.
+        with Client("127.0.0.1:7420") as client:
+            with client.open("ticks") as feed:
+                feed.send([("abc", 10.5), ("xyz", 7.25)])
+
+    The client connects when it is created and reconnects when the connection breaks, as AsyncClient does. All methods
+    may be called from any thread. An `answer` function runs in the client's thread and must not use the client.
+
+    Args:
+        address: `host`, `host:port` or `[::1]:port`. The default port is 7420.
+        token: the server's token, if it requires one.
+        tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
+        name: the name of this client in the server's log.
+        reconnect: the pauses between attempts to reconnect. None: do not reconnect.
+        heartbeat: seconds without data before the client sends PING, and again before it drops the connection.
+        on_lost: called with the reason each time the connection breaks and the client tries to reconnect.
+
+    Raises:
+        ConnectionLost: the server cannot be reached.
+        ServerError: the server refused the connection, for example because the token is wrong.
     """
 
-    def __init__(self, address: str = "127.0.0.1", **options: Any) -> None:
+    def __init__(
+        self,
+        address: str = "127.0.0.1",
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | bool | None = None,
+        name: str = "python",
+        reconnect: Backoff | None = Backoff(),  # noqa: B008 - frozen
+        heartbeat: float = HEARTBEAT,
+        on_lost: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"millrace {address}", daemon=True)
         self._thread.start()
         try:
-            self._client = self.run(AsyncClient.connect(address, **options))
+            self._client = self.run(
+                AsyncClient.connect(
+                    address,
+                    token=token,
+                    tls=tls,
+                    name=name,
+                    reconnect=reconnect,
+                    heartbeat=heartbeat,
+                    on_lost=on_lost,
+                )
+            )
         except BaseException:
             self._end_thread()
             raise
 
     @classmethod
-    def connect(cls, address: str = "127.0.0.1", **options: Any) -> Client:
-        """The same as the class; for symmetry with AsyncClient."""
-        return cls(address, **options)
+    def connect(
+        cls,
+        address: str = "127.0.0.1",
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | bool | None = None,
+        name: str = "python",
+        reconnect: Backoff | None = Backoff(),  # noqa: B008 - frozen
+        heartbeat: float = HEARTBEAT,
+        on_lost: Callable[[BaseException | None], None] | None = None,
+    ) -> Client:
+        """Connect to a server: the same as `Client(...)`, by the name that AsyncClient has for it.
 
-    def open(self, stream: str, **options: Any) -> Feed:
-        """Open a feed; takes what `AsyncClient.open` takes."""
-        return Feed(self, self.run(self._client.open(stream, **options)))
+        Args:
+            address: `host`, `host:port` or `[::1]:port`. The default port is 7420.
+            token: the server's token, if it requires one.
+            tls: True to verify the server with the system's certificates, or an `ssl.SSLContext`.
+            name: the name of this client in the server's log.
+            reconnect: the pauses between attempts to reconnect. None: do not reconnect.
+            heartbeat: seconds without data before the client sends PING, and again before it drops the connection.
+            on_lost: called with the reason each time the connection breaks and the client tries to reconnect.
+        """
+        return cls(
+            address,
+            token=token,
+            tls=tls,
+            name=name,
+            reconnect=reconnect,
+            heartbeat=heartbeat,
+            on_lost=on_lost,
+        )
 
-    def subscribe(self, query: str, **options: Any) -> Subscription:
-        """Read a query's rows; takes what `AsyncClient.subscribe` takes."""
-        return Subscription(self, self.run(self._client.subscribe(query, **options)))
+    def open(
+        self,
+        stream: str,
+        *,
+        producer: str | None = None,
+        schema: Schema | None = None,
+        answer: Answer | None = None,
+        frame_rows: int = FRAME_ROWS,
+        held_tuples: int = HELD_TUPLES,
+        held_bytes: int = HELD_BYTES,
+    ) -> Feed:
+        """Open a feed, which sends rows to a stream.
+
+        Args:
+            stream: the name of the stream.
+            producer: the feed's name on the server, which stores `next_sequence` for each name. A program that can
+                repeat its input sets it and resumes at `feed.next_sequence`. The default is a new random name.
+            schema: the schema that the program expects. The server refuses the feed if the stream's schema differs.
+            answer: how to answer the server's request for a timestamp. A function takes the least timestamp that would
+                help, in microseconds, and returns the least timestamp that a row not yet sent can have, or None.
+                "clock": the current time of this machine, for rows that are stamped with it and sent at once.
+            frame_rows: the most rows in a frame.
+            held_tuples: `send` blocks while this many tuples are not acknowledged.
+            held_bytes: `send` blocks while this many bytes are not acknowledged.
+
+        Raises:
+            ServerError: `unknown_stream`, `schema_mismatch` or another code of the protocol.
+        """
+        opening = self._client.open(
+            stream,
+            producer=producer,
+            schema=schema,
+            answer=answer,
+            frame_rows=frame_rows,
+            held_tuples=held_tuples,
+            held_bytes=held_bytes,
+        )
+        return Feed(self, self.run(opening))
+
+    def subscribe(
+        self,
+        query: str,
+        *,
+        from_sequence: int | None = None,
+        window: int = WINDOW,
+        progress: bool = False,
+        format: Literal["rows", "arrow"] = "rows",  # noqa: A002 - the protocol's word
+        on_gap: Literal["fail", "continue"] = "fail",
+        history: str | None = None,
+    ) -> Subscription:
+        """Subscribe to the rows of a query.
+
+        Args:
+            query: the name of the query.
+            from_sequence: the sequence number of the first row to read. None: the next row that the query emits.
+            window: the most rows in memory that the program has not read yet.
+            progress: also receive progress; see `updates` and `progress_us`.
+            format: "rows" for RowBatch, "arrow" for ArrowBatch (requires pyarrow).
+            on_gap: what to do if the server no longer retains the rows that follow after a reconnect. "fail": raise
+                ServerError `not_retained`. "continue": count the gap in `gaps` and resume, in a new history at sequence
+                0, else at the next row.
+            history: the history that `from_sequence` belongs to, from `subscription.history` of an earlier run. The
+                server refuses a sequence number of an ended history with `not_retained`.
+
+        Raises:
+            ServerError: `unknown_query`, `not_retained` or another code of the protocol.
+        """
+        subscribing = self._client.subscribe(
+            query,
+            from_sequence=from_sequence,
+            window=window,
+            progress=progress,
+            format=format,
+            on_gap=on_gap,
+            history=history,
+        )
+        return Subscription(self, self.run(subscribing))
 
     def close(self) -> None:
-        """Close every feed (which flushes it) and subscription, and disconnect. Twice is fine."""
+        """Flush and close every feed, close every subscription, and disconnect. A second call does nothing."""
         if not self._thread.is_alive():
             return
         try:
@@ -70,13 +207,18 @@ class Client:
                 self._end_thread()
 
     def run(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
-        """Do this in the client's loop and wait for it. TimeoutError cancels it."""
+        """Run a coroutine in the client's loop and wait for its result.
+
+        Args:
+            work: the coroutine.
+            timeout: seconds before TimeoutError, which cancels the coroutine.
+        """
         if not self._thread.is_alive():
             work.close()
-            raise Ended("this client is closed; make another")
+            raise Ended("this client is closed; create another")
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("an answer function runs in the client's own thread: it must not use the client")
+            raise RuntimeError("an answer function runs in the client's thread: it must not use the client")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
@@ -92,7 +234,11 @@ class Client:
 
 
 class Feed:
-    """One feed of a stream; see AsyncFeed. A context manager that closes itself."""
+    """A feed of a stream, opened by `Client.open`. As a context manager, it closes itself.
+
+    If the server refuses rows, the next `send`, `punctuate`, `flush` or `close` raises ServerError. Rows of other
+    frames are not affected, and the feed stays open.
+    """
 
     def __init__(self, client: Client, feed: AsyncFeed) -> None:
         self._client = client
@@ -100,27 +246,27 @@ class Feed:
 
     @property
     def schema(self) -> Schema:
-        """The fields that a row has, in order."""
+        """The fields of a row, in order."""
         return self._feed.schema
 
     @property
     def next_sequence(self) -> int:
-        """The number that the next tuple will have."""
+        """The sequence number of the next tuple. After `open` with a known producer: where to resume the input."""
         return self._feed.next_sequence
 
     @property
     def acknowledged(self) -> int:
-        """Every tuple below this number was dealt with by the server."""
+        """The server has acknowledged every tuple with a sequence number below this one."""
         return self._feed.acknowledged
 
     @property
     def refused(self) -> int:
-        """Tuples below `acknowledged` that the server refused."""
+        """How many tuples below `acknowledged` the server refused."""
         return self._feed.refused
 
     @property
     def late(self) -> int | None:
-        """Tuples that were late, once the feed is closed; None if that is not known."""
+        """How many tuples were late. None until the feed is closed, and if the server does not report it."""
         return self._feed.late
 
     @property
@@ -129,24 +275,51 @@ class Feed:
         return self._feed.held
 
     def send(self, rows: Sequence[Row] | Row, timeout: float | None = None) -> None:
-        """Send rows, sequences or mappings; waits while the feed holds too much. Send many at a time: a call costs a
-        hop to the client's thread, whatever it carries."""
+        """Send rows. Blocks while the feed holds too many unacknowledged rows.
+
+        Each call has the fixed cost of a switch to the client's thread, so send many rows at a time.
+
+        Args:
+            rows: a list of tuples or lists in the order of `schema`, or of dicts by field name; or one dict.
+            timeout: seconds before TimeoutError. The feed still sends the rows.
+
+        Raises:
+            ServerError: the server refused rows of an earlier call.
+            ValueError, TypeError: a row does not have the schema's fields or types; none of the rows is sent.
+        """
         self._client.run(self._feed.send(rows), timeout)
 
     def send_arrow(self, batch: Any, timeout: float | None = None) -> None:
-        """Send a pyarrow RecordBatch or Table."""
+        """Send a pyarrow RecordBatch or Table. Columns are matched by name.
+
+        Args:
+            batch: the rows.
+            timeout: seconds before TimeoutError. The feed still sends the rows.
+        """
         self._client.run(self._feed.send_arrow(batch), timeout)
 
     def punctuate(self, time: int | datetime | str) -> None:
-        """Promise that no later row of this feed has a timestamp below this one."""
+        """Promise that no later row of this feed has a lower timestamp.
+
+        Args:
+            time: microseconds since 1970, a datetime, or ISO 8601 text.
+        """
         self._client.run(self._feed.punctuate(time))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent was acknowledged."""
+        """Wait until the server has acknowledged all rows. Raises ServerError if it refused some.
+
+        Args:
+            timeout: seconds before TimeoutError.
+        """
         self._client.run(self._feed.flush(), timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then end the feed."""
+        """Flush, then end the feed: the server no longer waits for its rows. A second call does nothing.
+
+        Args:
+            timeout: seconds before TimeoutError.
+        """
         self._client.run(self._feed.close(), timeout)
 
     def __enter__(self) -> Feed:
@@ -157,7 +330,10 @@ class Feed:
 
 
 class Subscription:
-    """One subscription; see AsyncSubscription. Iterate over it for rows as dicts, or over `batches()`."""
+    """A subscription to a query, opened by `Client.subscribe`. Iterate over it for rows as dicts.
+
+    `batches()` is faster. The iteration raises ServerError if the server ends the subscription.
+    """
 
     def __init__(self, client: Client, subscription: AsyncSubscription) -> None:
         self._client = client
@@ -165,27 +341,27 @@ class Subscription:
 
     @property
     def schema(self) -> Schema:
-        """The fields of a row."""
+        """The fields of a row, in order."""
         return self._subscription.schema
 
     @property
     def progress_us(self) -> int | None:
-        """Rows are complete for every timestamp below this one (with `progress=True`)."""
+        """All rows with a lower timestamp have been read. None without `progress=True` and before the first one."""
         return self._subscription.progress_us
 
     @property
     def gaps(self) -> int:
-        """How often rows were missed after a reconnect (with `on_gap="continue"`)."""
+        """How often rows were lost after a reconnect (with `on_gap="continue"`)."""
         return self._subscription.gaps
 
     @property
     def next_sequence(self) -> int | None:
-        """The number of the first row not received yet."""
+        """The sequence number of the next row: pass it as `from_sequence`, with `history`, to resume later."""
         return self._subscription.next_sequence
 
     @property
     def history(self) -> str | None:
-        """The history that row numbers belong to."""
+        """The history that the sequence numbers belong to. None if the server does not report it."""
         return self._subscription.history
 
     def __iter__(self) -> Iterator[dict[str, object]]:
@@ -193,9 +369,13 @@ class Subscription:
             yield from batch.dicts()
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
-        """Batches as they come; TimeoutError if none came for so long, after which it may be called again."""
+        """The rows in batches, as they arrive.
+
+        Args:
+            timeout: seconds without a batch before TimeoutError. No row is lost; call `batches` again to continue.
+        """
         while True:
-            # Two steps: a batch taken out as the time ran out would be lost.
+            # Two steps: a batch that is taken out just before the timeout would be lost.
             self._client.run(self._subscription.wait(), timeout)
             batch = self._client.run(self._subscription.next_batch())
             if batch is None:
@@ -203,7 +383,11 @@ class Subscription:
             yield batch
 
     def updates(self, timeout: float | None = None) -> Iterator[Batch | ProgressTo]:
-        """Batches and progress as they come, in their order; TimeoutError as with `batches`."""
+        """Batches and progress, in order, as they arrive.
+
+        Args:
+            timeout: seconds without either before TimeoutError. Nothing is lost; call `updates` again to continue.
+        """
         while True:
             self._client.run(self._subscription.wait_update(), timeout)
             update = self._client.run(self._subscription.next_update())
@@ -212,7 +396,7 @@ class Subscription:
             yield update
 
     def close(self) -> None:
-        """Tell the server to stop."""
+        """End the subscription."""
         self._client.run(self._subscription.close())
 
     def __enter__(self) -> Subscription:

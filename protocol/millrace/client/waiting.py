@@ -1,4 +1,4 @@
-"""Waiting for a condition of this loop's own making. One place, so that a failure reaches whoever waits."""
+"""Waiting for a condition in one event loop, with one place that reports failures."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 
 class Waiting:
-    """Those who wait for something to change. Everything happens in one event loop."""
+    """Coroutines that wait for a change. All of them run in one event loop."""
 
     def __init__(self) -> None:
         self.failed: BaseException | None = None
         self._sleepers: list[asyncio.Future[None]] = []
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Return once the condition holds; raise what `fail` was given as soon as that is called."""
+        """Return once the condition holds. Raise the error of `fail` as soon as that is called."""
         while not true():
             if self.failed is not None:
                 raise self.failed
@@ -23,14 +23,14 @@ class Waiting:
             await sleeper
 
     def wake(self) -> None:
-        """Something changed: let everybody look again."""
+        """Let all waiting coroutines check their conditions again."""
         sleepers, self._sleepers = self._sleepers, []
         for sleeper in sleepers:
             if not sleeper.done():
                 sleeper.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """It will never come. The first reason stays."""
+        """Raise this error in all waiting coroutines, now and later. Only the first error counts."""
         if self.failed is None:
             self.failed = error
         self.wake()
