@@ -255,7 +255,7 @@ def test_feed_and_tail(server, tmp_path, kind):
         {"k": 1, "name": "one"},
         {"k": 2, "name": None},
     ]
-    assert f"from row {start}" in tailed.stderr
+    assert f"from sequence {start}" in tailed.stderr
     said = server.millrace("tail", "q", "--from", str(start), "--limit", "1", "--json").stdout
     history = server.json("query", "show", "q")["history"]
     assert json.loads(said) == {"query": "q", "seq": start, "row": {"k": 1, "name": "one"}, "history": history}
@@ -342,7 +342,7 @@ def test_pause_resume_drop(server):
         (("strategy", "set", "a", "fastest"), "fastest"),
         (("break", "set", "q.selct1"), "did you mean q.select1?"),
         (("tail", "qq"), "there is no query qq"),
-        (("tail", "q", "--from", "999999"), "query q does not have row 999999. It retains "),
+        (("tail", "q", "--from", "999999"), "query q does not have sequence 999999. It retains "),
         (("feed", "t", "/dev/null"), "there is no stream t"),
         (("feed", "a", "/no/such.jsonl"), "/no/such.jsonl: no such file or directory"),
         (("apply", "/no/such.sql"), "/no/such.sql: no such file or directory"),
@@ -588,7 +588,7 @@ def test_tail_follows_a_query_across_a_restart(tmp_path):
         assert [tail.stdout.readline() for _ in range(2)] == ['{"k":1}\n', '{"k":2}\n']
         before = first.json("query", "show", "q")["history"]
         first.end()
-    assert "reading q from row 0" in tail.stderr.readline()
+    assert "reading q from sequence 0" in tail.stderr.readline()
     assert "trying to connect again" in tail.stderr.readline()
     with Server(folder, "--listen", first.listen) as second:
         second.millrace("feed", "s", str(two))
@@ -597,7 +597,7 @@ def test_tail_follows_a_query_across_a_restart(tmp_path):
         told = [line for line in tail.stderr.read().splitlines() if "trying to connect" not in line]
         assert before != after
         assert len(told) == 1
-        assert f"q started again: a new history began ({after}), and this is its row 0" in told[0]
+        assert f"q started again: a new history began ({after}), and this is its sequence 0" in told[0]
         assert tail.wait() == 0
         tail.stdout.close()
         tail.stderr.close()

@@ -287,8 +287,8 @@ def test_a_bad_row_is_named_by_its_index():
 
 
 def test_an_exception_as_the_message_that_tells_the_peer():
-    row = RowError("row 3: expected bigint, got text", row=3, expected="bigint", got="text")
-    assert m.Error.of(row, 1, 7) == m.Error("bad_row", "row 3: expected bigint, got text", 1, 7, 3, "bigint", "text")
+    row = RowError("row 4: expected bigint, got text", row=3, expected="bigint", got="text")
+    assert m.Error.of(row, 1, 7) == m.Error("bad_row", "row 4: expected bigint, got text", 1, 7, 3, "bigint", "text")
     peer = PeerError.at("HELLO", expected="protocol 1", got="2", code="unsupported_protocol")
     said = m.Error.of(peer)
     assert said.text == "HELLO: expected protocol 1, got 2"
@@ -300,3 +300,12 @@ def test_layouts_follow_their_dataclasses():
         assert tuple(item.name for item in items) == kind.__match_args__
         assert all(item.expects in BY_READING for item in items)
     assert Type.INTERVAL not in FIELD_TYPES
+
+
+@pytest.mark.parametrize(("bad", "row"), [(0, "row 1"), (2, "row 3")])
+def test_a_text_counts_rows_from_1_and_the_field_from_0(bad, row):
+    rows = [(1,) if place != bad else (2**64 - 1,) for place in range(4)]
+    with pytest.raises(PeerError) as refused:
+        decode(encode(m.Data(0, 0, rows)))
+    assert refused.value.row == bad
+    assert refused.value.text.startswith(f"{row}: expected ")

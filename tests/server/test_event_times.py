@@ -65,7 +65,7 @@ def test_rows_within_the_domain_are_taken_and_others_refused(way, times):
     with pytest.raises(RowError) as refused:
         DECODERS[way](rows)
     assert (refused.value.row, refused.value.code) == (wrong[0], "bad_value")
-    assert f"row {wrong[0]}, field ts: {EXPECTED}, got {times[wrong[0]]} (" in refused.value.text
+    assert f"row {wrong[0] + 1}, field ts: {EXPECTED}, got {times[wrong[0]]} (" in refused.value.text
 
 
 @served(SQL)

@@ -453,22 +453,22 @@ LARGE_SQL = (
 
 
 @pytest.mark.parametrize(("offered", "name"), [(None, "$gone"), ((), "$gone"), (("deleted",), "$deleted")])
-@pytest.mark.parametrize("format", ["rows", "arrow"])
+@pytest.mark.parametrize("layout", ["rows", "arrow"])
 @served(sql=LARGE_SQL)
-async def test_the_mark_of_tombstones_has_the_name_that_the_client_knows(daemon, offered, name, format):
+async def test_the_mark_of_tombstones_has_the_name_that_the_client_knows(daemon, offered, name, layout):
     async with peer(daemon, greet=False) as client:
         client.say(Hello(PROTOCOL, "x", None, offered))
         await client.hear(Welcome)
-        said = await client.subscribe("large", format=format)
+        said = await client.subscribe("large", format=layout)
         assert said.schema.names == ("k", "n", name)
         assert said.schema.retracts
         await client.open("e", channel=101)
         client.data(0, [(1, 7, 2)], 101)
-        kind = Result if format == "rows" else ResultArrow
+        kind = Result if layout == "rows" else ResultArrow
         first = await client.hear(kind)
         client.data(1, [(2, 7, -1)], 101)
         second = await client.hear(kind)
-        if format == "rows":
+        if layout == "rows":
             assert [*first.rows, *second.rows] == [(7, 2, False), (7, None, True)]
         else:
             table = pa.ipc.open_stream(second.batch).read_all()
@@ -494,3 +494,13 @@ async def test_a_feed_that_said_close_was_not_lost(daemon):
         feeder.say(Close(0))
         feeder.writer.transport.abort()
     await until(lambda: not daemon.streams()[0]["feeds"])
+
+
+@served()
+async def test_an_error_of_a_row_counts_from_1_in_its_text_and_from_0_in_its_field(daemon):
+    async with peer(daemon) as feeder:
+        await feeder.open()
+        feeder.data(0, [(1, 1.5, "a"), ("x", 2.5, "b")])
+        error = await feeder.hear(Error)
+        assert (error.code, error.sequence, error.row) == ("bad_row", 0, 1)
+        assert error.text == "row 2, field k: expected bigint (an integer of 64 bits), got 'x'"

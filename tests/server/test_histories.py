@@ -87,7 +87,7 @@ async def test_a_number_of_a_dropped_query_is_not_one_of_its_successor(daemon):
         assert (error.code, error.channel) == ("not_retained", 101)
         after = (await histories(daemon))["q"]
         assert before != after
-        assert f"row 1 belongs to history {before} of query q" in error.text
+        assert f"sequence 1 belongs to history {before} of query q" in error.text
         assert after in error.text
         assert (await client.subscribe(channel=102, history=before)).next_sequence == 2, "no number, no question"
         for channel, history in ((103, after), (104, None)):
@@ -205,15 +205,15 @@ async def test_what_a_query_retains_is_told_by_its_numbers(daemon):
     async with peer(daemon, greet=False) as client:
         await greeted(client)
         error = await client.subscribe(channel=1, from_sequence=99)
-        assert "query q does not have row 99. It retains no rows, and the next row is 0;" in error.text
+        assert "query q does not have sequence 99. It retains no rows, and the next sequence is 0;" in error.text
         await feed(daemon, [(1, 0.0, "a")])
         await until(lambda: daemon.query("q")["rows"] == 1)
         error = await client.subscribe(channel=2, from_sequence=99)
-        assert "does not have row 99. It retains row 0, and the next row is 1;" in error.text
+        assert "does not have sequence 99. It retains sequence 0, and the next sequence is 1;" in error.text
         await feed(daemon, [(1, 0.0, "a")] * 2, "other")
         await until(lambda: daemon.query("q")["rows"] == 3)
         error = await client.subscribe(channel=3, from_sequence=99)
-        assert "does not have row 99. It retains rows 0 to 2, and the next row is 3;" in error.text
+        assert "does not have sequence 99. It retains sequences 0 to 2, and the next sequence is 3;" in error.text
         assert (await client.subscribe(channel=4, from_sequence=3)).next_sequence == 3
         assert (await client.subscribe(channel=5, from_sequence=2)).next_sequence == 2
         assert (await client.hear(Result)).sequence == 2

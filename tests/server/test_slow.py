@@ -137,7 +137,7 @@ def test_retained_rows_are_the_newest_and_come_first():
     for first in range(0, 12, 3):
         made.outlet.deliver(first, batch(first, 3))
     assert made.outlet.oldest_retained == 6
-    with pytest.raises(Refuse, match="retains rows 6 to 11, and the next row is 12"):
+    with pytest.raises(Refuse, match="retains sequences 6 to 11, and the next sequence is 12"):
         made.subscribe("wait", 10, start=5)
     hand, _ = made.subscribe("wait", 10, room=100, start=8)
     made.outlet.deliver(12, batch(12, 1))

@@ -69,7 +69,7 @@ class Shown(State):
         columns = list(batch.columns[: len(schema) - 1])
         valid = list(batch.valid[: len(schema) - 1])
         if gone.any():
-            for at, field in enumerate(schema.told):
+            for at, field in enumerate(schema.data_fields):
                 if at not in self._spec.key:
                     columns[at], valid[at] = blanked(columns[at], valid[at], gone, FILLERS[field.type])
         return Batch(schema, batch.ts, [*columns, gone], [*valid, None], batch.arrival)

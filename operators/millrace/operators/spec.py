@@ -171,7 +171,7 @@ class TopSpec(Spec):
     emit: Literal["latest", "every"] = "latest"
 
     def schema(self, inputs: Sequence[Schema]) -> Schema:
-        fields = (*inputs[0].told, Field(self.number, Type.BIGINT, False))
+        fields = (*inputs[0].data_fields, Field(self.number, Type.BIGINT, False))
         if not self.retracts(inputs[0]):
             return Schema(fields)
         return retracting(fields, (*self.partition_at, len(fields) - 1))

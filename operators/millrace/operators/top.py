@@ -117,10 +117,10 @@ class Places(State):
         schema = operator.inputs[0].schema
         self._spec = spec
         self._operator = operator
-        self._width = len(schema.told)
+        self._width = len(schema.data_fields)
         self._ranking = Ranking(spec.order)
         self._newest = None if spec.replaces is None else Newest(schema, spec.replaces)
-        self._rows = Store([*(field.type for field in schema.told), *self._ranking.types])
+        self._rows = Store([*(field.type for field in schema.data_fields), *self._ranking.types])
         self._order = np.zeros(0, np.int64)
         self._taken = 0
         self._arrived = BEGINNING  # of the newest row

@@ -160,7 +160,7 @@ class Relation:
     def column_names(self) -> tuple[str, ...]:
         if self.tables:
             return tuple(dict.fromkeys(name for table in self.tables for name in table.columns))
-        fields = [field.name for field in self.schema.told if field.name not in self.bounds]
+        fields = [field.name for field in self.schema.data_fields if field.name not in self.bounds]
         return (*fields, *self.bounds, *(() if self.time_name or TIME_NAME in fields else (TIME_NAME,)))
 
     @property

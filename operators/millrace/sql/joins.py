@@ -134,7 +134,7 @@ class FromPlanner:
         if relation.update_key is not None and not updates:
             raise planner.error(table, _no_updates(relation))
         relation = settled(planner, planner.stamped(windowed_rows(planner, None, relation)[0]))
-        columns: dict[str, int | None] = {field.name: at for at, field in enumerate(relation.schema.told)}
+        columns: dict[str, int | None] = {field.name: at for at, field in enumerate(relation.schema.data_fields)}
         if relation.time_name is None:
             return Side(relation, (Table(Named(relation.alias, columns, e.TIME), e.TIME, stays),), rows)
         return Side(relation, (Table(Named(relation.alias, columns), columns[relation.time_name], stays),), rows)

@@ -263,13 +263,13 @@ class QueryPlanner:
 
     def _union(self, branches: Sequence[tuple[s.Node, Relation]]) -> Relation:
         first = branches[0][1]
-        width = len(first.schema.told)
+        width = len(first.schema.data_fields)
         for place, relation in branches:
             self._check_bounded(relation)
             self._check_arm(place, relation, first)
-            if len(relation.schema.told) != width:
+            if len(relation.schema.data_fields) != width:
                 raise self.error(
-                    place, f"UNION ALL is by position: expected {width} columns, got {len(relation.schema.told)}"
+                    place, f"UNION ALL is by position: expected {width} columns, got {len(relation.schema.data_fields)}"
                 )
         types = [self._union_type(position, branches) for position in range(width)]
         inputs = [self._as_types(relation, types) for _, relation in branches]
@@ -323,7 +323,7 @@ class QueryPlanner:
 
     def _as_types(self, relation: Relation, types: Sequence[Type]) -> Relation:
         """The relation with its columns widened, if any has to be."""
-        if [one.type for one in relation.schema.told] == list(types):
+        if [one.type for one in relation.schema.data_fields] == list(types):
             return relation
         if relation.update_key is not None:
             return self._as_types_by_key(relation, types)
@@ -340,7 +340,7 @@ class QueryPlanner:
 
     def _as_types_by_key(self, relation: Relation, types: Sequence[Type]) -> Relation:
         """The same of an update stream, whose key keeps its place."""
-        columns = [e.Column(one.type, one.nullable, at, one.name) for at, one in enumerate(relation.schema.told)]
+        columns = [e.Column(one.type, one.nullable, at, one.name) for at, one in enumerate(relation.schema.data_fields)]
         made = mapped(self, _widened([(column.name, column) for column in columns], types).columns, relation)
         return replace(made, update_key=relation.update_key)
 
@@ -466,10 +466,10 @@ class QueryPlanner:
         if item.table is not None and item.table.text != relation.alias:
             known = [relation.alias] if relation.alias else []
             raise self.error(item, f"there is no table {item.table.text} in FROM{did_you_mean(item.table.text, known)}")
-        self.stars[item.span] = ", ".join(written(one.name) for one in relation.schema.told)
+        self.stars[item.span] = ", ".join(written(one.name) for one in relation.schema.data_fields)
         return [
             (one.name, e.Column(one.type, one.nullable, position, one.name))
-            for position, one in enumerate(relation.schema.told)
+            for position, one in enumerate(relation.schema.data_fields)
         ]
 
     def _joined_star(self, item: s.Star, relation: Relation, taken: Collection[str]) -> list[tuple[str, e.Expression]]:
@@ -520,7 +520,7 @@ class QueryPlanner:
     @staticmethod
     def changes_nothing(names: Sequence[str], columns: Sequence[e.Expression], relation: Relation) -> bool:
         positions = [column.position if isinstance(column, e.Column) else None for column in columns]
-        own = tuple(field.name for field in relation.schema.told)
+        own = tuple(field.name for field in relation.schema.data_fields)
         return tuple(names) == own and positions == list(range(len(names)))
 
     # -- from ------------------------------------------------------------------------------------------------------

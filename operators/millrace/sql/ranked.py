@@ -59,7 +59,7 @@ def ranked(planner: QueryPlanner, select: s.Select, relation: Relation, calls: S
             )
     items = [item for item in select.items if isinstance(item, s.Item) and item.alias is not None]
     named = [item.alias.text for item in items if item.alias is not None and item.expression in calls]
-    names = [field.name for field in relation.schema.told]
+    names = [field.name for field in relation.schema.data_fields]
     spec = TopSpec(
         partition,
         order,

@@ -72,7 +72,7 @@ def appended(planner: QueryPlanner, relation: Relation) -> Relation:
     kept = planner.add(SelectSpec(there), [plain], plain.ordered)
     columns = [
         (field.name, e.Column(field.type, field.nullable, at, field.name))
-        for at, field in enumerate(relation.schema.told)
+        for at, field in enumerate(relation.schema.data_fields)
     ]
     made = planner.add(MapSpec(tuple(columns)), [kept], kept.ordered)
     return replace(made, alias=relation.alias, time_name=relation.time_name)

@@ -57,8 +57,16 @@ class Refuse(MillraceError):  # noqa: N818 - not an error: an answer
     code = "refused"
 
 
+def row_place(row: int) -> str:
+    """The place of a row in a text for people, who count from 1. Fields and indexes count from 0."""
+    return f"row {row + 1}"
+
+
 class RowError(Refuse):
-    """A frame refused whole because one of its rows does not fit: which row, expected, got."""
+    """A frame refused whole because a row does not fit: the row's index (from 0), expected, got.
+
+    The text starts with `row_place(row)`.
+    """
 
     code = "bad_row"
 
@@ -67,3 +75,8 @@ class RowError(Refuse):
         self.row = row
         self.expected = expected
         self.got = got
+
+    @property
+    def fault(self) -> str:
+        """The text without the row's place: `, field k: expected bigint, got 'x'` or `: missing field k`."""
+        return self.text.removeprefix(row_place(self.row))

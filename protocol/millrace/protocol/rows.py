@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from millrace.protocol.errors import PeerError
+from millrace.protocol.errors import PeerError, row_place
 from millrace.protocol.fields import MAX_COLUMNS, UnfitError, read_array
 from millrace.protocol.frames import Body
 from millrace.protocol.types import MAX_INT64
@@ -57,7 +57,7 @@ def check_rows(rows: Sequence[Any]) -> None:
     """Rows are tuples of one length, of values that the wire allows; PeerError says which row is not."""
     if rows and not _fit(rows):
         row, expected, code = next((row, *fault) for row, fault in enumerate(map(_fault(rows[0]), rows)) if fault)
-        raise PeerError.at(f"row {row}", expected=expected, got=reprlib.repr(rows[row]), code=code, row=row)
+        raise PeerError.at(row_place(row), expected=expected, got=reprlib.repr(rows[row]), code=code, row=row)
 
 
 def _fit(rows: Sequence[Any]) -> bool:

@@ -100,8 +100,8 @@ class Schema:
         return Schema((*self.fields[:-1], Field(DELETED, mark.type, mark.nullable)))
 
     @property
-    def told(self) -> tuple[Field, ...]:
-        """The fields of a row, without what marks tombstones."""
+    def data_fields(self) -> tuple[Field, ...]:
+        """The fields of a row without the one that marks tombstones."""
         return self.fields[:-1] if self.retracts else self.fields
 
     def fingerprint(self) -> str:

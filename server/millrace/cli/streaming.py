@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,13 +101,12 @@ def _in_file(refused: ServerError, file: str, first: int, opened: Feed) -> Millr
         return refused
     _settle(opened)
     before = refused.sequence - first
-    _, found, text = refused.text.partition(f"row {refused.row}")
-    said = text.removeprefix(", ") if found else refused.text
+    fault = re.sub(r"^.*?\brow \d+(, |: )", "", refused.text)  # servers before 0.2 count from 0 in texts
     where = "the standard input" if file == "-" else file
     acknowledged = opened.acknowledged - first
     taken = acknowledged - opened.refused
     return Refuse(
-        f"{where}, row {before + refused.row + 1}: {said} ({_fed(before)}; a frame is taken whole or not at all). "
+        f"{where}, row {before + refused.row + 1}: {fault} ({_fed(before)}; a frame is taken whole or not at all). "
         f"{counted(acknowledged, 'row')} acknowledged: {taken:,} fed, {opened.refused:,} refused",
         code=refused.code,
     )
@@ -161,7 +161,7 @@ def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | 
     ):
         first = subscription.next_sequence if from_sequence is None else from_sequence
         history = subscription.history
-        show.tell(f"reading {query} from row {first}; Ctrl-C ends it")
+        show.tell(f"reading {query} from sequence {first}; Ctrl-C ends it")
         for batch in subscription.updates():
             if isinstance(batch, ProgressTo):
                 _print_progress(link, query, batch.below_us)
@@ -190,8 +190,8 @@ def _new_history(query: str, first: int, history: str | None) -> str:
     """What the rows that follow are, and what that means for those before."""
     name = "" if history is None else f" ({history})"
     return (
-        f"{query} started again: a new history began{name}, and this is its row {first}; "
-        "earlier numbers mean other rows, and windows and joins started with empty state"
+        f"{query} started again: a new history began{name}, and this is its sequence {first}; "
+        "earlier sequence numbers mean other rows, and windows and joins started with empty state"
     )
 
 

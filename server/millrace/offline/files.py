@@ -233,8 +233,7 @@ class located:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, RowError):
-            text = error.text.removeprefix(f"row {error.row}")
-            raise Refuse(f"{self._where}{text}", code=error.code) from None
+            raise Refuse(f"{self._where}{error.fault}", code=error.code) from None
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------
@@ -446,8 +445,7 @@ def _arrow_batches(tables: Iterator[Any], path: str, source: Source, passed: Adv
         try:
             batch = source.from_table(table)
         except RowError as error:
-            rest = error.text.removeprefix(f"row {error.row}")
-            raise Refuse(f"{shown(path)}, row {first + error.row}{rest}", code=error.code) from None
+            raise Refuse(f"{shown(path)}, row {first + error.row}{error.fault}", code=error.code) from None
         except Refuse as error:
             raise Refuse(f"{shown(path)}: {error.text}", code=error.code) from None
         first += len(batch)

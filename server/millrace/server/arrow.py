@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millrace.operators.batch import FILLERS, Batch, Bools, Values
 from millrace.protocol import Field, PeerError, Refuse, RowError, Schema, Type
+from millrace.protocol.errors import row_place
 
 # The types that may stand for one of ours, besides the exact one: widening only, so that no value changes.
 ACCEPTED: Final[dict[Type, Callable[[pa.DataType], bool]]] = {
@@ -203,7 +204,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _row_error(field: Field, row: int, expected: str, got: str, code: str = "bad_row") -> RowError:
-    text = f"row {row}, field {field.name}: expected {expected}, got {got}"
+    text = f"{row_place(row)}, field {field.name}: expected {expected}, got {got}"
     return RowError(text, row=row, expected=expected, got=got, code=code)
 
 

@@ -514,7 +514,8 @@ class _Subscriber:
             self.send_rows(sequence, batch.slice(0, half))
             self.send_rows(sequence + half, batch.slice(half, len(batch)))
         else:
-            self.end("failed", f"row {sequence} has {len(body)} bytes, more than a frame may have")
+            size, limit = len(body), self._dialect.frame_limit
+            self.end("failed", f"the row with sequence {sequence} has {size} bytes, and a frame at most {limit}")
 
     def _body(self, sequence: int, batch: Batch) -> bytes:
         if self._wish.format == "rows":

@@ -357,9 +357,8 @@ class _LineFeed:
 
 
 def _about_the_tuple(error: RowError) -> RowError:
-    """A line has one tuple, so its row number says nothing."""
-    text = error.text.removeprefix(f"row {error.row}").lstrip(":, ")
-    return type(error)(text, row=0, expected=error.expected, got=error.got, code=error.code)
+    """The error without the row's place: a line has one tuple."""
+    return type(error)(error.fault.lstrip(":, "), row=0, expected=error.expected, got=error.got, code=error.code)
 
 
 class _LineReaderOf:

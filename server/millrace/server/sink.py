@@ -386,22 +386,22 @@ class Outlet:
             return self.next_sequence
         if history is not None and history != self.history:
             raise Refuse(
-                f"row {wanted} belongs to history {history[:HISTORY_SHOWN]} of query {self.query}, which has ended: "
-                f"the query started again and counts its rows from 0 in history {self.history}. {self._holds()}; "
+                f"sequence {wanted} belongs to history {history[:HISTORY_SHOWN]} of query {self.query}, which ended: "
+                f"the query started again and counts from 0 in history {self.history}. {self._holds()}; "
                 f"subscribe without the old history",
                 code="not_retained",
             )
         if not self.oldest_retained <= wanted <= self.next_sequence:
-            text = f"query {self.query} does not have row {wanted}. {self._holds()}"
-            raise Refuse(f"{text}; without a number, you read from there", code="not_retained")
+            text = f"query {self.query} does not have sequence {wanted}. {self._holds()}"
+            raise Refuse(f"{text}; without a sequence, a subscription starts there", code="not_retained")
         return wanted
 
     def _holds(self) -> str:
         oldest, following = self.oldest_retained, self.next_sequence
         if oldest == following:
-            return f"It retains no rows, and the next row is {following}"
-        rows = f"row {oldest}" if following - oldest == 1 else f"rows {oldest} to {following - 1}"
-        return f"It retains {rows}, and the next row is {following}"
+            return f"It retains no rows, and the next sequence is {following}"
+        rows = f"sequence {oldest}" if following - oldest == 1 else f"sequences {oldest} to {following - 1}"
+        return f"It retains {rows}, and the next sequence is {following}"
 
     def _retained_from(self, first: int) -> Iterator[tuple[int, Batch]]:
         for sequence, batch in tuple(self._retained):

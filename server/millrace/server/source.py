@@ -29,6 +29,7 @@ from millrace.operators.batch import (
 )
 from millrace.operators.eventtime import outside
 from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
+from millrace.protocol.errors import row_place
 from millrace.protocol.timestamps import FIRST_US, LAST_US, format_timestamp, parse_timestamp
 from millrace.protocol.units import CENTURY_US, in_century, likely_unit
 from millrace.protocol.words import SHOWN_CHARACTERS, spelt
@@ -154,7 +155,7 @@ class Source:
         field = next(field for field in self._fields if not field.nullable and field.name not in values)
         expected, got = f"{field.type}, not null", f"only {', '.join(values)}" if values else "no fields"
         return RowError(
-            f"row {number}: missing field {field.name} ({expected})", row=number, expected=expected, got=got
+            f"{row_place(number)}: missing field {field.name} ({expected})", row=number, expected=expected, got=got
         )
 
     # -- Arrow frames ------------------------------------------------------------------------------
@@ -425,7 +426,7 @@ def _row_error(
     code: str = "bad_row",
     made: type[RowError] = RowError,
 ) -> RowError:
-    where = f"row {row}" if field is None else f"row {row}, field {field}"
+    where = row_place(row) if field is None else f"{row_place(row)}, field {field}"
     return made(f"{where}: expected {expected}, got {got}", row=row, expected=expected, got=got, code=code)
 
 

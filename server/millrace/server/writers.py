@@ -52,7 +52,8 @@ def tombstone_or_row(row: dict[str, Any]) -> dict[str, Any]:
     A tombstone has its key and is marked by both names; a row that exists has neither. Columns of a tombstone outside
     the key are null, and a null can be left out of a key as out of any JSON row.
     """
-    if not any([row.pop(name, False) for name in TOMBSTONE_NAMES]):
+    marks = {name: row.pop(name, False) for name in TOMBSTONE_NAMES}
+    if not any(marks.values()):
         return row
     return {name: value for name, value in row.items() if value is not None} | {GONE: True, DELETED: True}
 
