@@ -335,7 +335,7 @@ def shown(live):
 def test_a_query_that_catches_up_says_so():
     live = catching_up()
     assert shown(live) == ("catching up", "catching_up")
-    assert "works through its history" in live.engine.why("q")["text"]
+    assert "is processing the history of its streams" in live.engine.why("q")["text"]
     live.obey(HoldQuery("q"))
     say(live, ("a", "f", [(0, 1, 1)]), 0)
     assert shown(live) == ("catching up", "catching_up")

@@ -130,7 +130,7 @@ def test_a_new_query_reads_from_its_start_and_counts_the_rest(
         assert server.shown("q")["ignored"] == ({"s": left_out} if left_out else {})
         assert server.shown("q")["skipped"] == left_out
         assert server.shown("q")["start"] == start
-        assert (f"q has ignored {left_out} tuple" in server.engine.why("q")["text"]) == bool(left_out)
+        assert (f"q ignored {left_out} tuple" in server.engine.why("q")["text"]) == bool(left_out)
 
 
 @pytest.mark.parametrize("order", ["arrival", "event"])
@@ -204,5 +204,5 @@ def test_the_text_names_the_option() -> None:
     server.sql("CREATE QUERY q AS SELECT v FROM s;")
     server.put(960)
     text = server.engine.why("q")["text"]
-    assert "q has ignored 1 tuple of s, earlier than 1970-01-01T00:00:00.001001Z" in text
+    assert "q ignored 1 tuple of s earlier than 1970-01-01T00:00:00.001001Z" in text
     assert "start = 'watermark'" in text

@@ -1,4 +1,4 @@
-"""Why a query gives nothing: one sentence for a person, the same as data, in every situation that is told apart."""
+"""Why a query emits no rows: one sentence for a person and the same as data, in every situation."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def why(bench: Bench, query: str = "u") -> dict[str, Any]:
 def test_a_silent_client_that_cannot_be_asked() -> None:
     found = why(waiting_for(external("b"), give_tv("b", NOON, feed="client-7")))
     assert found == {
-        "text": "u.U holds back 1 tuple since 2026-01-01T12:00:01Z: its input from b.source promises no more than "
-        "2026-01-01T12:00:00Z, it needs 2026-01-01T12:00:01Z; client client-7 of b is silent, cannot be asked, and no "
-        "max_skew says how late it may be.",
+        "text": "Blocked since 2026-01-01T12:00:01Z: u.U holds 1 tuple until its input from b.source reaches "
+        "2026-01-01T12:00:01Z (it is at 2026-01-01T12:00:00Z); client client-7 of b is silent and cannot answer "
+        "requests for its time, and b has no max_skew.",
         "reason": "silent",
         "operator": "u.U",
         "input": "b.source",
@@ -68,7 +68,7 @@ def test_a_silent_client_that_cannot_be_asked() -> None:
     }
 
 
-def test_a_wait_began_when_its_first_tuple_came_and_anew_after_it_acted() -> None:
+def test_a_wait_starts_with_its_first_tuple_and_again_after_each_output() -> None:
     bench = waiting_for(external("b"), give_tv("b", NOON, feed="client-7"))
     for seconds in (2, 3, 4):
         bench.run(give_tv("a", NOON + seconds * SECOND), at=NOON + seconds * SECOND)
@@ -82,7 +82,7 @@ def test_a_wait_began_when_its_first_tuple_came_and_anew_after_it_acted() -> Non
 def test_no_client_feeds_the_stream() -> None:
     found = why(waiting_for(external("b"), feed=False))
     assert (found["reason"], found["feed"], found["try"]) == ("no_feed", None, "millrace feed b FILE")
-    assert "no client feeds b" in found["text"]
+    assert "no client is feeding b" in found["text"]
 
 
 def test_a_client_was_asked_and_has_not_answered_yet() -> None:
@@ -132,7 +132,7 @@ def test_a_client_lost_its_connection_and_has_grace() -> None:
     bench.run(FeedClosed("b", "client-7", lost=True), at=bench.now_us)
     found = why(bench)
     assert found["reason"] == "grace"
-    assert "counts for another 30 s" in found["text"]
+    assert "the server waits another 30 s for it (grace)" in found["text"]
 
 
 def test_a_stream_is_never_asked() -> None:
@@ -143,17 +143,17 @@ def test_a_stream_is_never_asked() -> None:
     )
 
 
-def test_a_stream_tells_its_time_now_and_then() -> None:
+def test_a_stream_with_periodic_time() -> None:
     bench = Bench("a", StreamDefinition("b", V, ets="periodic", ets_interval_us=SECOND))
     bench.query(figure_4(ordered=True))
     bench.run(at=NOON)
     bench.run(arrive("a", 1), at=NOON + 1)
     found = why(bench)
     assert found["reason"] == "periodic"
-    assert "every 1 s only" in found["text"]
+    assert "its time advances only every 1 s" in found["text"]
 
 
-def test_a_stream_that_tells_its_time_now_and_then_may_know_none() -> None:
+def test_a_stream_with_periodic_time_and_no_clock() -> None:
     def looked(*fed: FeedOpened) -> Any:
         bench = Bench(external("a"), external("b", ets="periodic", ets_interval_us=SECOND))
         bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
@@ -177,7 +177,7 @@ def test_a_disordered_stream_holds_itself_back() -> None:
     bench.run(give_tv("s", NOON), at=NOON)
     found = why(bench, "q")
     assert (found["operator"], found["stream"], found["feed"], found["reason"]) == ("q.S", "s", "main", "sending")
-    assert "main of s sends, and has come to 2026-01-01T12:00:00Z, less the disorder of 5 s" in found["text"]
+    assert "main of s is sending and has reached 2026-01-01T12:00:00Z, less a disorder of 5 s" in found["text"]
     # An engine that has nothing to do makes no steps: the clock has gone on all the same.
     assert bench.engine.why("q", NOON + 2 * SECOND)["reason"] == "silent"
 
@@ -187,25 +187,25 @@ def counted(bench: Bench) -> None:
     bench.query(over(counting(TimeWindow(SECOND, SECOND))))
 
 
-def test_a_window_that_is_not_over_is_no_waiting() -> None:
+def test_an_open_window_is_not_blocked() -> None:
     bench = Bench(external("s"))
     counted(bench)
     bench.run(give_tv("s", NOON, NOON + 5), at=NOON)
     found = why(bench, "q")
     assert (found["reason"], found["operator"], found["input"]) == ("gathering", "q.A", "s.source")
     assert found["text"] == (
-        "Nothing waits: q.A has 1 tuple in its state, and gives rows when its input from s.source has come to "
-        "2026-01-01T12:00:01Z; it has come to 2026-01-01T12:00:00.000005Z. q has given 0 rows."
+        "Not blocked: q.A holds 1 tuple in its state and emits rows when its input from s.source reaches "
+        "2026-01-01T12:00:01Z; it is at 2026-01-01T12:00:00.000005Z. q has emitted 0 rows."
     )
 
 
-def test_a_window_of_a_stream_that_nobody_feeds() -> None:
+def test_an_open_window_of_a_stream_without_a_feed() -> None:
     bench = Bench(external("s"))
     counted(bench)
     bench.run(give_tv("s", NOON), FeedClosed("s", "main"), at=NOON)
     found = why(bench, "q")
     assert (found["reason"], found["try"]) == ("gathering", "millrace feed s FILE")
-    assert "it has come to 2026-01-01T12:00:00Z, and no client feeds s. q has given 0 rows." in found["text"]
+    assert "it is at 2026-01-01T12:00:00Z, and no client is feeding s. q has emitted 0 rows." in found["text"]
 
 
 def test_a_window_that_is_over_waits_with_what_it_has_gathered() -> None:
@@ -214,7 +214,9 @@ def test_a_window_that_is_over_waits_with_what_it_has_gathered() -> None:
     bench.run(give_tv("s", NOON, NOON + 3 * SECOND), at=NOON)
     found = bench.engine.why("q", NOON + 2 * SECOND)
     assert (found["reason"], found["held"]) == ("silent", 0)
-    assert found["text"].startswith("q.A waits with 2 tuples in its state since 2026-01-01T12:00:00Z: its input from")
+    assert found["text"].startswith(
+        "Blocked since 2026-01-01T12:00:00Z: q.A holds 2 tuples in its state until its input from"
+    )
 
 
 def test_a_query_that_remembered_too_much_is_not_simply_resumed() -> None:
@@ -245,7 +247,7 @@ def test_a_query_that_is_still_working() -> None:
     assert (found["reason"], found["held"]) == ("working", 47)
 
 
-def test_a_wait_that_lasts_is_told_while_other_rows_are_worked_through() -> None:
+def test_a_long_wait_is_reported_while_other_rows_are_processed() -> None:
     bench = waiting_for(external("b"), give_tv("b", NOON, feed="client-7"))
     late = NOON + 2 * SECOND
     bench.step(give_tv("a", *range(late, late + 50)), at=late, executions=0)
@@ -254,7 +256,7 @@ def test_a_wait_that_lasts_is_told_while_other_rows_are_worked_through() -> None
     assert bench.engine.why("u", late + 1)["reason"] == "silent"
 
 
-def test_of_two_operators_that_gather_the_one_that_is_behind_is_told() -> None:
+def test_of_two_open_windows_the_one_with_the_earlier_input_is_reported() -> None:
     bench = Bench(external("a"), external("b"))
     spec = counting(TimeWindow(SECOND, SECOND))
     bench.query(
@@ -270,15 +272,13 @@ def test_of_two_operators_that_gather_the_one_that_is_behind_is_told() -> None:
     assert (why(bench, "q")["operator"], why(bench, "q")["stream"]) == ("q.B", "b")
 
 
-def test_late_tuples_come_by_themselves_and_nobody_feeds_them() -> None:
+def test_a_stream_of_late_tuples_has_no_feed() -> None:
     bench = Bench(external("s"))
     schema = bench.engine.streams_by_name["s"].definition.late.schema
     bench.query(plan("q", ("M", identity(schema), ["s.late.source"]), schema=schema))
     bench.run(at=NOON)
     found = why(bench, "q")
-    assert found["text"] == (
-        "Nothing waits: s.late has had no tuple yet, it gets those of s that come late, and no client feeds it."
-    )
+    assert found["text"] == ("No input yet: s.late has received no tuples; it receives only the late tuples of s.")
     assert found["try"] == "millrace stream show s"
 
 
@@ -286,7 +286,7 @@ def test_nothing_has_come_yet() -> None:
     bench = Bench("s")
     bench.query(path("q", 1))
     bench.run(at=NOON)
-    assert why(bench, "q")["text"] == "Nothing waits: s has had no tuple yet, no client feeds it."
+    assert why(bench, "q")["text"] == "No input yet: s has received no tuples; no client is feeding it."
     bench.run(FeedOpened("s", "x"), at=NOON)
     assert "1 feed is open" in why(bench, "q")["text"]
 
@@ -313,8 +313,8 @@ def test_the_last_tuple_was_filtered() -> None:
     found = why(bench, "q")
     assert found["reason"] == "filtered"
     assert found["text"] == (
-        "Nothing waits: the last tuple came at 2026-01-01T12:00:01Z on s and was filtered by q.S, "
-        "which has kept 1 of 2 tuples."
+        "Not blocked: the last tuple of s arrived at 2026-01-01T12:00:01Z, and q.S filtered it out; "
+        "it has passed 1 of 2 tuples."
     )
 
 
@@ -323,10 +323,11 @@ def test_all_is_well() -> None:
     bench.query(path("q", 1))
     bench.run(arrive("s", 9), at=NOON)
     assert (
-        why(bench, "q")["text"] == "Nothing waits: the last tuple came at 2026-01-01T12:00:00Z on s; q has given 1 row."
+        why(bench, "q")["text"]
+        == "Not blocked: the last tuple of s arrived at 2026-01-01T12:00:00Z; q has emitted 1 row."
     )
 
 
-def test_of_a_query_that_is_not_there_nothing_is_told() -> None:
+def test_an_unknown_query_is_refused() -> None:
     with pytest.raises(Refuse, match="there is no query nothing"):
         Bench().engine.why("nothing")

@@ -85,7 +85,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
             assert (begun["state"], begun["phase"]) == ("catching up", "replaying")
             shown = next(query for query in daemon.queries() if query["name"] == "q")
             assert (shown["state"], shown["backfill"]["phase"]) == ("catching up", "replaying")
-            assert "works through its history" in daemon.why("q")["text"]
+            assert "is processing the history of its streams" in daemon.why("q")["text"]
             assert not any("QUERY q " in statement for statement in daemon.catalog.statements())
             assert not any("SINK" in statement for statement in daemon.catalog.statements())
             assert daemon.catalog.decisions().paused == ()

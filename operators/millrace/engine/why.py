@@ -1,8 +1,8 @@
-"""Why a query gives nothing: one sentence for a person and the same as data.
+"""Why a query emits no rows: one sentence for a person, and the same as data.
 
-Looked up between two steps, from the top: is it paused, is it still working, does an operator wait and for whom, did
-the last tuple fall to a filter, or has nothing come at all. The first that applies is told, with what was asked and
-answered and a command that would help.
+Evaluated between two steps. The first situation that applies is reported: paused, still working, blocked by an input,
+without any input, waiting for the end of a window, or filtered. The text names the state first, then the cause. The
+answer also has the times of the last request for a timestamp, and a command to try.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from millrace.engine.engine import Engine, Query
     from millrace.engine.plan import StreamDefinition
 
-# A feed that was heard within this time is not called silent.
+# A feed that sent something within this time is not reported as silent.
 SILENT_US: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """`since` is when the wait began, `held` how many tuples it holds back, `try_` a command that would help."""
+    """`since` is the start of the wait, `held` the number of tuples it delays, `try_` a command that would help."""
 
     text: str
     reason: str
@@ -54,7 +54,7 @@ class Why:
 
 
 def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
-    """What keeps a query from giving rows, if anything does; `now_us` is the clock, if that has gone on meanwhile."""
+    """Why a query emits no rows, if that has a reason; `now_us` is the clock, where it is later than the engine's."""
     query = engine.query(name)
     now_us = max(now_us or 0, engine.moment.now_us)
     kept, waiting = partial(_kept_waiting, now_us=now_us), partial(_waiting, now_us=now_us)
@@ -66,7 +66,7 @@ def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
 
 
 def _ignored(engine: Engine, query: Query) -> str:
-    """A sentence about tuples that have come since the query was made and are older than where it starts to read."""
+    """A sentence about tuples that arrived after the query was created and are older than where it starts to read."""
     counts = ignored(engine, query)
     if not counts:
         return ""
@@ -76,17 +76,17 @@ def _ignored(engine: Engine, query: Query) -> str:
         if reader.ignored and reader.since_us is not None
         for source in engine.sources(engine.graph.producer(reader))
     }
-    told = []
+    parts = []
     for stream, count in counts.items():
-        since = f", earlier than {_time(starts[stream])}" if stream in starts else ""
-        told.append(f"{counted(count, 'tuple')} of {stream}{since}")
+        since = f" earlier than {_time(starts[stream])}" if stream in starts else ""
+        parts.append(f"{counted(count, 'tuple')} of {stream}{since}")
     return (
-        f" {query.plan.name} has ignored {' and '.join(told)}: a query reads tuples newer than all before it. "
-        "With start = 'watermark' it reads every tuple that is on time."
+        f" {query.plan.name} ignored {' and '.join(parts)}: a query reads only tuples that are newer than all tuples "
+        "that arrived before it was created. With start = 'watermark' it reads every tuple that is on time."
     )
 
 
-# -- the situations, in the order in which they are looked for ---------------------------------------------------------
+# -- the situations, in the order in which they are checked ------------------------------------------------------------
 
 
 def _catching_up(engine: Engine, query: Query) -> Why | None:
@@ -94,11 +94,12 @@ def _catching_up(engine: Engine, query: Query) -> Why | None:
         return None
     kept = sum(reader.waiting for reader in query.entries)
     doing = (
-        "works through its history"
+        "is processing the history of its streams"
         if query.paused is not None
-        else f"takes over its past; {counted(kept, 'tuple')} wait"
+        else f"is switching from history to live input, with {counted(kept, 'tuple')} queued"
     )
-    return Why(f"{query.plan.name} {doing}.", "catching_up", held=kept, try_=f"millrace query show {query.plan.name}")
+    text = f"Catching up: {query.plan.name} {doing}."
+    return Why(text, "catching_up", held=kept, try_=f"millrace query show {query.plan.name}")
 
 
 def _paused(engine: Engine, query: Query) -> Why | None:
@@ -106,13 +107,13 @@ def _paused(engine: Engine, query: Query) -> Why | None:
         found = engine.query(name)
         if found.paused is not None:
             state = "failed" if found.failed else "paused"
-            told = "has failed" if found.failed else "is paused"
-            who = f"{name} {told}" if found is query else f"{query.plan.name} reads {name}, which {told}"
+            stopped = "failed" if found.failed else "is paused"
+            who = f"{name} {stopped}" if found is query else f"{query.plan.name} reads {name}, which {stopped}"
             text = f"{who}: {found.paused}."
             if found.failed and "max_state" in found.paused:
                 text += (
-                    " Resumed, it begins with nothing remembered, and fails again if as much is to be remembered: "
-                    "shorten its ranges or windows, or raise max_state, with CREATE OR REPLACE QUERY."
+                    " Resuming starts it with empty state, and it fails again when its state reaches the limit. "
+                    "Shorten its ranges or windows, or raise max_state, with CREATE OR REPLACE QUERY."
                 )
                 return Why(text, state, try_=f"millrace explain {name}")
             return Why(text, state, try_=f"millrace query resume {name}")
@@ -132,7 +133,7 @@ def _working(engine: Engine, query: Query) -> Why | None:
     queued = sum(operator.queue_tuples(at) for operator in query.operators for at in range(len(operator.inputs)))
     if not component.busy() or not queued:
         return None
-    text = f"Nothing waits: {query.plan.name} has {counted(queued, 'tuple')} still to work through."
+    text = f"Running: {query.plan.name} still has {counted(queued, 'tuple')} to process."
     return Why(text, "working", held=queued, try_=f"millrace component show {component.name}")
 
 
@@ -145,25 +146,25 @@ def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
         held = sum(waiter.queue_tuples(at) for at in range(len(waiter.inputs)))
         since = waiter.idle_since[position]
         holder = next((found for found in engine.time.holders(waiter, need) if isinstance(found, Source)), None)
-        where = f"{waiter.name} {_holds(waiter, held)}" + ("" if since is None else f" since {_time(since)}")
+        blocked = "Blocked" if since is None else f"Blocked since {_time(since)}"
+        where = f"{blocked}: {waiter.name} {_holds(waiter, held)}"
         if holder is None:
-            return Why(
-                f"{where}; the clock has not reached {_time(need)}.", "clock", waiter.name, since=since, held=held
-            )
-        return _Held(engine, waiter, position, where, since, held, need, holder, now_us).told()
+            text = f"{where} until the clock reaches {_time(need)}."
+            return Why(text, "clock", waiter.name, since=since, held=held)
+        return _Held(engine, waiter, position, where, since, held, need, holder, now_us).explain()
     return None
 
 
 def _holds(waiter: Prone, held: int) -> str:
-    """What waits: tuples in line, or what was gathered from those that have been taken."""
+    """The tuples that are delayed: queued ones, or the state that the operator built from processed ones."""
     if held:
-        return f"holds back {counted(held, 'tuple')}"
-    return f"waits with {counted(waiter.state_tuples, 'tuple')} in its state"
+        return f"holds {counted(held, 'tuple')}"
+    return f"holds {counted(waiter.state_tuples, 'tuple')} in its state"
 
 
 def _gathering(engine: Engine, query: Query) -> Why | None:
-    """Nobody keeps it waiting: a window, or a row that may still match, is merely not over yet. Of several operators
-    that gather the one whose input has come least far is told, for the others are ahead of it."""
+    """No input is behind: a window is still open, or a row may still match. Of several such operators the answer names
+    the one whose input has the earliest time, because the others are ahead of it."""
     gathering = [
         (waiter.inputs[waiter.holding()[0]].promise, waiter, need)
         for waiter in _waiters(engine, query)
@@ -173,18 +174,17 @@ def _gathering(engine: Engine, query: Query) -> Why | None:
         return None
     promise, waiter, need = min(gathering, key=lambda found: found[0])
     producer = engine.graph.producer(waiter.inputs[waiter.holding()[0]]).name
-    upto = "nothing is promised yet" if promise == BEGINNING else f"it has come to {_time(promise)}"
     text = (
-        f"Nothing waits: {waiter.name} has {counted(waiter.state_tuples, 'tuple')} in its state, and gives rows "
-        f"when its input from {producer} has come to {_time(need)}; {upto}"
+        f"Not blocked: {waiter.name} holds {counted(waiter.state_tuples, 'tuple')} in its state and emits rows when "
+        f"its input from {producer} reaches {_time(need)}; {_reached(promise)}"
     )
     advice = f"millrace explain {query.plan.name} --analyze"
     holders = [source for source in engine.time.holders(waiter, need) if isinstance(source, Source)]
     unfed = next((source.stream for source in holders if not len(source.feeds)), None)
     if unfed is not None:
-        text += f", and no client feeds {unfed}"
+        text += f", and no client is feeding {unfed}"
         advice = _feeding(unfed)
-    text += f". {query.plan.name} has given {counted(query.sink.sequence, 'row')}."
+    text += f". {query.plan.name} has emitted {counted(query.sink.sequence, 'row')}."
     stream = unfed or next((source.stream for source in holders), None)
     return Why(text, "gathering", waiter.name, producer, stream, try_=advice)
 
@@ -196,33 +196,34 @@ def _nothing_came(engine: Engine, query: Query) -> Why | None:
     source = sources[0]
     if source.counts.input_tuples:
         text = (
-            f"Nothing waits: all {counted(source.counts.input_tuples, 'tuple')} of {source.stream} were late or too "
-            f"far in the future (late {source.late}, too far {source.far})."
+            f"No input: of {counted(source.counts.input_tuples, 'tuple')} of {source.stream}, {source.late} "
+            f"{'was' if source.late == 1 else 'were'} late and {source.far} too far in the future."
         )
         return Why(text, "late", stream=source.stream, try_=f"millrace tail {source.stream}.late")
     feeds = len(source.feeds)
     origin = origin_of(source.stream)
     if origin is not None:
-        clients = f"it gets those of {origin} that come late, and no client feeds it"
+        clients = f"it receives only the late tuples of {origin}"
     else:
-        clients = f"{feeds} {'feed is' if feeds == 1 else 'feeds are'} open" if feeds else "no client feeds it"
-    text = f"Nothing waits: {source.stream} has had no tuple yet, {clients}."
+        clients = f"{feeds} {'feed is' if feeds == 1 else 'feeds are'} open" if feeds else "no client is feeding it"
+    text = f"No input yet: {source.stream} has received no tuples; {clients}."
     return Why(text, "no_tuples", stream=source.stream, try_=_feeding(source.stream))
 
 
 def _last_tuple(engine: Engine, query: Query) -> Why | None:
     source = max(_sources(engine, query), key=lambda found: found.last_us)
-    came = f"Nothing waits: the last tuple came at {_time(source.last_us)} on {source.stream}"
+    arrived = f"Not blocked: the last tuple of {source.stream} arrived at {_time(source.last_us)}"
     for operator in _below(engine, query, source):
         if operator.counts.last_taken and not operator.counts.last_given:
-            kept, taken = operator.counts.output_tuples, operator.counts.input_tuples
-            text = f"{came} and was filtered by {operator.name}, which has kept {kept} of {counted(taken, 'tuple')}."
+            passed, received = operator.counts.output_tuples, operator.counts.input_tuples
+            share = f"{passed} of {counted(received, 'tuple')}"
+            text = f"{arrived}, and {operator.name} filtered it out; it has passed {share}."
             if operator.counts.errors:
                 text += f" {operator.counts.errors} of them could not be computed: {operator.counts.last_error}."
             return Why(
                 text, "filtered", operator.name, stream=source.stream, try_=f"millrace explain {query.plan.name}"
             )
-    text = f"{came}; {query.plan.name} has given {counted(query.sink.sequence, 'row')}."
+    text = f"{arrived}; {query.plan.name} has emitted {counted(query.sink.sequence, 'row')}."
     return Why(text, "flowing", stream=source.stream, try_=f"millrace tail {query.plan.name}")
 
 
@@ -243,23 +244,23 @@ class _Held:
     source: Source
     now_us: int
 
-    def told(self) -> Why:
+    def explain(self) -> Why:
         definition = self.engine.streams_by_name[self.source.stream].definition
         if definition.lull_us is not None and not any(feed.held_since is not None for feed in self.source.feeds):
             seconds = definition.lull_us / 1e6
-            return self._say("lull", f"{definition.name} is silent and is waited for until {seconds:g} s later (lull)")
-        if definition.ets == "none" or self._between_two_tellings(definition):
+            return self._say("lull", f"{definition.name} is silent, and the server waits {seconds:g} s for it (lull)")
+        if definition.ets == "none" or self._between_two_reports(definition):
             return self._by_policy(definition)
         if definition.timestamps == "internal":
             return self._say("clock", f"the clock has not reached {_time(self.need)}")
         feeds = self.source.feeds.below(self.need)
         if not feeds:
             advice = _feeding(self.source.stream)
-            return self._say("no_feed", f"no client feeds {self.source.stream}", advice)
+            return self._say("no_feed", f"no client is feeding {self.source.stream}", advice)
         return self._by_feed(definition, min(feeds, key=lambda feed: (feed.mark, feed.number)))
 
-    def _between_two_tellings(self, definition: StreamDefinition) -> bool:
-        """Whether the interval of a stream that tells its time periodically explains the wait."""
+    def _between_two_reports(self, definition: StreamDefinition) -> bool:
+        """Whether the interval of a stream with ets = 'periodic' explains the wait."""
         return definition.ets == "periodic" and (
             self.since is None or self.now_us - self.since <= definition.ets_interval_us
         )
@@ -268,9 +269,13 @@ class _Held:
         name = definition.name
         advice = f"millrace sql \"ALTER STREAM {name} SET (ets = 'on-demand')\""
         if definition.ets == "none":
-            return self._say("ets_none", f"{name} is silent and is never asked (ets = 'none')", advice)
+            return self._say(
+                "ets_none", f"{name} is silent, and the server never requests its time (ets = 'none')", advice
+            )
         seconds = definition.ets_interval_us / 1e6
-        return self._say("periodic", f"{name} is silent and tells its time every {seconds:g} s only", advice)
+        return self._say(
+            "periodic", f"{name} is silent and its time advances only every {seconds:g} s (ets = 'periodic')", advice
+        )
 
     def _by_feed(self, definition: StreamDefinition, feed: Feed) -> Why:
         name = definition.name
@@ -278,32 +283,31 @@ class _Held:
         now_us = self.engine.moment.now_us
         if feed.leaves_us is not None:
             rest = (feed.leaves_us - now_us) / 1e6
-            return self._say("grace", f"{who} lost its connection and counts for another {rest:g} s", None, feed)
+            reason = f"{who} lost its connection, and the server waits another {rest:g} s for it (grace)"
+            return self._say("grace", reason, None, feed)
         if feed.held_since is not None:
-            return self._say("unread", f"{who} may have sent more than the server has read", None, feed)
+            return self._say("unread", f"{who} may have sent tuples that the server has not read yet", None, feed)
         if feed.request is not None:
-            return self._say("asked", f"{who} was asked for the time and has not answered", None, feed)
+            return self._say("asked", f"{who} has not answered the last request for its time", None, feed)
         if feed.can_answer:
             return self._by_answer(definition, feed, who)
         if feed.newest != BEGINNING and self.now_us - feed.heard_us < SILENT_US:
-            late = f", less the disorder of {definition.disorder_us / 1e6:g} s" if definition.disorder_us else ""
-            return self._say("sending", f"{who} sends, and has come to {_time(feed.newest)}{late}", None, feed)
+            late = f", less a disorder of {definition.disorder_us / 1e6:g} s" if definition.disorder_us else ""
+            return self._say("sending", f"{who} is sending and has reached {_time(feed.newest)}{late}", None, feed)
         skew = f"millrace sql \"ALTER STREAM {name} SET (max_skew = '2 seconds')\""
         if definition.max_skew_us is None:
-            reason = f"{who} is silent, cannot be asked, and no max_skew says how late it may be"
+            reason = f"{who} is silent and cannot answer requests for its time, and {name} has no max_skew"
             return self._say("silent", reason, skew, feed)
         clock = feed.clock(self.engine.time.heard_us)
         if clock is None:
-            return self._say(
-                "no_first_tuple", f"{who} has not sent anything yet, so its clock is not known", None, feed
-            )
+            return self._say("no_first_tuple", f"{who} has sent nothing yet, so its clock is unknown", None, feed)
         delta = max(definition.max_skew_us, definition.disorder_us)
-        reason = f"{who} is silent and may be {delta / 1e6:g} s late (max_skew), so it is waited for until then"
+        reason = f"{who} is silent and may be {delta / 1e6:g} s late (max_skew), so the server waits that long"
         return self._say("skew", reason, skew, feed)
 
     def _by_answer(self, definition: StreamDefinition, feed: Feed, who: str) -> Why:
         if feed.asked_us is not None and feed.answered_us is None:
-            reason = f"{who} was asked at {_time(feed.asked_us)} and did not answer in time"
+            reason = f"{who} did not answer the request of {_time(feed.asked_us)} in time"
             return self._say("no_answer", reason, None, feed)
         if feed.answered_us is not None:
             return self._say("answered_below", f"{who} answered with {_time(feed.mark)}", None, feed)
@@ -311,10 +315,10 @@ class _Held:
 
     def _say(self, reason: str, because: str, advice: str | None = None, feed: Feed | None = None) -> Why:
         promise = self.waiter.inputs[self.position].promise
-        upto = "nothing yet" if promise == BEGINNING else f"no more than {_time(promise)}"
         producer = self.engine.graph.producer(self.waiter.inputs[self.position]).name
         return Why(
-            f"{self.where}: its input from {producer} promises {upto}, it needs {_time(self.need)}; {because}.",
+            f"{self.where} until its input from {producer} reaches {_time(self.need)} "
+            f"({_reached(promise)}); {because}.",
             reason,
             self.waiter.name,
             producer,
@@ -362,9 +366,14 @@ def _below(engine: Engine, query: Query, source: Source) -> Iterator[Operator]:
 
 
 def _feeding(stream: str) -> str:
-    """The command that helps a stream which nobody feeds; a side stream gets its tuples from the stream beside it."""
+    """The command to try for a stream without a feed; a stream of late tuples has none, its origin has."""
     origin = origin_of(stream)
     return f"millrace feed {stream} FILE" if origin is None else f"millrace stream show {origin}"
+
+
+def _reached(promise: int) -> str:
+    """How far an input has promised its time."""
+    return "it has no time yet" if promise == BEGINNING else f"it is at {_time(promise)}"
 
 
 def _time(value_us: int) -> str:
