@@ -1,4 +1,4 @@
-"""Each rule of `millrace doctor` speaks where it should, with the number and the command, and is silent elsewhere."""
+"""Each rule of `millrace doctor` advises where it should, with the number and the command, and is silent elsewhere."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ STREAM = {
     "tuples": 10_000,
     "late": 0,
     "late_by_max_us": 0,
-    "broken": 0,
-    "far": 0,
+    "broke_promise": 0,
+    "too_far_ahead": 0,
     "rejected": 0,
     "disorder_us": 0,
     "ahead_us": 86_400 * SECOND,
@@ -84,7 +84,7 @@ WHY = {
 
 
 def seen(**changed: Any) -> Snapshot:
-    """A server on which all is well, but for what is changed."""
+    """A healthy server with these changes."""
     given: dict[str, Any] = {
         "server": {**SERVER, **changed.get("server", {})},
         "configuration": changed.get("configuration", CONFIGURATION),
@@ -122,7 +122,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "query_failed",
             "q",
-            "has stopped: it remembers too much.",
+            "Query q failed: it remembers too much.",
             "millrace why q",
             {"query": {"state": "failed", "reason": "it remembers too much"}},
         ),
@@ -136,14 +136,14 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "ignored",
             "q",
-            "Query q has ignored 3 tuples of s: when it was created",
+            "Query q ignored 3 tuples of s: newer tuples had arrived before it was created.",
             "millrace why q",
             {"query": {"ignored": {"s": 3}}},
         ),
         (
             "sink_waiting",
             "f",
-            "No space left on device. 7 rows wait for it; it has lost 2 rows. It tries again by itself",
+            "No space left on device. 7 rows wait for it, and it has lost 2 rows. It retries by itself",
             "millrace sink show f",
             {
                 "sink": {
@@ -167,7 +167,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "sink_failed",
             "f",
-            "writes nothing any more: the disk is full.",
+            "Sink f failed and writes no more rows: the disk is full.",
             "millrace sink drop f",
             {"sink": {"state": "failed", "reason": "the disk is full"}},
         ),
@@ -198,7 +198,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "feed_silent",
             "s",
-            "No client feeds stream s: 1 tuple waits at q.union1",
+            "No client is feeding stream s: 1 tuple waits at q.union1",
             "millrace feed s FILE",
             {"why": {**WAITING, "reason": "no_feed", "held": 1}},
         ),
@@ -212,21 +212,21 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "feed_silent",
             "s",
-            "is never asked for its time (ets = 'none')",
+            "the server never requests its time (ets = 'none')",
             "millrace sql \"ALTER STREAM s SET (ets = 'on-demand')\"",
             {"why": {**WAITING, "reason": "ets_none"}},
         ),
         (
             "feed_silent",
             "s",
-            "Feed gate of stream s is silent and does not say how far it has come",
+            "Feed gate of stream s is silent and does not report its time",
             "millrace stream show s",
             {"why": {**WAITING, "reason": "asked", "feed": "gate"}},
         ),
         (
             "waits_long",
             "s",
-            "s may be late. If s is never 1 minute late, a smaller max_skew lets rows go sooner.",
+            "s may be late. If s is never 1 minute late, a smaller max_skew emits rows sooner.",
             "millrace sql \"ALTER STREAM s SET (max_skew = '2 seconds')\"",
             {"why": {**WAITING, "reason": "skew", "text": "s may be late."}, "stream": {"max_skew_us": 60 * SECOND}},
         ),
@@ -243,7 +243,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "waits_long",
             "s",
-            "Time in the other streams is ahead of s",
+            "The other streams are ahead of s",
             "millrace feed s FILE",
             {"why": {**WAITING, "reason": "skew"}, "stream": {"max_skew_us": 2 * SECOND}},
         ),
@@ -264,7 +264,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "append_edge",
             "q.map1",
-            "50000 updates of stream s wait before q.map1",
+            "50000 updates of stream s wait at q.map1",
             "millrace operator queue q.map1 inplace",
             {"stream": {"update_key": ["k"]}, "operator": {"inputs": [{**INPUT, "queue_tuples": 50_000}]}},
         ),
@@ -292,14 +292,14 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "catalog_unwritten",
             "server",
-            "written down: cannot write the catalog d/catalog.sqlite: disk full. What has changed since holds now",
+            "save its catalog: cannot write the catalog d/catalog.sqlite: disk full. Later changes are in effect",
             "millrace export > catalog.sql",
             {"server": {"catalog_error": "cannot write the catalog d/catalog.sqlite: disk full"}},
         ),
         (
             "history_behind",
             "s",
-            "is behind: 900 rows wait for the disk, and the stream's feeds wait",
+            "lags: 900 rows wait for the disk, and the stream's feeds wait",
             "millrace stream show s",
             {"stream": {"archive": {"held": True, "waiting_rows": 900, "error": None, "gaps": []}}},
         ),
@@ -336,8 +336,8 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             "late",
             "s",
             (
-                "The latest was 20492.9 days late; no disorder should be so long. Its time lies near 1970, as seconds "
-                "or milliseconds since 1970 do: integer timestamps are microseconds. Correct the sender."
+                "The latest was 20492.9 days late, too much for a disorder. Its time is near 1970, which suggests "
+                "seconds or milliseconds since 1970: integer timestamps are microseconds. Correct the sender."
             ),
             "millrace tail s.late --from 0 --json",
             {
@@ -353,14 +353,14 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "late",
             "s",
-            "The latest was 3.0 days late; no disorder should be so long. Look at which tuples they are",
+            "The latest was 3.0 days late, too much for a disorder. Look at these tuples",
             "millrace tail s.late --from 0 --json",
             {"stream": {"late": 500, "late_by_max_us": 3 * 86_400 * SECOND}},
         ),
         (
             "late",
             "s",
-            "(5.0%) came late and are in no result. With disorder = '9 seconds' instead of '5 seconds' none",
+            "(5.0%) arrived late and are in no result. With disorder = '9 seconds' instead of '5 seconds', none",
             "millrace sql \"ALTER STREAM s SET (disorder = '9 seconds')\"",
             {"stream": {"late": 500, "late_by_max_us": 3_400_000, "disorder_us": 5 * SECOND}},
         ),
@@ -376,34 +376,40 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             "s",
             "400 of them broke a promise",
             "millrace tail s.late --from 0 --json",
-            {"stream": {"late": 500, "broken": 400, "late_by_max_us": 5}},
+            {"stream": {"late": 500, "broke_promise": 400, "late_by_max_us": 5}},
         ),
         (
             "clock_ahead",
             "s",
-            "lies 90.0 s above the server's clock",
+            "is 90.0 s ahead of the server's clock",
             "millrace sql \"ALTER STREAM s SET (max_ahead = '1 second')\"",
             {"stream": {"newest_us": NOW + 90 * SECOND}},
         ),
         (
             "clock_ahead",
             "s",
-            "3 tuples of stream s had to be refused: they, or others of their frames, lay further above",
+            "The server refused 3 tuples of stream s: they, or others in their frames, were ahead of",
             "millrace stream show s",
-            {"stream": {"far": 3, "rejected": 3}},
+            {"stream": {"too_far_ahead": 3, "rejected": 3}},
         ),
-        ("rejected", "s", "5 tuples of stream s did not fit", "millrace stream show s", {"stream": {"rejected": 5}}),
+        (
+            "rejected",
+            "s",
+            "refused 5 tuples of stream s that did not fit",
+            "millrace stream show s",
+            {"stream": {"rejected": 5}},
+        ),
         (
             "rows_failed",
             "q.map1",
-            "has left out 2 rows that it could not compute: division by zero.",
+            "dropped 2 rows that it could not compute: division by zero.",
             "millrace explain q",
             {"operator": {"errors": 2, "last_error": "division by zero"}},
         ),
         (
             "state_full",
             "q",
-            "remembers 900 tuples; at 1000 (max_state)",
+            "holds 900 tuples in its state; at 1000 (max_state)",
             "millrace explain q --analyze",
             {"query": {"state_tuples": 900}},
         ),
@@ -425,14 +431,14 @@ def test_nothing_is_advised_where_all_is_well() -> None:
         (
             "descriptors",
             "server",
-            "has 19000 files and sockets open, of 20000",
+            "has 19000 files and sockets open; the system allows 20000",
             "ulimit -n 40000; millrace serve",
             {"server": {"process": {"open_files": 19_000, "open_files_limit": 20_000}}},
         ),
         (
             "open_to_network",
             "admin",
-            "Whoever reaches 127.0.0.1:7421 can change everything here",
+            "Anyone who can reach 127.0.0.1:7421 can change everything",
             "millrace config check --config FILE",
             {"server": {"admin_guard": {"loopback": False, "tls": True, "token": False}}},
         ),
@@ -444,7 +450,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             {"server": {"data_dir": None}},
         ),
         ("slow_kernels", "server", "are not compiled", "make setup", {"server": {"kernels": "python"}}),
-        ("outdated_build", "server", "edited since", "make setup", {"server": {"kernels": "outdated"}}),
+        ("outdated_build", "server", "older than their sources", "make setup", {"server": {"kernels": "outdated"}}),
     ],
 )
 def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, changed: dict[str, Any]) -> None:
@@ -463,7 +469,9 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
             "stream": {"max_skew_us": 2 * SECOND},
         },  # as agreed
         {"why": {**WAITING, "reason": "skew", "since": NOW}, "stream": {"max_skew_us": 60 * SECOND}},  # not yet long
-        {"why": {"reason": "gathering"}},  # a window that is not over
+        {"why": {"reason": "gathering"}},  # an open window
+        {"stream": {"late": 500, "disorder_us": 9 * SECOND}},  # the disorder was changed since
+        {"stream": {"late": 500, "ended": True}},  # all of them arrived after the end
         {"stream": {"late": 10}},  # one of a thousand
         {"stream": {"timestamps": "internal", "late": 500, "newest_us": None}},
         {"stream": {"history": True, "archive": None}},
@@ -481,7 +489,7 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
         {"own_clock_us": NOW - 1_000},
     ],
 )
-def test_what_is_no_fault_is_not_told(changed: dict[str, Any]) -> None:
+def test_normal_situations_get_no_advice(changed: dict[str, Any]) -> None:
     assert advise(seen(**changed)) == []
 
 
@@ -494,20 +502,34 @@ def test_queries_that_wait_for_one_stream_are_one_advice() -> None:
 def test_what_waits_for_one_reason_is_one_advice() -> None:
     whys = {name: {**WHY, **WAITING, "reason": "grace", "text": f"{name} waits."} for name in ("p", "q")}
     found = only(Snapshot(SERVER, CONFIGURATION, whys=whys))
-    assert found.text == "p waits. The same holds for q."
+    assert found.text == "p waits. The same applies to q."
 
 
 @pytest.mark.parametrize(
     ("own", "tried"), [(None, "millrace stream show s"), ("millrace feed s FILE", "millrace feed s FILE")]
 )
-def test_a_window_of_a_silent_stream_beside_one_that_goes_on(own: str | None, tried: str) -> None:
+def test_a_window_of_a_silent_stream_while_another_advances(own: str | None, tried: str) -> None:
     streams = [{**STREAM, "newest_us": NOW - 20 * SECOND}, {**STREAM, "name": "other"}]
     query = {**QUERY, "reads_streams": ["s", "other"]}
     why = {**WHY, "reason": "gathering", "text": "Its window is open.", "try": own}
     found = only(Snapshot(SERVER, CONFIGURATION, streams, [query], whys={"q": why}))
     assert (found.code, found.about, found.try_) == ("left_behind", "s", tried)
-    assert "s is 20.0 s behind the others that query q reads" in found.text
+    assert "Stream s is 20.0 s older than the other streams of query q" in found.text
     assert found.text.endswith("Its window is open.")
+
+
+def test_a_stream_of_late_tuples_is_never_fed_by_hand() -> None:
+    why = {**WHY, **WAITING, "reason": "no_feed", "stream": "s.late", "try": "millrace stream show s"}
+    assert only(Snapshot(SERVER, CONFIGURATION, whys={"q": why})).try_ == "millrace stream show s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(90, "90.0 s"), (7_200 * 1.5, "3.0 hours"), (600, "10.0 minutes"), (86_400 * 20, "20.0 days")],
+)
+def test_a_duration_has_the_unit_of_its_size(seconds: float, words: str) -> None:
+    advice = only(seen(own_clock_us=NOW - round(seconds * SECOND)))
+    assert f"are {words} apart" in advice.text
 
 
 def test_no_rule_stands_twice() -> None:

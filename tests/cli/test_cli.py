@@ -208,7 +208,7 @@ def test_what_is_kept_for_ever_is_warned_of(server, tmp_path):
 def test_why(server):
     said = server.millrace("why", "q")
     assert said.returncode == 0
-    assert said.stdout.startswith("Not blocked: ")
+    assert said.stdout.startswith("No input yet: ")
     assert said.stderr.startswith("try: millrace ")
     found = server.json("why", "q")
     assert (found["text"], found["reason"]) == (said.stdout.strip(), "no_tuples")

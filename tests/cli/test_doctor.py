@@ -61,6 +61,9 @@ def test_what_is_wrong_is_told_and_the_command_helps(tmp_path):
         late = next(one for one in found if one["code"] == "late")
         assert late["try"] == "millrace sql \"ALTER STREAM a SET (disorder = '6 seconds')\""
         assert f"{late['text']}\n  try: {late['try']}\n" in millrace("doctor", **here).stdout
+        assert millrace("sql", "ALTER STREAM a SET (disorder = '6 seconds')", **here).returncode == 0
+        followed = json.loads(millrace("doctor", "--json", **here).stdout)
+        assert [advice["text"] for advice in followed if advice["code"] == "late"] == []
 
         bundle = tmp_path / "bundle.tar.gz"
         done = millrace("support-bundle", "-o", str(bundle), **here)

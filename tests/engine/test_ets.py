@@ -327,8 +327,8 @@ def test_a_client_that_breaks_its_own_word_is_told_apart_from_one_that_is_late()
     assert late.broken == 0
     (late,) = (e for e in bench.run(punctuate("s", 90), give_tv("s", 80), at=2).orders if isinstance(e, Late))
     assert late.broken == 1
-    assert bench.engine.streams()[0]["broken"] == 1
-    assert bench.engine.streams()[0]["feeds"][0]["broken"] == 1
+    assert bench.engine.streams()[0]["broke_promise"] == 1
+    assert bench.engine.streams()[0]["feeds"][0]["broke_promise"] == 1
 
 
 def test_a_time_absurdly_far_ahead_is_refused_and_drags_nothing_along() -> None:
@@ -339,7 +339,7 @@ def test_a_time_absurdly_far_ahead_is_refused_and_drags_nothing_along() -> None:
     (far,) = (effect for effect in effects.orders if isinstance(effect, TooFar))
     assert (far.batch.ts.tolist(), far.bound_us) == ([10**15], 1_100)
     assert bench.engine.streams()[0]["mark_us"] == 500
-    assert bench.engine.streams()[0]["far"] == 1
+    assert bench.engine.streams()[0]["too_far_ahead"] == 1
 
 
 # -- arcs --------------------------------------------------------------------------------------------------------------

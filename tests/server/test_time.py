@@ -233,7 +233,7 @@ async def test_a_broken_connection_holds_for_the_grace_and_comes_back(daemon):
         await until(lambda: stream(daemon, "s")["connections"] == 1)
         await daemon.runner.wait_drained()
         assert stream(daemon, "s")["mark_us"] == 100
-        assert [feed["leaves_us"] is None for feed in stream(daemon, "s")["feeds"]] == [False, True]
+        assert [feed["leaves_at_us"] is None for feed in stream(daemon, "s")["feeds"]] == [False, True]
         async with peer(daemon) as back:
             opened = await back.open("s", producer="goes")
             assert isinstance(opened, Opened)
@@ -525,8 +525,8 @@ async def test_a_client_that_breaks_its_own_word_is_named(daemon):
             for number in range(5):
                 feeder.data(number, [(900 + number, 1)])
                 await feeder.hear(Ack)
-            assert stream(daemon, "s")["feeds"][0]["broken"] == 5
-            assert stream(daemon, "s")["broken"] == 5
+            assert stream(daemon, "s")["feeds"][0]["broke_promise"] == 5
+            assert stream(daemon, "s")["broke_promise"] == 5
     broke = [line for line in logs if "broke its own punctuation" in line["event"]]
     assert len(broke) == 1, "told once in a while, not for each tuple"
     assert (broke[0]["stream"], broke[0]["feed"]) == ("s", "sensor-7")
@@ -612,7 +612,7 @@ def test_what_is_refused_is_counted_told_and_logged_alike_by_all_ways_in(feed):
             await feed(daemon, [(far_us, 1), (far_us, 2), (5, "five")])
             sparing.flush(everything=True)
         shown = {one["name"]: one for one in await get(daemon, "/api/v1/streams")}["s"]
-        assert (shown["tuples"], shown["far"], shown["rejected"]) == (0, 2, 3)
+        assert (shown["tuples"], shown["too_far_ahead"], shown["rejected"]) == (0, 2, 3)
         assert 'millrace_source_rejected_total{stream="s"} 3.0' in await get(daemon, "/metrics")
         far = [line for line in logs if line["event"] == FAR]
         assert sum(line["tuples"] for line in far) == 2
@@ -622,7 +622,9 @@ def test_what_is_refused_is_counted_told_and_logged_alike_by_all_ways_in(feed):
         advice = [one.code for one in advise(Snapshot(daemon.describe(), streams=[shown]))]
         assert [code for code in advice if code in ("clock_ahead", "rejected")] == ["clock_ahead", "rejected"]
         await daemon.catalog.execute("DROP QUERY q; DROP STREAM s; CREATE STREAM s (ts TIMESTAMP) WITH (time = 'ts')")
-        assert (stream(daemon, "s")["far"], stream(daemon, "s")["rejected"]) == (0, 0), "another stream of that name"
+        assert (stream(daemon, "s")["too_far_ahead"], stream(daemon, "s")["rejected"]) == (0, 0), (
+            "another stream of that name"
+        )
 
     play()
 

@@ -128,7 +128,7 @@ def strategies(daemon):
 async def test_a_trial_is_measured_and_kept(daemon):
     before = strategies(daemon)
     begun = await begin(daemon, **{"before": "200 ms", "for": "300 ms"})
-    assert (begun["state"], begun["was"], begun["before"], begun["outcome"]) == ("before", "dfs", None, None)
+    assert (begun["state"], begun["previous"], begun["before"], begun["outcome"]) == ("before", "dfs", None, None)
     assert strategies(daemon) == before
     async with lines(daemon) as feeder:
         fed = 0
@@ -167,7 +167,7 @@ async def test_how_a_trial_ends(daemon, more, outcome, reason):
     await daemon.catalog.set_strategy("s", "rr(3)", "q.select1")
     before = strategies(daemon)
     said = await begin(daemon, **more)
-    assert said["was"] == ("rr(3)" if "operator" in more else "dfs(5)")
+    assert said["previous"] == ("rr(3)" if "operator" in more else "dfs(5)")
     assert daemon.catalog.decisions().components[0].strategy == "dfs(5)"
     said = await ended(daemon)
     assert (said["outcome"], said["reason"]) == (outcome, reason)

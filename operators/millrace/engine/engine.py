@@ -573,7 +573,11 @@ class Engine:
         if body.fields:
             widening.widen(self, stream, body.fields, dict(body.texts))
             self.queries_changed()
+        before_us = stream.definition.disorder_us
         stream.definition = definition = replace(stream.definition, **changes, sql=kept)
+        if definition.disorder_us != before_us:
+            # How late tuples were under another disorder does not tell which one they need now.
+            stream.source.late_by_max_us = 0
         stream.source.clocking = clocking_of(definition)
         self.graph.punctuating.pop(stream.source, None)
         if definition.propagation == "punctuation":

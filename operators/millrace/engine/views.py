@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.engine import editing, sharing
 from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
+from millrace.engine.fieldnames import with_old_names
 from millrace.engine.seam import catching_up
 from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
 from millrace.operators.fork import Fork
@@ -35,7 +36,7 @@ def time_or_none(value_us: int) -> int | None:
 
 def stream(engine: Engine, found: Stream) -> dict[str, Any]:
     source, definition = found.source, found.definition
-    return {
+    view = {
         "name": definition.name,
         "fields": definition.schema.to_data(),
         "fingerprint": definition.schema.fingerprint(),
@@ -57,32 +58,35 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "tuples": source.counts.input_tuples,
         "late": source.late,
         "late_by_max_us": source.late_by_max_us,
-        "broken": source.broken,
-        "far": source.far,
+        "broke_promise": source.broken,
+        "too_far_ahead": source.far,
         "punctuations": sum(source.punctuations.values()),
         "punctuations_by_cause": dict(source.punctuations),
         "mark_us": time_or_none(source.mark),
         "ended": source.mark == END_OF_TIME,
         "newest_us": time_or_none(source.newest),
         "feeds": [
-            {
-                "feed": feed.name,
-                "mark_us": time_or_none(feed.mark),
-                "tuples": feed.tuples,
-                "late": feed.late,
-                "broken": feed.broken,
-                "owed": feed.owed,
-                "owed_bytes": feed.owed_bytes,
-                "can_answer": feed.can_answer,
-                "asked_us": feed.asked_us,
-                "asked_need_us": feed.asked_need,
-                "answered_us": feed.answered_us,
-                "leaves_us": feed.leaves_us,
-            }
+            with_old_names(
+                {
+                    "feed": feed.name,
+                    "mark_us": time_or_none(feed.mark),
+                    "tuples": feed.tuples,
+                    "late": feed.late,
+                    "broke_promise": feed.broken,
+                    "credit_used": feed.owed,
+                    "credit_used_bytes": feed.owed_bytes,
+                    "can_answer": feed.can_answer,
+                    "requested_at_us": feed.asked_us,
+                    "requested_us": feed.asked_need,
+                    "answered_us": feed.answered_us,
+                    "leaves_at_us": feed.leaves_us,
+                }
+            )
             for feed in source.feeds
         ],
         "sql": definition.sql,
     }
+    return with_old_names(view)
 
 
 def query(engine: Engine, found: Query) -> dict[str, Any]:
@@ -222,7 +226,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
     busy = engine.costs.get(found.name, (0, 0.0))
     plans = [query.plan for query in engine.owners(found)]
     edit = next((edit for plan in plans if (edit := editing.edited(plan, found.name)) is not None), None)
-    return {
+    view = {
         "name": found.name,
         "kind": found.kind,
         "queries": queries,
@@ -240,7 +244,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "inserted": edit is not None and edit.change == "insert",
         "where": None if edit is None else edit.where,
         "sample": edit.spec.share if edit is not None and isinstance(edit.spec, SampleSpec) else None,
-        "left_out": 0 if isinstance(found, Sink) else found.output.left_out,
+        "filtered": 0 if isinstance(found, Sink) else found.output.left_out,
         "errors": found.counts.errors,
         "last_error": found.counts.last_error,
         "busy_us": busy[1],
@@ -263,6 +267,7 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
         "join": found.numbers() if isinstance(found, Join) else None,
         "low_water_us": time_or_none(found.output.promise),
     }
+    return with_old_names(view)
 
 
 def _link(engine: Engine, found: Operator) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
-"""What `millrace doctor` advises: one function per thing that can be wrong, over what the API said.
+"""The advice of `millrace doctor`: one function per possible problem, computed from the API's answers.
 
-Rule: a rule reads a snapshot and nothing else, so that it can be tested with a dictionary. It gives a sentence that
-says what was seen, with the numbers, and the one command that would help. A rule that cannot tell stays silent: advice
-that is wrong once is not read again. The bounds below are where a person would begin to mind.
+Rule: a rule reads a snapshot and nothing else, so that a test needs only a dictionary. Its advice is a sentence with
+the numbers it saw, and the one command that would help. A rule that cannot decide stays silent, because people stop
+reading advice that was wrong once. The bounds below are where a user would start to care.
 """
 
 from __future__ import annotations
@@ -16,36 +16,35 @@ from millrace.protocol.units import in_century, likely_unit
 from millrace.protocol.words import counted
 
 SECOND_US: Final = 1_000_000
-# Rows that wait this long behind a silent feed are noticed by whoever reads them.
+# A reader of rows notices a delay of this length.
 WAIT_US: Final = 2 * SECOND_US
-# A sink that is this far behind does not catch up in its next write.
+# A sink with this lag does not catch up in its next write.
 LAG_US: Final = 5 * SECOND_US
 # One tuple of a thousand: below that a late tuple is an accident, above it a habit.
 LATE_SHARE: Final = 0.001
-# Tuples on one append edge of an update stream: at the thousand tuples a millisecond that an operator can take, more
-# than a few milliseconds of work.
+# Tuples on one append edge of an update stream. An operator processes about a thousand tuples per millisecond, so this
+# is more than a few milliseconds of work.
 QUEUED_TUPLES: Final = 10_000
-# As far as a tuple may lie ahead of the clock by default. Rows in order of time come later by the disorder, so a day of
-# it is hardly ever what a person wants.
+# The default of max_ahead. Rows in order of time are delayed by the disorder, so few users want a day of it.
 DAY_US: Final = 86_400 * SECOND_US
 MOST_DISORDER_US: Final = DAY_US
-# Seconds and milliseconds since 1970 that are read as microseconds lie this near to it.
+# Seconds and milliseconds since 1970, read as microseconds, are this near to it.
 NEAR_1970_US: Final = 90 * DAY_US
-# A join that changed its way so often within a minute gains nothing by it.
+# A join that switches this often within a minute gains nothing by it.
 FLAPS: Final = 4
 FLAP_US: Final = 60 * SECOND_US
 # Time services keep clocks within milliseconds.
 CLOCK_US: Final = SECOND_US
-# Rows that miss what a restart lost are noticed in the first hours; later the advice would be noise.
+# Users notice rows that a restart lost within the first hours; later the advice would be noise.
 RESTART_US: Final = 24 * 3600 * SECOND_US
 # State near `max_state` stops the query.
 STATE_SHARE: Final = 0.8
-# Sockets leave this many descriptors for files, and a process that has used so much of its limit is near the end.
+# Sockets leave this many descriptors for files, and a process that uses this share of its limit is close to it.
 SPARE_DESCRIPTORS: Final = 64
 DESCRIPTOR_SHARE: Final = 0.8
-# The reasons of `why` that mean: a feed says nothing, and rows wait for it.
+# The reasons of `why` for rows that wait for a silent feed.
 SILENT: Final = ("asked", "no_answer", "no_feed", "ets_none", "no_first_tuple", "answered_below")
-# The other reasons for which an operator waits: each ends by itself, and is told where that takes long.
+# The other reasons why an operator waits. Each ends by itself; a rule reports the long ones.
 LASTING: Final = ("skew", "sending", "clock_behind", "periodic", "lull", "unread", "grace", "clock")
 
 Item = Mapping[str, Any]
@@ -53,7 +52,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the API said, once: each field is the answer of the path that it is named after."""
+    """Answers of the API: each field is the answer of the path that it is named after."""
 
     server: Item
     configuration: Item = field(default_factory=dict)
@@ -62,12 +61,12 @@ class Snapshot:
     sinks: Sequence[Item] = ()
     operators: Sequence[Item] = ()
     whys: Mapping[str, Item] = field(default_factory=dict)
-    own_clock_us: int | None = None  # of the machine that asks
+    own_clock_us: int | None = None  # of the machine that runs the command
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`code` is the word for programs, `about` what it is about, `try_` the command that would help."""
+    """`code` is the word for programs, `about` the item's name, `try_` the command that would help."""
 
     code: str
     about: str
@@ -81,11 +80,11 @@ class Advice:
 
 
 def advise(snapshot: Snapshot) -> list[Advice]:
-    """All advice, in the order of RULES: what has stopped first, what may happen one day last."""
+    """All advice, in the order of RULES: stopped items first, future risks last."""
     return [advice for rule in RULES for advice in rule(snapshot)]
 
 
-# -- what has stopped --------------------------------------------------------------------------------------------------
+# -- stopped items -----------------------------------------------------------------------------------------------------
 
 
 def stopped_queries(seen: Snapshot) -> Iterator[Advice]:
@@ -94,7 +93,7 @@ def stopped_queries(seen: Snapshot) -> Iterator[Advice]:
             continue
         name, reason = query["name"], query["reason"]
         if query["state"] == "failed":
-            yield Advice("query_failed", name, f"Query {name} has stopped: {_sentence(reason)}", f"millrace why {name}")
+            yield Advice("query_failed", name, f"Query {name} failed: {_sentence(reason)}", f"millrace why {name}")
         else:
             skipped = f" It has skipped {counted(query['skipped'], 'tuple')} so far." if query["skipped"] else ""
             text = f"Query {name} is paused: {_sentence(reason)}{skipped}"
@@ -104,20 +103,20 @@ def stopped_queries(seen: Snapshot) -> Iterator[Advice]:
 def failed_sinks(seen: Snapshot) -> Iterator[Advice]:
     for sink in seen.sinks:
         if sink["state"] == "failed":
-            text = f"Sink {sink['name']} writes nothing any more: {_sentence(sink['reason'])}"
+            text = f"Sink {sink['name']} failed and writes no more rows: {_sentence(sink['reason'])}"
             yield Advice("sink_failed", sink["name"], text, f"millrace sink drop {sink['name']}")
 
 
 def waiting_sinks(seen: Snapshot) -> Iterator[Advice]:
-    """One that cannot write and tries again: an administrator makes room, or restores a permission."""
+    """Sinks that cannot write and retry: an administrator frees disk space, or restores a permission."""
     for sink in seen.sinks:
         if sink["state"] == "waiting":
             name, lost = sink["name"], counted(sink["dropped"], "row")
             waited = _seconds(seen.server["now_us"] - sink["since_us"])
             text = (
                 f"Sink {name} has not been able to write to {sink['path'] or 'the standard output'} for {waited}: "
-                f"{_sentence(sink['reason'])} {_waiting(sink['held'] + sink['unfinished'], 'row')} for it; it has lost "
-                f"{lost}. It tries again by itself and resumes when the cause is gone."
+                f"{_sentence(sink['reason'])} {_waiting(sink['held'] + sink['unfinished'], 'row')} for it, and it has "
+                f"lost {lost}. It retries by itself and resumes when the cause is fixed."
             )
             yield Advice("sink_waiting", name, text, f"millrace sink show {name}")
 
@@ -128,18 +127,19 @@ def outside_sinks(seen: Snapshot) -> Iterator[Advice]:
             name = sink["name"]
             text = (
                 f"Sink {name} writes to {sink['path']}, outside the folders that sinks may write to. It was created "
-                "before, and cannot be created again there: add its folder to server.allow_paths, or drop it."
+                "when this was allowed, and cannot be created there again. Add its folder to server.allow_paths, or "
+                "drop it."
             )
             yield Advice("sink_outside", name, text, "millrace config check --config FILE")
 
 
 def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
-    """What runs now and would not after a restart."""
+    """Definitions that a restart would lose."""
     error = seen.server.get("catalog_error")
     if error is not None:
         text = (
-            f"What exists here is not written down: {_sentence(error)} What has changed since holds now and is lost "
-            "when the server ends. It is tried again every second; until then keep a copy."
+            f"The server cannot save its catalog: {_sentence(error)} Later changes are in effect but are lost when the "
+            "server ends. The server retries every second; until it succeeds, keep a copy."
         )
         yield Advice("catalog_unwritten", "server", text, "millrace export > catalog.sql")
 
@@ -159,20 +159,19 @@ def restarted_queries(seen: Snapshot) -> Iterator[Advice]:
             yield Advice("restarted", name, text, f"millrace query show {name}")
 
 
-# -- what keeps rows waiting -------------------------------------------------------------------------------------------
+# -- waiting rows ------------------------------------------------------------------------------------------------------
 
 
 def no_max_skew(seen: Snapshot) -> Iterator[Advice]:
-    """One advice per stream, whatever number of queries wait for it."""
+    """One piece of advice per stream, however many queries wait for it."""
     waiting: dict[str, list[Item]] = {}
     for why in seen.whys.values():
         if why["reason"] == "silent" and _waits_long(why, seen):
             waiting.setdefault(why["stream"], []).append(why)
     for stream, whys in waiting.items():
         text = (
-            f"Stream {stream} is silent and nothing bounds how far its clock may be off, so {_rows(whys, seen)}. "
-            "Say how far it may be off, and the server's clock can "
-            "answer for it; or have its client answer requests for the time."
+            f"Stream {stream} is silent and has no max_skew: {_rows(whys, seen)}. Set max_skew to the largest error of "
+            "its clock, and the server's clock moves its time forward. Or let its client answer requests for its time."
         )
         try_ = f"millrace sql \"ALTER STREAM {stream} SET (max_skew = '2 seconds')\""
         yield Advice("no_max_skew", stream, text, try_)
@@ -186,19 +185,19 @@ def silent_feeds(seen: Snapshot) -> Iterator[Advice]:
     for (stream, feed), whys in waiting.items():
         reason = whys[0]["reason"]
         who = {
-            "no_feed": f"No client feeds stream {stream}",
-            "ets_none": f"Stream {stream} is silent and is never asked for its time (ets = 'none')",
-        }.get(reason, f"Feed {feed} of stream {stream} is silent and does not say how far it has come")
+            "no_feed": f"No client is feeding stream {stream}",
+            "ets_none": f"Stream {stream} is silent, and the server never requests its time (ets = 'none')",
+        }.get(reason, f"Feed {feed} of stream {stream} is silent and does not report its time")
         text = f"{who}: {_rows(whys, seen)}."
         try_ = {
-            "no_feed": f"millrace feed {stream} FILE",
+            "no_feed": whys[0]["try"] or f"millrace feed {stream} FILE",
             "ets_none": f"millrace sql \"ALTER STREAM {stream} SET (ets = 'on-demand')\"",
         }.get(reason, f"millrace stream show {stream}")
         yield Advice("feed_silent", stream, text, try_)
 
 
 def long_waits(seen: Snapshot) -> Iterator[Advice]:
-    """Rows that will come, but not soon; `why` has the reason in words."""
+    """Rows that are delayed for long; the text of `why` has the reason."""
     streams = {stream["name"]: stream for stream in seen.streams}
     waiting: dict[tuple[str, str | None], list[tuple[str, Item]]] = {}
     for query, why in seen.whys.items():
@@ -208,40 +207,40 @@ def long_waits(seen: Snapshot) -> Iterator[Advice]:
         query, why = found[0]
         text = why["text"]
         if others := ", ".join(name for name, _ in found[1:]):
-            text += f" The same holds for {others}."
+            text += f" The same applies to {others}."
         try_ = why["try"] or (f"millrace query show {query}" if stream is None else f"millrace stream show {stream}")
         skew_us = streams.get(stream or "", {}).get("max_skew_us") or 0
         if reason == "skew" and skew_us > WAIT_US:
-            text += f" If {stream} is never {_interval(skew_us)} late, a smaller max_skew lets rows go sooner."
+            text += f" If {stream} is never {_interval(skew_us)} late, a smaller max_skew emits rows sooner."
             try_ = f"millrace sql \"ALTER STREAM {stream} SET (max_skew = '2 seconds')\""
         elif reason == "skew":
-            # Its clock is near enough: it is the time in the other streams that runs ahead of it.
-            text += f" Time in the other streams is ahead of {stream}: what it has for that time lets rows go."
+            # Its clock is near enough: the time of the other streams is ahead of it.
+            text += f" The other streams are ahead of {stream}: rows are emitted when it receives tuples of that time."
             try_ = f"millrace feed {stream} FILE"
         yield Advice("waits_long", stream or query, text, try_)
 
 
 def left_behind(seen: Snapshot) -> Iterator[Advice]:
-    """A stream whose windows stay open because it is silent, while the others that a query reads go on."""
+    """A stream whose windows stay open because it is silent, while other inputs of the query advance."""
     newest = {stream["name"]: stream["newest_us"] for stream in seen.streams if stream["timestamps"] == "external"}
     reads = {query["name"]: query["reads_streams"] for query in seen.queries}
     for query, why in seen.whys.items():
-        behind = why["stream"]
+        oldest = why["stream"]
         ahead = max((newest.get(name) or 0 for name in reads.get(query, ())), default=0)
-        if why["reason"] != "gathering" or newest.get(behind) is None or ahead - newest[behind] <= WAIT_US:
+        if why["reason"] != "gathering" or newest.get(oldest) is None or ahead - newest[oldest] <= WAIT_US:
             continue
-        if likely_unit(newest[behind]) is not None:
+        if likely_unit(newest[oldest]) is not None:
             continue  # `wrong_units` says why
         text = (
-            f"Stream {behind} is {_seconds(ahead - newest[behind])} behind the others that query {query} reads, and "
-            f"its rows are wanted before any is given. {why['text']}"
+            f"Stream {oldest} is {_seconds(ahead - newest[oldest])} older than the other streams of query {query}, "
+            f"which needs newer tuples of it to emit rows. {why['text']}"
         )
         fed = why["try"] is not None and why["try"].startswith("millrace feed")
-        yield Advice("left_behind", behind, text, why["try"] if fed else f"millrace stream show {behind}")
+        yield Advice("left_behind", oldest, text, why["try"] if fed else f"millrace stream show {oldest}")
 
 
 def append_edges(seen: Snapshot) -> Iterator[Advice]:
-    """Updates that wait one behind the other, although only the newest of each key is wanted."""
+    """Update streams whose updates queue up one by one, although only the newest row of each key may matter."""
     keyed = {f"{stream['name']}.source": stream for stream in seen.streams if stream.get("update_key")}
     for operator in seen.operators:
         for position, given in enumerate(operator["inputs"]):
@@ -250,9 +249,9 @@ def append_edges(seen: Snapshot) -> Iterator[Advice]:
                 continue
             name = operator["name"]
             text = (
-                f"{queued} updates of stream {stream['name']} wait before {name}, which keeps every one of them. If "
-                "only the newest row of each key matters there, let newer ones take the place of older ones: in its "
-                f"query write FROM {stream['name']} LATEST, or exchange the queue while it runs."
+                f"{queued} updates of stream {stream['name']} wait at {name}, whose queue keeps all of them. If only "
+                "the newest row of each key matters there, let newer updates replace older ones: write FROM "
+                f"{stream['name']} LATEST in the query, or change the queue while it runs."
             )
             at = f" --input {position}" if position else ""
             yield Advice("append_edge", name, text, f"millrace operator queue {name} inplace{at}")
@@ -268,15 +267,15 @@ def flapping_joins(seen: Snapshot) -> Iterator[Advice]:
         if join["order"] == "adaptive" and len(recent) >= FLAPS:
             query = operator["queries"][0] if operator["queries"] else operator["name"].partition(".")[0]
             text = (
-                f"Join {operator['name']} has changed how it puts its rows in order {len(recent)} times in the last "
-                f"minute: c |w| l1 l2 is {join['value']:.3g}, near alpha {join['alpha']:.3g}. Each change costs a "
-                "drain of its hold buffer. Choose one way, or move alpha away."
+                f"Join {operator['name']} switched its order mode {len(recent)} times in the last minute: "
+                f"c |w| l1 l2 is {join['value']:.3g}, close to alpha {join['alpha']:.3g}. Each switch drains its hold "
+                "buffer. Choose one mode, or choose an alpha that is further away."
             )
             yield Advice("join_flaps", operator["name"], text, f"millrace query order {query} {join['mode']}")
 
 
 def slow_readers(seen: Snapshot) -> Iterator[Advice]:
-    """A subscriber or a sink that feeds wait for."""
+    """A subscriber or a sink that slows feeds down."""
     for query in seen.queries:
         reader = query.get("slow_reader")
         if reader is not None and seen.server["now_us"] - reader["since_us"] > WAIT_US:
@@ -284,47 +283,47 @@ def slow_readers(seen: Snapshot) -> Iterator[Advice]:
 
 
 def slow_sinks(seen: Snapshot) -> Iterator[Advice]:
-    told = {reader["name"] for query in seen.queries if (reader := query.get("slow_reader")) is not None}
+    slow = {reader["name"] for query in seen.queries if (reader := query.get("slow_reader")) is not None}
     for sink in seen.sinks:
         name, limit = sink["name"], sink["slow_limit"]
-        if name in told and not sink["dropped"]:
+        if name in slow and not sink["dropped"]:
             continue
         if sink["state"] == "waiting":
-            continue  # it is not slow: it cannot write
-        behind = [f"{_waiting(sink['held'], 'row')} for it, the oldest for {_seconds(sink['lag_us'])}"] * (
+            continue  # It is not slow: it cannot write.
+        lag = [f"{_waiting(sink['held'], 'row')} for it, the oldest for {_seconds(sink['lag_us'])}"] * (
             sink["lag_us"] > LAG_US or sink["held"] * 2 > limit
         )
         lost = [f"it has lost {counted(sink['dropped'], 'row')} (on_slow = '{sink['on_slow']}')"] * bool(
             sink["dropped"]
         )
-        if behind or lost:
+        if lag or lost:
             text = (
-                f"Sink {name} is slow: {' and '.join([*behind, *lost])}. It acts at {limit} rows that wait; a faster "
-                "disk, a smaller query, or another on_slow would help."
+                f"Sink {name} is slow: {' and '.join([*lag, *lost])}. Its on_slow policy applies at {limit} waiting "
+                "rows. A faster disk, a query with fewer rows, or another on_slow would help."
             )
             yield Advice("sink_slow", name, text, f"millrace sink show {name}")
 
 
 def history_behind(seen: Snapshot) -> Iterator[Advice]:
-    """An archive that cannot follow its stream, or has holes."""
+    """A history that cannot keep up with its stream, or has gaps."""
     for stream in seen.streams:
         name, archive = stream["name"], stream.get("archive") or {}
         if archive.get("error") is not None:
             text = f"The history of stream {name} cannot be written: {_sentence(archive['error'])}"
         elif archive.get("held"):
             text = (
-                f"The history of stream {name} is behind: {_waiting(archive['waiting_rows'], 'row')} for the disk, "
-                "and the stream's feeds wait for them."
+                f"The history of stream {name} lags: {_waiting(archive['waiting_rows'], 'row')} for the disk, "
+                "and the stream's feeds wait until they are written."
             )
         elif archive.get("gaps"):
             gaps = counted(len(archive["gaps"]), "gap")
-            text = f"The history of stream {name} has {gaps}: results over it are not whole."
+            text = f"The history of stream {name} has {gaps}: results computed from it are incomplete."
         else:
             continue
         yield Advice("history_behind", name, text, f"millrace stream show {name}")
 
 
-# -- what is left out --------------------------------------------------------------------------------------------------
+# -- tuples that enter no result ---------------------------------------------------------------------------------------
 
 
 def wrong_units(seen: Snapshot) -> Iterator[Advice]:
@@ -348,9 +347,9 @@ def ignored_tuples(seen: Snapshot) -> Iterator[Advice]:
         if not counts or query["state"] != "running":
             continue
         name = query["name"]
-        told = " and ".join(f"{counted(count, 'tuple')} of {stream}" for stream, count in counts.items())
+        counts_text = " and ".join(f"{counted(count, 'tuple')} of {stream}" for stream, count in counts.items())
         text = (
-            f"Query {name} has ignored {told}: when it was created, the stream had newer tuples already. To read every "
+            f"Query {name} ignored {counts_text}: newer tuples had arrived before it was created. To read every "
             "tuple that is on time, create the query with start = 'watermark'."
         )
         yield Advice("ignored", name, text, f"millrace why {name}")
@@ -362,53 +361,56 @@ def late_tuples(seen: Snapshot) -> Iterator[Advice]:
             continue
         name, share = stream["name"], stream["late"] / max(stream["tuples"], 1)
         text = (
-            f"{stream['late']} of {counted(stream['tuples'], 'tuple')} of stream {name} ({share:.1%}) came late and "
-            "are in no result."
+            f"{stream['late']} of {counted(stream['tuples'], 'tuple')} of stream {name} ({share:.1%}) arrived late "
+            "and are in no result."
         )
-        if stream["broken"] * 2 > stream["late"]:
+        if stream["broke_promise"] * 2 > stream["late"]:
             text += (
-                f" {stream['broken']} of them broke a promise of their own feed (a punctuation or an answer), which no"
-                " setting mends: look who sent them."
+                f" {stream['broke_promise']} of them broke a promise of their feed (a punctuation or an answer). No "
+                "setting helps: find the client that sent them."
             )
             yield Advice("late", name, text, f"millrace tail {name}.late --from 0 --json")
             continue
+        if not stream["late_by_max_us"]:
+            continue  # the disorder was changed since, or the stream has ended: no other disorder would help
         if (enough_us := stream["disorder_us"] + stream["late_by_max_us"]) > MOST_DISORDER_US:
-            text += f" The latest was {stream['late_by_max_us'] / DAY_US:.1f} days late; no disorder should be so long."
+            text += f" The latest was {_seconds(stream['late_by_max_us'])} late, too much for a disorder."
             if stream["newest_us"] is not None and abs(stream["newest_us"] - enough_us) < NEAR_1970_US:
                 text += (
-                    " Its time lies near 1970, as seconds or milliseconds since 1970 do: integer timestamps are"
+                    " Its time is near 1970, which suggests seconds or milliseconds since 1970: integer timestamps are"
                     " microseconds. Correct the sender."
                 )
             else:
-                text += " Look at which tuples they are: a sender may repeat old rows, or its clock may be wrong."
+                text += " Look at these tuples: a sender may repeat old rows, or its clock may be wrong."
             yield Advice("late", name, text, f"millrace tail {name}.late --from 0 --json")
             continue
         enough = _round_up(enough_us)
         text += (
-            f" With disorder = '{enough}' instead of '{_interval(stream['disorder_us'])}' none of them would have been"
-            " late, and rows in order of time come as much later."
+            f" With disorder = '{enough}' instead of '{_interval(stream['disorder_us'])}', none of them would have been"
+            " late. Rows in order of time are then delayed by as much."
         )
         yield Advice("late", name, text, f"millrace sql \"ALTER STREAM {name} SET (disorder = '{enough}')\"")
 
 
 def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
-    """One feed whose clock is ahead makes all others late."""
+    """A feed whose clock is ahead can make the tuples of all others late."""
     now_us = seen.server["now_us"]
     for stream in seen.streams:
         if stream["timestamps"] != "external":
             continue
         name, newest_us = stream["name"], stream["newest_us"]
-        if stream["far"]:
+        if stream["too_far_ahead"]:
             text = (
-                f"{counted(stream['far'], 'tuple')} of stream {name} had to be refused: they, or others of their "
-                f"frames, lay further above the server's clock than max_ahead ({_interval(stream['ahead_us'])}). A "
-                "sender's clock is wrong; the log names the feed."
+                f"The server refused {counted(stream['too_far_ahead'], 'tuple')} of stream {name}: they, or others in "
+                f"their frames, were ahead of the server's clock by more than max_ahead "
+                f"({_interval(stream['ahead_us'])}). A sender's clock is wrong; the log names the feed."
             )
             yield Advice("clock_ahead", name, text, f"millrace stream show {name}")
         elif newest_us is not None and newest_us - now_us > CLOCK_US:
             text = (
-                f"The newest tuple of stream {name} lies {_seconds(newest_us - now_us)} above the server's clock. A "
-                "sender's clock is ahead, and whoever is on time may be late against it. A bound refuses such tuples."
+                f"The newest tuple of stream {name} is {_seconds(newest_us - now_us)} ahead of the server's clock. A "
+                "sender's clock is ahead, and tuples of other senders may be late compared to it. A max_ahead refuses "
+                "such tuples."
             )
             try_ = f"millrace sql \"ALTER STREAM {name} SET (max_ahead = '1 second')\""
             yield Advice("clock_ahead", name, text, try_)
@@ -416,10 +418,10 @@ def clocks_ahead(seen: Snapshot) -> Iterator[Advice]:
 
 def refused_tuples(seen: Snapshot) -> Iterator[Advice]:
     for stream in seen.streams:
-        refused = stream["rejected"] - stream["far"]
+        refused = stream["rejected"] - stream["too_far_ahead"]
         if refused > 0:
             name = stream["name"]
-            text = f"{counted(refused, 'tuple')} of stream {name} did not fit its columns and had to be refused."
+            text = f"The server refused {counted(refused, 'tuple')} of stream {name} that did not fit its columns."
             yield Advice("rejected", name, text, f"millrace stream show {name}")
 
 
@@ -429,11 +431,11 @@ def rows_that_failed(seen: Snapshot) -> Iterator[Advice]:
             name = operator["name"]
             query = operator["queries"][0] if operator["queries"] else name.partition(".")[0]
             rows = counted(operator["errors"], "row")
-            text = f"{name} has left out {rows} that it could not compute: {operator['last_error']}."
+            text = f"{name} dropped {rows} that it could not compute: {operator['last_error']}."
             yield Advice("rows_failed", name, text, f"millrace explain {query}")
 
 
-# -- what may happen one day -------------------------------------------------------------------------------------------
+# -- future risks ------------------------------------------------------------------------------------------------------
 
 
 def full_states(seen: Snapshot) -> Iterator[Advice]:
@@ -442,8 +444,8 @@ def full_states(seen: Snapshot) -> Iterator[Advice]:
         if query["state"] == "running" and state > bound * STATE_SHARE:
             name = query["name"]
             text = (
-                f"Query {name} remembers {state} tuples; at {bound} (max_state) it stops or holds its streams back. "
-                "A shorter range or window, or a higher max_state, gives it room."
+                f"Query {name} holds {state} tuples in its state; at {bound} (max_state) it fails or slows its streams "
+                "down. Shorten its ranges or windows, or raise max_state."
             )
             yield Advice("state_full", name, text, f"millrace explain {name} --analyze")
 
@@ -452,32 +454,32 @@ def clock(seen: Snapshot) -> Iterator[Advice]:
     held_us = seen.server.get("clock_held_back_us", 0)
     if held_us:
         text = (
-            f"The machine's clock was set back by {_seconds(held_us)} while the server ran. The server's clock does "
-            "not go back: it runs a hundredth slower until it is right again."
+            f"The machine's clock was set back by {_seconds(held_us)} while the server ran. The server's clock never "
+            "goes back: it runs one percent slower until both agree."
         )
         yield Advice("clock", "server", text, "timedatectl status")
     elif seen.own_clock_us is not None and abs(seen.own_clock_us - seen.server["now_us"]) > CLOCK_US:
         apart = _seconds(abs(seen.own_clock_us - seen.server["now_us"]))
         text = (
-            f"The server's clock and this machine's are {apart} apart. Timestamps made on one are early or late on "
-            "the other: keep both by a time service."
+            f"The server's clock and this machine's are {apart} apart. Timestamps of one machine are early or late on "
+            "the other. Synchronise both clocks with a time service."
         )
         yield Advice("clock", "server", text, "timedatectl status")
 
 
 def descriptors(seen: Snapshot) -> Iterator[Advice]:
-    """Each connection costs a descriptor; without any left, nobody can connect and no file can be opened."""
+    """Each connection uses a descriptor; without free ones, no client can connect and no file can be opened."""
     process = seen.server.get("process", {})
     limit, used = process.get("open_files_limit"), process.get("open_files")
     connections = seen.configuration.get("limits", {}).get("connections")
     if limit is None:
         return
     if used is not None and used > limit * DESCRIPTOR_SHARE:
-        text = f"The server has {used} files and sockets open, of {limit} that the system allows it."
+        text = f"The server has {used} files and sockets open; the system allows {limit}."
     elif connections is not None and connections + SPARE_DESCRIPTORS > limit:
         text = (
             f"The system allows the server {limit} open files and sockets, and its configuration {connections} "
-            "connections: the system's limit is met first."
+            "connections: the server reaches the system's limit first."
         )
     else:
         return
@@ -486,33 +488,34 @@ def descriptors(seen: Snapshot) -> Iterator[Advice]:
 
 
 def open_to_network(seen: Snapshot) -> Iterator[Advice]:
-    """`serve` refuses such a configuration by itself; one that was allowed some other way is told all the same."""
+    """`serve` refuses such a configuration; this rule covers one that was allowed some other way."""
     for port in ("listen", "admin"):
         guard = seen.server.get(f"{port}_guard")
         if guard is None or guard["loopback"] or guard["token"]:
             continue
-        what = "change everything here, and have files written" if port == "admin" else "feed and read everything"
+        action = "change everything and let the server write files" if port == "admin" else "feed and read everything"
         text = (
-            f"Whoever reaches {seen.server[port]} can {what}: that port is open to the network and asks for no token."
+            f"Anyone who can reach {seen.server[port]} can {action}: the port is open to the network and requires no "
+            "token."
         )
         yield Advice("open_to_network", port, text, "millrace config check --config FILE")
 
 
 def nothing_kept(seen: Snapshot) -> Iterator[Advice]:
     if seen.server["data_dir"] is None and (seen.streams or seen.queries):
-        text = "The server has no data folder: its streams and queries are gone when it ends."
+        text = "The server has no data folder: its streams and queries are lost when it ends."
         yield Advice("nothing_kept", "server", text, "millrace export > catalog.sql; millrace serve --data-dir DIR")
 
 
 def slow_kernels(seen: Snapshot) -> Iterator[Advice]:
     if seen.server.get("kernels") == "python":
-        text = "The kernels are not compiled here: rows are the same, joins and windows take many times as long."
+        text = "The kernels are not compiled: results are the same, but joins and windows take many times as long."
         yield Advice("slow_kernels", "server", text, "make setup")
 
 
 def outdated_build(seen: Snapshot) -> Iterator[Advice]:
     if seen.server.get("kernels") == "outdated":
-        text = "Compiled files run whose sources have been edited since: what the server does is not what they say."
+        text = "The server runs compiled files that are older than their sources, so edits of these have no effect yet."
         yield Advice("outdated_build", "server", text, "make setup")
 
 
@@ -559,8 +562,8 @@ def _waits_long(why: Item, seen: Snapshot) -> bool:
 
 
 def _each_waits_long(why: Item, streams: Mapping[str, Item]) -> bool:
-    """Whether the clock has spoken for the stream before: then each row waits as long as the stream may be late,
-    although the wait for this one may have just begun."""
+    """Whether the server's clock has moved the stream's time before. Each row then waits as long as the stream may be
+    late, even if the wait for the present one has just started."""
     stream = streams.get(why["stream"] or "")
     if why["reason"] != "skew" or stream is None or None in (stream["mark_us"], stream["newest_us"]):
         return False
@@ -568,12 +571,12 @@ def _each_waits_long(why: Item, streams: Mapping[str, Item]) -> bool:
 
 
 def _rows(whys: Sequence[Item], seen: Snapshot) -> str:
-    """What waits, and for how long; queries of one graph can hold the same tuples, so numbers are not added up."""
+    """The waiting tuples and their delay. Queries of a graph can hold the same tuples, so the largest number counts."""
     operators = ", ".join(dict.fromkeys(why["operator"] for why in whys))
     most = max(why["held"] for why in whys)
     waited = _seconds(seen.server["now_us"] - min(why["since"] for why in whys))
     if not most:
-        return f"what {operators} has gathered has been waiting for {waited}"
+        return f"the state of {operators} has been waiting for {waited}"
     return f"{_waiting(most, 'tuple')} at {operators}, the first for {waited}"
 
 
@@ -586,11 +589,15 @@ def _sentence(text: str) -> str:
 
 
 def _seconds(us: int) -> str:
+    """A duration in the unit that people use for its size."""
+    for unit, length_us in (("days", DAY_US), ("hours", 3600 * SECOND_US), ("minutes", 60 * SECOND_US)):
+        if us >= 2 * length_us:
+            return f"{us / length_us:.1f} {unit}"
     return f"{us / SECOND_US:.1f} s"
 
 
 def _interval(us: int | None) -> str:
-    """Microseconds as SQL takes them, in the largest unit that says them exactly."""
+    """Microseconds as SQL takes them, in the largest unit that is exact."""
     if us is None:
         return "none"
     for word, unit in (("hour", 3600 * SECOND_US), ("minute", 60 * SECOND_US), ("second", SECOND_US)):
@@ -602,7 +609,7 @@ def _interval(us: int | None) -> str:
 
 
 def _round_up(us: int) -> str:
-    """The next time that a person would write."""
+    """The next round duration."""
     unit = next((unit for unit in (SECOND_US, 100_000, 1_000) if us >= 10 * unit), 1)
     if us >= SECOND_US:
         unit = SECOND_US

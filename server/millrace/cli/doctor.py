@@ -1,6 +1,6 @@
-"""`millrace doctor`: looks at a running server once and says what would make it better.
+"""`millrace doctor`: examines a running server once and advises what to improve.
 
-It asks the API what anybody may ask, and changes nothing. The rules are in `advice.py`.
+It reads the API and changes nothing. The rules are in `advice.py`.
 """
 
 from __future__ import annotations
@@ -9,31 +9,32 @@ import time
 from typing import Final
 
 from millrace.cli import show
-from millrace.cli.advice import Advice, Snapshot, advise
+from millrace.cli.advice import CLOCK_US, Advice, Snapshot, advise
 from millrace.cli.link import Link, ServerError, segment
 
-ASKED: Final = ("streams", "queries", "sinks", "operators")
+LISTS: Final = ("streams", "queries", "sinks", "operators")
 
 
 def doctor(link: Link) -> None:
-    """Look at a running server and its configuration, and advise, each time with the command that would help.
+    """Examine a running server and its configuration, and print advice, each with the command to try.
 
     Exits with 0 whether or not there is advice, and with 1 if the server cannot be reached.
     """
-    found = advise(look(link))
+    advices = advise(look(link))
     if link.as_json:
-        show.as_json([advice.to_data() for advice in found])
-    elif not found:
+        show.as_json([advice.to_data() for advice in advices])
+    elif not advices:
         show.out("nothing to advise")
     else:
-        show.out("\n\n".join(_told(advice) for advice in found))
+        show.out("\n\n".join(_format(advice) for advice in advices))
 
 
 def look(link: Link) -> Snapshot:
-    """What the API says now."""
+    """A snapshot of the API's answers."""
+    before_us = time.time_ns() // 1_000
     server = link.get("server")
-    own_clock_us = time.time_ns() // 1_000
-    lists = {name: link.get(name) for name in ASKED}
+    own_clock_us = _middle(before_us, time.time_ns() // 1_000)
+    lists = {name: link.get(name) for name in LISTS}
     whys = {}
     for query in lists["queries"]:
         try:
@@ -44,5 +45,10 @@ def look(link: Link) -> Snapshot:
     return Snapshot(server, link.get("configuration"), whys=whys, own_clock_us=own_clock_us, **lists)
 
 
-def _told(advice: Advice) -> str:
+def _middle(before_us: int, after_us: int) -> int | None:
+    """This machine's clock when the server read its own; unknown if the answer took long, as from a busy server."""
+    return (before_us + after_us) // 2 if after_us - before_us < CLOCK_US else None
+
+
+def _format(advice: Advice) -> str:
     return f"{advice.text}\n  try: {advice.try_}"

@@ -89,7 +89,7 @@ def _watch(link: Link, path: str, trial: Mapping[str, Any]) -> Mapping[str, Any]
     while trial["state"] != "ended":
         if trial["state"] != told or time.monotonic() >= due:
             told, due = trial["state"], time.monotonic() + TELL_SECONDS
-            under = trial["was"] if told == "before" else trial["strategy"]
+            under = trial["previous"] if told == "before" else trial["strategy"]
             show.tell(f"measuring under {under}; the trial ends in {math.ceil(trial['left_seconds'])} s")
         time.sleep(min(POLL_SECONDS, max(trial["left_seconds"], 0.01)))
         trial = link.get(path)

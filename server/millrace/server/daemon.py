@@ -26,6 +26,7 @@ import uvicorn
 from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import Change
+from millrace.engine.fieldnames import with_old_names
 from millrace.functions.loading import FunctionsError
 from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
@@ -214,16 +215,17 @@ class Daemon:
         found = []
         for name, at in self.feeds.received().items():
             stream = engine[name]
-            shown = {
+            view = {
                 **stream,
                 "connections": at.connections,
                 "bytes": at.bytes,
-                "far": self.runner.far.get(name, 0),
+                "too_far_ahead": self.runner.far.get(name, 0),
                 "rejected": at.rejected + self.runner.far.get(name, 0),
                 "feeds": _holding_most(stream["feeds"]),
                 "withheld_for": withheld.get(name, []),
                 "archive": self.archive.view(name),
             }
+            shown = with_old_names(view)
             found.append(shown)
             if stream["timestamps"] == "external":
                 found.append(self._side_stream(shown, engine))

@@ -19,6 +19,7 @@ import structlog
 from millrace.engine import views
 from millrace.engine.engine import Engine
 from millrace.engine.events import CommandBody, SetStrategy
+from millrace.engine.fieldnames import with_old_names
 from millrace.engine.table import Strategy
 from millrace.operators.batch import Batch
 from millrace.protocol import MillraceError, Refuse
@@ -178,7 +179,7 @@ class Trial:
         left_us = max(self.until_us - now_us, 0)
         if self.state == "before":
             left_us += wish.for_us
-        return {
+        view = {
             "component": wish.component,
             "strategy": wish.strategy,
             "operator": wish.operator,
@@ -186,7 +187,7 @@ class Trial:
             "before_seconds": wish.before_us / 1e6,
             "revert_if": wish.revert_if,
             "revert": wish.revert,
-            "was": self.was.strategy if wish.operator is None else self.was_of(wish.operator),
+            "previous": self.was.strategy if wish.operator is None else self.was_of(wish.operator),
             "state": self.state,
             "left_seconds": 0.0 if self.state == "ended" else left_us / 1e6,
             "before": None if self.before is None else asdict(self.before),
@@ -194,6 +195,7 @@ class Trial:
             "outcome": self.outcome,
             "reason": self.reason,
         }
+        return with_old_names(view)
 
     def was_of(self, operator: str) -> str:
         """The strategy that an operator had before."""
