@@ -57,7 +57,7 @@ def test_every_problem_has_its_line(tmp_path, monkeypatch):
     assert len(found) == 6
     assert all("\n" not in line for line in found)
     for words in (
-        "MILLRACE_ENGINES__BUDGET: there is no section engines; did you mean engine?",
+        "MILLRACE_ENGINES__BUDGET: unknown section engines; did you mean engine?",
         f"{file}: server.lisen: unknown setting; did you mean listen?",
         f"{file}: server.listen: expected HOST:PORT",
         f"{file}: limit: unknown setting; did you mean limits?",
@@ -89,13 +89,13 @@ def test_an_open_port_needs_tls_and_a_token(tmp_path, key):
 
 
 def test_files_that_are_named_must_be_there(tmp_path):
-    assert "there is no file" in problems(flags={"server": {"token_file": tmp_path / "none"}})[0]
+    assert "does not exist" in problems(flags={"server": {"token_file": tmp_path / "none"}})[0]
     empty = tmp_path / "empty"
     empty.write_text("\n")
     assert "expected a token" in problems(flags={"server": {"token_file": empty}})[0]
     assert "certificate and its key" in problems(flags={"server": {"tls_key": empty}})[0]
-    assert "is no folder" in problems(flags={"server": {"data_dir": empty}})[0]
-    assert "is no folder" in problems(flags={"server": {"data_dir": empty / "inside"}})[0]
+    assert "is not a folder" in problems(flags={"server": {"data_dir": empty}})[0]
+    assert "is not a folder" in problems(flags={"server": {"data_dir": empty / "inside"}})[0]
 
 
 @pytest.mark.parametrize("key", ["data_dir", "history_dir"])
@@ -106,7 +106,7 @@ def test_a_folder_that_is_not_writable_is_told_before_anything_is_begun(tmp_path
     assert problems(flags={"server": {key: closed}}) == [f"server.{key}: {closed} is not writable"]
     inside = closed / "a" / "b"
     assert problems(flags={"server": {key: inside}}) == [
-        f"server.{key}: {inside} cannot be made: {closed} is not writable"
+        f"server.{key}: {inside} cannot be created: {closed} is not writable"
     ]
     load(flags={"server": {key: tmp_path / "another"}})
 

@@ -76,7 +76,7 @@ def test_a_sink_that_cannot_be_finished_leaves_the_others(tmp_path):
                 async with lines(daemon) as nc:
                     nc.say('{"stream": "s", "tuple": {"k": 7}}')
                     await until(lambda: daemon.streams()[0]["tuples"] == 1)
-        (told,) = [line for line in logs if line["event"] == "a sink could not be finished"]
+        (told,) = [line for line in logs if line["event"] == "a sink could not complete its file"]
         assert (told["sink"], told["reason"]) == ("f", "no footer")
 
     play(live())
@@ -99,7 +99,7 @@ def test_a_part_of_the_end_that_fails_leaves_the_others(tmp_path, monkeypatch, b
         daemon.stop()
         with capture_logs() as logs, pytest.raises(StartError, match="could not end in good order"):
             await daemon.wait_ended()
-        (told,) = [line for line in logs if line["event"] == "a part of the end failed; the others go on"]
+        (told,) = [line for line in logs if line["event"] == "a shutdown step failed; the others continue"]
         assert told["reason"] == "PermissionError(13, 'no')"
         assert logs[-1]["event"] == "ended"
 
@@ -155,7 +155,7 @@ def test_a_catalog_that_cannot_be_written_is_told_until_it_can(tmp_path, monkeyp
                 await until(lambda: daemon.catalog.error is None)
                 assert await get(daemon, "/-/healthy") == "healthy\n"
             told = [line["event"] for line in logs if "catalog" in line["event"]]
-            assert told == ["the catalog cannot be written", "the catalog is written again"], "told once each"
+            assert told == ["the catalog cannot be written", "the catalog can be written again"], "told once each"
         async with running(server={"data_dir": tmp_path}) as daemon:
             assert [stream["name"] for stream in daemon.streams()] == ["s", "t"]
 

@@ -215,7 +215,7 @@ async def test_a_sink_waits_for_the_disk_and_loses_nothing(daemon, tmp_path, dis
         await daemon.catalog.execute("DROP SINK f")
     assert rows_in(path, ending) == list(range(110))
     told = [line["event"] for line in logs if line.get("sink") == "f"]
-    assert told == ["a sink cannot write: it waits and tries again", "a sink writes again"]
+    assert told == ["a sink cannot write: it waits and retries", "a sink writes again"]
 
 
 def rows_in(path, ending):
@@ -363,7 +363,7 @@ def test_a_real_limit_of_the_system(tmp_path):
         until_now(lambda: server.json("sink", "show", "f")["delivered"] == count)
         code, _, said = server.end()
     assert code == 0
-    assert said.count("it waits and tries again") == 1
+    assert said.count("it waits and retries") == 1
     found = [json.loads(line)["k"] for line in (data / "sinks/out.jsonl").read_text().splitlines()]
     assert found == list(range(count))
 

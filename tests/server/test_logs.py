@@ -7,7 +7,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from millrace.protocol.messages import Ack
-from millrace.server.logs import CULPRITS, EVENTS, EVERY_US, Sparing, add_context, client
+from millrace.server.logs import CAUSES, EVENTS, EVERY_US, Sparing, add_context, client
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask
@@ -84,7 +84,7 @@ def test_what_repeats_is_told_at_once_and_then_in_sum_and_nothing_is_lost():
     with capture_logs() as logs:
         for second in range(35):
             clock.now_us = second * 1_000_000
-            sparing.warning("tuples came late", "s p", 2, unit="tuples", stream="s", feed=f"p{second}")
+            sparing.warning("tuples arrived late", "s p", 2, unit="tuples", stream="s", feed=f"p{second}")
             sparing.flush()
         clock.now_us += EVERY_US
         sparing.flush()
@@ -111,19 +111,19 @@ def test_culprits_do_not_silence_each_other_and_are_forgotten_when_nothing_is_le
 def test_endless_culprits_take_no_endless_memory():
     sparing = Sparing(Clock())
     with capture_logs():
-        for number in range(CULPRITS + 5):
+        for number in range(CAUSES + 5):
             sparing.info("a feed opened", str(number), stream=str(number), feed="p")
-    assert len(sparing._kept) == 5
+    assert len(sparing._pending) == 5
 
 
 def test_what_was_kept_back_of_culprits_that_are_forgotten_is_told_first():
     sparing = Sparing(Clock())
     with capture_logs(processors=[add_context]) as logs:
         before = client.set("crowd")
-        for number in (*[0] * 50, *range(CULPRITS + 5)):
+        for number in (*[0] * 50, *range(CAUSES + 5)):
             sparing.info("a feed opened", str(number), stream=str(number), feed="p")
         client.reset(before)
-    assert sum(line["times"] for line in logs) == CULPRITS + 55
+    assert sum(line["times"] for line in logs) == CAUSES + 55
 
 
 def test_at_the_end_everything_is_told_with_what_it_was_about_and_nothing_twice():
@@ -186,11 +186,11 @@ async def test_who_did_what_is_told(daemon):
     assert told["changed"]["name"] == "q"
     assert told["changed"]["request"] == "POST /api/v1/sql"
     assert told["changed"]["client"].startswith("admin 127.0.0.1:")
-    assert told["a subscription began"]["query"] == "q"
+    assert told["a subscription started"]["query"] == "q"
     assert told["a client was refused"]["code"] == "unknown_query"
     assert (told["a feed opened"]["stream"], told["a feed opened"]["feed"]) == ("s", "till")
     assert told["a feed opened"]["client"].endswith(" (test)")
-    assert (told["tuples came late"]["stream"], told["tuples came late"]["tuples"]) == ("s", 1)
+    assert (told["tuples arrived late"]["stream"], told["tuples arrived late"]["tuples"]) == ("s", 1)
     assert told["a feed ended"]["lost"] is True
     assert [line["event"] for line in logs if line["log_level"] == "error"] == []
 
@@ -222,7 +222,7 @@ async def test_a_connection_that_was_turned_away_neither_came_nor_left(daemon):
     events = [line["event"] for line in logs]
     assert [event.partition(":")[0] for event in events] == [
         "a client connected",
-        "turned a connection away",
+        "refused a connection",
         "a client left",
     ]
 
@@ -234,7 +234,7 @@ async def test_a_peer_that_talks_nonsense_is_one_line(daemon):
             async with peer(daemon, greet=False) as stranger:
                 stranger.say_raw(b"\xff" * 64)
                 await stranger.hear()
-    broke = [line for line in logs if line["event"] == "a client broke the protocol"]
+    broke = [line for line in logs if line["event"] == "a client violated the protocol"]
     assert len(broke) == 1
     assert broke[0]["log_level"] == "warning"
 
@@ -250,7 +250,7 @@ def test_whoever_asks_without_the_token_is_one_line(tmp_path):
             return logs
 
     logs = asyncio.run(play())
-    turned = [line for line in logs if line["event"] == "an admin was turned away"]
+    turned = [line for line in logs if line["event"] == "refused an admin request"]
     assert [(line["status"], line["request"]) for line in turned] == [(401, "GET /api/v1/queries")]
 
 

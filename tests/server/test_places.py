@@ -340,11 +340,11 @@ def problems(**server):
 
 def test_folders_that_make_no_sense_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "has the server's own files" in problems(data_dir=tmp_path, sink_dir=tmp_path)
+    assert "contains the server's data files" in problems(data_dir=tmp_path, sink_dir=tmp_path)
     assert "history of streams" in problems(data_dir=tmp_path, sink_dir=tmp_path / "history/x")
     assert "expected an absolute path" in problems(allow_paths=["here"])
     assert "is not a folder" in problems(allow_paths=[str(tmp_path / "file")])
-    assert "is no folder" in problems(sink_dir=tmp_path / "file")
+    assert "is not a folder" in problems(sink_dir=tmp_path / "file")
 
 
 def test_the_environment_has_several_paths(monkeypatch):

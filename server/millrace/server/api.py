@@ -330,7 +330,7 @@ def _add_guards(app: FastAPI, daemon: Daemon) -> None:
         refused = await _refuse(request, daemon)
         if refused is not None and REFUSED not in request.scope:
             host = request.client.host if request.client else ""
-            logs.sparing.warning("an admin was turned away", host, status=refused.status_code)
+            logs.sparing.warning("refused an admin request", host, status=refused.status_code)
         return refused or await proceed(request)
 
 

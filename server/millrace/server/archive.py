@@ -343,13 +343,13 @@ class Archive:
                 self._work.notify()
         if at.bytes >= self.limits.waiting_bytes and not at.held:
             at.held = True
-            log.warning("the history of a stream is behind: its feeds wait", stream=order.stream, rows=at.rows)
+            log.warning("the history of a stream lags: its feeds wait", stream=order.stream, rows=at.rows)
             self._submit(HistoryHeld(order.stream, True))
 
     def _let_go(self, at: _Stream) -> None:
         if at.held and (at.ending or at.bytes < self.limits.waiting_bytes // 2):
             at.held = False
-            log.info("the history of a stream has caught up: its feeds go on", stream=at.stream.name)
+            log.info("the history of a stream has caught up: its feeds continue", stream=at.stream.name)
             self._submit(HistoryHeld(at.stream.name, False))
 
     def _look(self, at: _Stream) -> None:
@@ -474,7 +474,7 @@ class Archive:
 
     def _failed(self, at: _Stream, text: str) -> None:
         if at.error != text:
-            log.error("history cannot be written; it waits and is tried again", stream=at.stream.name, reason=text)
+            log.error("history cannot be written; the server retries", stream=at.stream.name, reason=text)
         at.errors += 1
         at.error = text
         at.retry_at = time.monotonic() + at.pause
@@ -584,14 +584,14 @@ def _open(folder: Path, stream: StreamDefinition, now_us: int) -> Reach:
     folder.mkdir(parents=True, exist_ok=True)
     left = history.remove_leftovers(folder)
     if left:
-        log.warning("removed what a server had begun to write", stream=stream.name, files=[path.name for path in left])
+        log.warning("removed unfinished files of history", stream=stream.name, files=[path.name for path in left])
     before = history.read_reach(folder)
     reach = history.caught_up(folder, Reach.begun(stream) if before is None else before.of(stream))
     if reach.open:
         gap = Gap(reach.last_seq, reach.reach_us, "killed", now_us)
         reach = replace(reach, gaps=(*reach.gaps, gap))
         log.warning(
-            "the server was killed while it wrote history: what had arrived and was in no file yet is missing there",
+            "the server was killed while it wrote history: unwritten rows are missing there",
             stream=stream.name,
             after_seq=gap.after_seq,
             from_us=gap.from_us,

@@ -808,14 +808,14 @@ class Catalog:
             try:
                 await self._runner.command(edit.command(self._engine))
             except Refuse as refused:
-                log.warning("a decision of the catalog does not fit any more", reason=refused.text)
+                log.warning("cannot restore a decision of the catalog", reason=refused.text)
         futures = [self._runner.command(command) for command in decisions.parting()]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         futures = [self._runner.command(command) for command in decisions.commands(self._engine)]
         outcomes += await asyncio.gather(*futures, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                log.warning("a decision of the catalog does not fit any more", reason=str(outcome))
+                log.warning("cannot restore a decision of the catalog", reason=str(outcome))
 
     def decisions(self) -> Decisions:
         """What admins have decided beyond statements."""
@@ -910,7 +910,7 @@ class Catalog:
             self.error = error.text
         elif error is None and self.error is not None:
             self.error = None
-            log.info("the catalog is written again")
+            log.info("the catalog can be written again")
 
     def write_again(self) -> None:
         """Try once more what could not be written, now that time has passed."""

@@ -1,7 +1,7 @@
 """The daemon's configuration: a TOML file, `MILLRACE_` variables with `__` between section and key, and flags.
 
-Rule: flags win over the environment, the environment over the file, the file over the defaults; a setting that nobody
-knows is refused wherever it stands. `docs/configuration.md` is printed from this file (`reference`), and a test
+Rule: flags win over the environment, the environment over the file, the file over the defaults; an unknown
+setting is refused everywhere. `docs/configuration.md` is printed from this file (`reference`), and a test
 compares the two.
 """
 
@@ -27,7 +27,7 @@ from millrace.protocol.frames import FRAME_BYTES, LARGEST_LIMIT
 from millrace.server.hosts import host_of
 
 PREFIX: Final = "MILLRACE_"
-# The paths of the server's section that are folders; all others are files that must be there.
+# The paths of the server section that are folders; all others are files that must exist.
 FOLDERS: Final = ("data_dir", "history_dir", "sink_dir")
 # The catalog's file in `data_dir`.
 CATALOG: Final = "catalog.sqlite"
@@ -92,7 +92,7 @@ def _check_interval(text: str) -> str:
     except Refuse as error:
         raise ValueError(error.text) from None
     if us < 0:
-        raise ValueError(f"expected no negative time, got {text!r}")
+        raise ValueError(f"expected a time of 0 or more, got {text!r}")
     return text
 
 
@@ -131,7 +131,7 @@ class Section(BaseModel):
 
 
 class ServerSection(Section):
-    """Where the daemon listens, who may speak to it, and where it keeps what it must not forget."""
+    """Addresses, access, and the folders for persistent data."""
 
     listen: AddressField = Field(
         default=Address("127.0.0.1", 7420), description="Address of the TCP port for feeds and subscribers."
@@ -142,38 +142,38 @@ class ServerSection(Section):
     data_dir: Path | None = Field(
         default=None,
         description="Folder for the catalog (statements, strategies, paused queries) and `addresses.json`. "
-        "Without it nothing is kept: streams and queries are gone when the daemon ends.",
+        "Without it the server keeps everything in memory: streams and queries are lost when it ends.",
     )
     history_dir: Path | None = Field(
         default=None,
-        description="Folder for the history of streams (history.md); `history` inside `data_dir` if not given.",
+        description="Folder for the history of streams (history.md). Default: `history` inside `data_dir`.",
     )
     sink_dir: Path | None = Field(
         default=None,
-        description="Folder that sinks write to: their relative paths lie below it. `sinks` inside `data_dir` by "
-        "default, and the working directory without `data_dir`.",
+        description="Folder that sinks write to; their relative paths start here. Default: `sinks` inside `data_dir`, "
+        "or the working directory without `data_dir`.",
     )
     allow_paths: Paths = Field(
         default=(),
-        description="More folders that sinks may write to, by absolute paths, in the environment with commas between. "
-        "The server's own files stay out of reach.",
+        description="More folders that sinks may write to, as absolute paths, separated by commas in the environment. "
+        "Sinks can never write to the server's data files.",
     )
     archive_file_bytes: int = Field(
         default=64 * 2**20,
         ge=2**16,
         le=2**30,
-        description="Bytes that a stream's rows hold in memory when they become a file of its history; in the file "
-        "they are fewer.",
+        description="A stream's rows are written to a file of its history when they take this many bytes in memory. "
+        "The file itself is smaller.",
     )
     archive_file_age: Interval = Field(
-        default="1 minute", description="How long a row waits at most before it is in a file of the stream's history."
+        default="1 minute", description="Maximum time before a row is in a file of the stream's history."
     )
     archive_waiting_bytes: int = Field(
         default=256 * 2**20,
         ge=2**16,
         le=2**40,
-        description="Bytes of rows that may wait to be written per stream, when the disk is slow or fails; above that "
-        "the stream's feeds get no new credit.",
+        description="Bytes of rows per stream that may wait for a slow or failing disk. Above this limit the stream's "
+        "feeds get no new credit.",
     )
     token_file: Path | None = Field(
         default=None, description="File whose first line is the token that clients of both ports must send."
@@ -182,25 +182,25 @@ class ServerSection(Section):
         default=None, description="PEM file with the certificate chain, for both ports."
     )
     tls_key: Path | None = Field(default=None, description="PEM file with the certificate's private key.")
-    admin_token_file: Path | None = Field(default=None, description="Another token for the HTTP port alone.")
-    admin_tls_certificate: Path | None = Field(default=None, description="Another certificate for the HTTP port alone.")
+    admin_token_file: Path | None = Field(default=None, description="A separate token for the HTTP port.")
+    admin_tls_certificate: Path | None = Field(default=None, description="A separate certificate for the HTTP port.")
     admin_tls_key: Path | None = Field(default=None, description="The private key of `admin_tls_certificate`.")
     hosts: HostNames = Field(
         default=(),
-        description="Names by which clients without the token reach the HTTP port, such as a service name that "
-        'Prometheus scrapes: `["millrace.example.org"]`, in the environment with commas between. Loopback names, the '
-        "address that a connection arrived at and requests with the token need no entry.",
+        description="Host names that clients without the token use for the HTTP port, such as the service name that "
+        'Prometheus scrapes: `["millrace.example.org"]`, separated by commas in the environment. Loopback names, the '
+        "address of the connection, and requests with the token need no entry.",
     )
     functions: str | None = Field(
         default=None, description="Name of a Python module with functions and aggregates for SQL (functions.md)."
     )
     drain_seconds: float = Field(
-        default=10.0, ge=0, le=3600, description="How long SIGTERM waits for queued work and slow subscribers at most."
+        default=10.0, ge=0, le=3600, description="Maximum time that SIGTERM waits for queued work and slow subscribers."
     )
 
 
 class LimitsSection(Section):
-    """What one peer may cost. Claims are checked against these before anything is kept."""
+    """What a client may use. The server checks these limits before it allocates memory."""
 
     frame_bytes: int = Field(
         default=FRAME_BYTES, ge=1024, lt=LARGEST_LIMIT, description="Largest frame, and largest JSON line, in bytes."
@@ -209,64 +209,67 @@ class LimitsSection(Section):
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Connections of feeds and subscribers open at once; more are turned away.",
+        description="Maximum number of open connections of feeds and subscribers; more are refused.",
     )
     admin_connections: int = Field(
         default=1_000,
         ge=1,
         le=1_000_000,
-        description="Connections to the HTTP port open at once; more are turned away.",
+        description="Maximum number of open connections to the HTTP port; more are refused.",
     )
     unauthenticated_connections: int = Field(
         default=1_000,
         ge=1,
         le=1_000_000,
-        description="Connections of feeds and subscribers that have not introduced themselves yet. Above it the oldest "
-        "of them is closed.",
+        description="Maximum number of connections of feeds and subscribers before authentication. Above this limit "
+        "the server closes the oldest of them.",
     )
     on_slow: Literal["wait", "drop_oldest", "disconnect", "latest"] = Field(
         default="disconnect",
-        description="What happens when a subscriber falls behind by `slow_limit`: the feeds of the query's streams "
-        "wait until it has caught up (no row is lost), its oldest rows are dropped, or its subscription is ended. "
-        "With `latest` an update stream's subscriber gets the newest row of each key; other queries' feeds wait. "
-        "Sinks say it in their WITH options.",
+        description="Policy for a subscriber that is `slow_limit` rows late. `wait`: the feeds of the query's streams "
+        "wait until it has caught up, and no row is lost. `drop_oldest`: its oldest rows are dropped. `disconnect`: "
+        "its subscription ends. `latest`: the subscriber of an update stream gets the newest row of each key, and "
+        "other queries' feeds wait. Sinks set it in their WITH options.",
     )
     slow_limit: int = Field(
         default=100_000,
         ge=1,
         le=2**31,
-        description="Rows that a subscriber may be behind, before `on_slow` acts.",
+        description="Undelivered rows of a subscriber at which `on_slow` applies.",
     )
     slow_bytes: int = Field(
         default=64 * 2**20,
         ge=2**16,
         le=2**40,
-        description="Bytes of such rows in memory, before `on_slow` acts: whichever limit is reached first.",
+        description="Bytes in memory of such rows at which `on_slow` applies; the limit that is reached first counts.",
     )
     retained_tuples: int = Field(
         default=10_000,
         ge=0,
         le=2**31,
-        description="Newest rows of each query that are retained for subscribers who ask for an earlier sequence "
-        "number. A slow subscriber or sink keeps its own rows, up to its limits.",
+        description="Newest rows of each query that are retained for subscribers that start at an earlier sequence "
+        "number. Rows that wait for a slow subscriber or sink do not count.",
     )
     retained_bytes: int = Field(
         default=32 * 2**20,
         ge=0,
         le=2**40,
-        description="Bytes in memory that the retained rows of a query take at most; with large rows fewer than "
-        "`retained_tuples` are retained.",
+        description="Maximum bytes in memory of the retained rows of a query. With large rows the server retains fewer "
+        "than `retained_tuples`.",
     )
     write_buffer_bytes: int = Field(
-        default=262_144, ge=4096, le=2**30, description="Bytes written to a socket before its subscriptions wait."
+        default=262_144,
+        ge=4096,
+        le=2**30,
+        description="Bytes in the write buffer of a socket at which its subscriptions wait.",
     )
     idle_seconds: float = Field(
-        default=0, ge=0, description="Close a connection that has said nothing for so long; 0 means never."
+        default=0, ge=0, description="Close a connection after this time without input; 0 means never."
     )
     max_ahead: Interval = Field(
         default="1 day",
-        description="How far above the server's clock a tuple's time may lie; frames that hold such a tuple are "
-        "refused. For streams that have no `max_ahead` of their own.",
+        description="How far a tuple's time may be ahead of the server's clock; a frame with a later tuple is refused. "
+        "Default for streams without the option `max_ahead`.",
     )
 
     sql_characters: int = Field(
@@ -277,20 +280,20 @@ class LimitsSection(Section):
         ge=100,
         le=1_000_000,
         description="Words, signs and literals in one statement; a list of constants in `IN (...)` counts as one. All "
-        "statements of a request together may have four times as many. A thousand take about 20 ms to plan.",
+        "statements of a request together may have four times as many. Planning takes about 20 ms per thousand.",
     )
     sql_waiting: int = Field(
         default=16,
         ge=1,
         le=1_000,
-        description="Requests with SQL that may be planned or wait for it at once; more are answered with 503 and "
-        "`Retry-After`.",
+        description="Maximum number of requests with SQL that are being planned or wait for planning; more are "
+        "answered with 503 and `Retry-After`.",
     )
     sql_depth: int = Field(
         default=100,
         ge=10,
         le=100,
-        description="Parentheses, CASEs and signs inside each other in a statement.",
+        description="Nesting of parentheses, CASEs and signs in a statement.",
     )
 
 
@@ -301,18 +304,18 @@ class EngineSection(Section):
         default=65_536,
         ge=1,
         le=2**31,
-        description="Tuples that operators may take in one step, before sockets are served again; fewer where a step "
-        "would take longer than 10 ms.",
+        description="Maximum number of tuples that operators read in one step, before the server handles sockets "
+        "again. The server reads fewer where a step would take longer than 10 ms.",
     )
     credit: int = Field(
-        default=262_144, ge=1, le=2**31, description="Tuples that a feed may send ahead of their being taken."
+        default=262_144, ge=1, le=2**31, description="Tuples that a feed may send before operators have read them."
     )
     credit_bytes: int = Field(
         default=64 * 2**20,
         ge=2**16,
         le=2**40,
-        description="Bytes in memory of such tuples: a feed gets credit again when it has used a quarter of either; a "
-        "connection is not read while one of its feeds has used all of these.",
+        description="Bytes in memory of such tuples. A feed gets new credit when it has used a quarter of either "
+        "limit. The server does not read a connection while one of its feeds has used all of these bytes.",
     )
     most_queued: int = Field(
         default=1_048_576,
@@ -330,16 +333,16 @@ class EngineSection(Section):
     )
     grace: Interval = Field(
         default="0 seconds",
-        description="How long a feed whose connection broke still counts, so that it can come back and go on. "
-        "For streams that have no `grace` of their own.",
+        description="How long the server waits for a feed whose connection broke, so that it can come back and "
+        "continue. Default for streams without the option `grace`.",
     )
 
 
 class LogSection(Section):
-    """What is written to stderr."""
+    """The log on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least level that is written."
+        default="info", description="The lowest level that is logged."
     )
     format: Literal["console", "json"] = Field(default="console", description="Lines for people, or JSON objects.")
 
@@ -442,7 +445,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environment):
         section = name.removeprefix(PREFIX).partition(DELIMITER)[0].lower()
         if name.startswith(PREFIX) and DELIMITER in name and section not in Settings.model_fields:
-            yield f"{name}: there is no section {section}{_suggest(section, Settings.model_fields)}"
+            yield f"{name}: unknown section {section}{_suggest(section, Settings.model_fields)}"
 
 
 def _line(error: Any, path: Path | None, data: Mapping[str, Any]) -> str:
@@ -476,7 +479,7 @@ def _keys(location: list[str]) -> list[str]:
 
 def _suggest(name: str, known: Any) -> str:
     close = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+    return f"; did you mean {close[0]}?" if close else f"; the known ones are {', '.join(known)}"
 
 
 def history_folder(server: ServerSection) -> Path | None:
@@ -533,15 +536,15 @@ def _contradictions(server: ServerSection) -> Iterator[str]:
     ):
         if not address.is_loopback and (guard.certificate is None or guard.token_file is None):
             yield (
-                f"{key}: {address} can be reached from elsewhere, so it needs both TLS (server.tls_certificate, "
+                f"{key}: {address} is open to the network, so it needs both TLS (server.tls_certificate, "
                 "server.tls_key) and a token (server.token_file); or listen on 127.0.0.1"
             )
         if (guard.certificate is None) != (guard.key is None):
-            yield f"{key}: TLS needs a certificate and its key, and one of the two is missing"
+            yield f"{key}: TLS needs a certificate and its key; one of them is missing"
     if _overlap(server.listen, server.admin):
         yield (
             f"server.admin: {server.admin} is the same port as server.listen ({server.listen}): feeds and subscribers "
-            "have one and the HTTP API another; give one of them another number"
+            "need one port and the HTTP API another; change one of them"
         )
     yield from _missing_files(server)
 
@@ -561,7 +564,7 @@ def _missing_files(server: ServerSection) -> Iterator[str]:
         path = getattr(server, name)
         if isinstance(path, Path) and name not in FOLDERS:
             if not path.is_file():
-                yield f"server.{name}: there is no file {path}"
+                yield f"server.{name}: file {path} does not exist"
             elif name.endswith("token_file"):
                 try:
                     read_token(path)
@@ -583,10 +586,11 @@ def _exposed(server: ServerSection) -> Iterator[str]:
     """A sink folder is for sinks alone."""
     sinks = os.path.realpath(sink_folder(server))
     if server.sink_dir is not None and server.data_dir is not None and sinks == os.path.realpath(server.data_dir):
-        yield f"server.sink_dir: {server.sink_dir} is data_dir, which has the server's own files; name a folder inside"
+        yield f"server.sink_dir: {server.sink_dir} is data_dir, which contains the server's data files; use a folder "
+        "inside"
     history = history_folder(server)
     if history is not None and Path(sinks).is_relative_to(os.path.realpath(history)):
-        yield f"server.sink_dir: {sinks} lies in the history of streams ({history}); name another folder"
+        yield f"server.sink_dir: {sinks} is inside the history of streams ({history}); use another folder"
 
 
 def _unusable(folder: Path) -> str | None:
@@ -595,9 +599,9 @@ def _unusable(folder: Path) -> str | None:
     if there is None:
         return None  # a drive that is not there, say: making the folder will tell
     if not there.is_dir():
-        return f"{there} is no folder"
+        return f"{there} is not a folder"
     if not is_writable(there):
-        return f"{there} is not writable" if there == folder else f"{folder} cannot be made: {there} is not writable"
+        return f"{there} is not writable" if there == folder else f"{folder} cannot be created: {there} is not writable"
     catalog = folder / CATALOG
     return f"{catalog} is not writable" if catalog.exists() and not is_writable(catalog) else None
 

@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
     def _turn_away(self) -> None:
         """The limit is reached: a peer that speaks soon gets the answer in its dialect."""
         self.hall.refusals.count("listen", "too_many_connections")
-        sparing.warning("turned a connection away: the limit is reached", "", client=self.peer)
+        sparing.warning("refused a connection: the limit is reached", "", client=self.peer)
         if len(self.hall.turned_away) >= TURNED_AWAY:
             self.abort()
             return
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
     def evict(self) -> None:
         """Newer connections need the place of one that has not introduced itself."""
         self.hall.refusals.count("listen", "evicted")
-        sparing.warning("closed a connection that had not introduced itself: newer ones came", "", client=self.peer)
+        sparing.warning("closed an unauthenticated connection to admit newer ones", "", client=self.peer)
         self.hall.strangers.pop(self, None)
         self.abort()
 
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
             return
         if self._dialect is None and speaks_http(data, self.hall.limits.frame_bytes):
             self.write(ports.to_http(self.hall.admin()))
-            sparing.warning("a client took the wrong port", "streams", client=self.peer)
+            sparing.warning("a client used the wrong port", "streams", client=self.peer)
             self.close()
             return
         if self._dialect is None:
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
             self._dialect.received(data)
         except Exception:
             # A mistake of ours that this peer found: it loses its connection, the others must not notice.
-            log.exception("a connection failed by a mistake of the server")
+            log.exception("internal error in a connection")
             self._ending = True
             self.abort()
         finally:
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
         sparing.warning("a client was refused", self._culprit(error), code=error.code, reason=without_data(error.text))
 
     def log_breach(self, error: MillraceError) -> None:
-        text = "a client broke the protocol"
+        text = "a client violated the protocol"
         sparing.warning(text, self._culprit(error), code=error.code, reason=without_data(error.text))
 
     def _culprit(self, error: MillraceError) -> str:

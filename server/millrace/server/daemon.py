@@ -415,7 +415,7 @@ class Daemon:
         self.state = "ready"
         log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
         if server.data_dir is None:
-            log.info("no data_dir: streams and queries are forgotten when the server ends")
+            log.info("no data_dir: streams and queries are lost when the server ends")
 
     async def wait_ended(self) -> None:
         """Until `stop` is called or something fails; then drain, and end."""
@@ -473,7 +473,7 @@ class Daemon:
         try:
             await part()
         except Exception as error:
-            text = "a part of the end failed; the others go on"
+            text = "a shutdown step failed; the others continue"
             log.error(text, part=part.__name__.strip("_"), reason=repr(error))
             told = "the server could not end in good order; its log has the story"
             self._disorder = StartError(told, code="internal")
@@ -504,7 +504,7 @@ class Daemon:
                     await self.runner.wait_drained()
                 await self.runner.wait_delivered()
         except TimeoutError:
-            log.warning("the time for draining is over; rows that were still queued are lost")
+            log.warning("draining took too long; queued rows are lost")
 
     async def _say_goodbye(self) -> None:
         for connection in tuple(self.hall.connections):
@@ -516,7 +516,7 @@ class Daemon:
                 await self.catalog.close()
         except TimeoutError:
             self.stuck = True
-            log.error("a sink does not take its last rows; they are lost")
+            log.error("a sink did not accept its last rows; they are lost")
 
     async def _close_archive(self) -> None:
         try:
@@ -524,7 +524,7 @@ class Daemon:
                 await self.archive.close()
         except TimeoutError:
             self.stuck = True
-            log.error("the disk does not take the last rows of history; they are lost")
+            log.error("the last rows of history could not be written; they are lost")
 
     async def _end_tasks(self) -> None:
         if self._http is not None:
@@ -545,7 +545,7 @@ class Daemon:
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the server made a mistake and ends", task=task.get_name(), exc_info=error)
+            log.error("internal error: the server is stopping", task=task.get_name(), exc_info=error)
             self._failure = StartError("the server made a mistake of its own; its log has the story", code="internal")
             self.stop()
 

@@ -486,7 +486,7 @@ class _Subscriber:
         self._dialect.subscriptions[self.channel] = self
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)
-        sparing.info("a subscription began", self._outlet.query, query=self._outlet.query)
+        sparing.info("a subscription started", self._outlet.query, query=self._outlet.query)
 
     @property
     def _schema(self) -> Schema:

@@ -42,7 +42,7 @@ class Guesses:
         answered = under_way < UNDER_WAY and (under_way > 0 or len(self._under_way) < ADDRESSES)
         self.counts[port, "answered" if answered else "cut_off"] += 1
         # One line for all addresses: a crowd of them must not fill the log.
-        sparing.warning("a client showed a wrong token", "", port=port, address=address)
+        sparing.warning("a client sent a wrong token", "", port=port, address=address)
         if not answered:
             return None
         self._under_way[address] = under_way + 1

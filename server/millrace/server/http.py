@@ -90,7 +90,7 @@ class _Quiet:
     def warning(self, *_: Any, **__: Any) -> None: ...
 
     def error(self, _: str, *__: Any, exc_info: BaseException | None = None) -> None:
-        log.error("a request failed by a mistake of the server", exc_info=exc_info)
+        log.error("internal error in a request", exc_info=exc_info)
 
 
 class HttpConnection(H11Protocol):
@@ -121,7 +121,7 @@ class HttpConnection(H11Protocol):
         if self.transport.is_closing():
             return
         if not self._begun and (data[0] == 0 or speaks_json(data[0])):
-            sparing.warning("a client took the wrong port", "http")
+            sparing.warning("a client used the wrong port", "http")
             self.transport.write(to_streams(data[0], self._listen()))
             self._close()
             return
@@ -223,7 +223,7 @@ class HttpConnection(H11Protocol):
 
     def _count(self, reason: Reason, status: int, text: str) -> None:
         self._refusals.count("admin", reason)
-        sparing.warning("a request was not taken", self._host, status=status, reason=text)
+        sparing.warning("refused an HTTP request", self._host, status=status, reason=text)
 
     def _refuse(self, code: Reason, status: int, text: str) -> None:
         """Answer if no answer has begun, and close."""

@@ -376,7 +376,7 @@ class _LineReaderOf:
     def begin(self) -> None:
         self._watch(True)
         self._outlet.add(self.subscription, self._wish.from_sequence)
-        sparing.info("a subscription began", self._outlet.query, query=self._outlet.query)
+        sparing.info("a subscription started", self._outlet.query, query=self._outlet.query)
 
     def _watch(self, wanted: bool) -> None:
         if self._wish.progress:

@@ -1,8 +1,8 @@
-"""What the log says: its events, each with what it tells of, and a way to say one seldom.
+"""The events of the log, and a limit on how often one is repeated.
 
-Rule: an event has one text, one level and fixed names for what it tells; what varies is in the fields. The table below
-is the log's contract (`docs/logs.md` is printed from it, a test compares it with the calls). An event that a stream of
-bad rows, or a crowd of clients, could repeat for ever goes through `Sparing`.
+Rule: an event has one text, one level and fixed field names; all variable parts are fields. The table below is the
+log's contract: `docs/logs.md` is printed from it, and a test compares it with the calls. An event that bad rows or many
+clients could repeat without end goes through `Sparing`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ log = structlog.get_logger()
 
 Level = Literal["debug", "info", "warning", "error"]
 
-# What is repeated is told at once, and then so often at most for each culprit.
+# A repeated event is logged at once, and then at most this often for each cause.
 EVERY_US: Final = 10_000_000
-# Culprits that are remembered; beyond that what was kept back is told, and all may be told at once again.
-CULPRITS: Final = 10_000
+# Causes that are tracked. Beyond this number all pending counts are logged, and tracking starts again.
+CAUSES: Final = 10_000
 
-# Who speaks while a connection's bytes or an admin's request are dealt with, and what the admin asked for. Each line
-# that comes of it names them.
+# The client whose bytes or request are being processed, and the request. Each line logged meanwhile names them.
 client: Final[ContextVar[str | None]] = ContextVar("client", default=None)
 request: Final[ContextVar[str | None]] = ContextVar("request", default=None)
 
 
 def add_context(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: whose doing it is, if it is somebody's."""
+    """A structlog processor: adds the client and the request that caused the event, if any."""
     for name, context in (("client", client), ("request", request)):
         if (value := context.get()) is not None:
             event.setdefault(name, value)
@@ -40,265 +39,307 @@ def add_context(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> 
 
 
 def without_controls(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: names that peers chose do not act on the terminal that shows the log."""
+    """A structlog processor: names chosen by clients cannot send control characters to a terminal."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = printable(value, lines=name == "exception")
     return event
 
 
-class Told(NamedTuple):
-    """An event. `sparing` ones have the number of times (or of tuples) since the last line in a field."""
+class LogEvent(NamedTuple):
+    """An event. Rate-limited ones have a field with the number of times (or of tuples) since the last line."""
 
     level: Level
     fields: tuple[str, ...]
     meaning: str
 
 
-EVENTS: Final[dict[str, Told]] = {
+EVENTS: Final[dict[str, LogEvent]] = {
     # -- the server's life
-    "ready": Told("info", ("listen", "admin"), "Both ports are open and the catalog is restored."),
-    "no data_dir: streams and queries are forgotten when the server ends": Told("info", (), "Said once, at the start."),
-    "restored from the catalog": Told("info", ("statements",), "What an earlier run was told is in force again."),
-    "restarted without operator state": Told(
+    "ready": LogEvent("info", ("listen", "admin"), "Both ports are open and the catalog is restored."),
+    "no data_dir: streams and queries are lost when the server ends": LogEvent(
+        "info", (), "Logged once, at the start."
+    ),
+    "restored from the catalog": LogEvent(
+        "info", ("statements",), "The statements of earlier runs are in effect again."
+    ),
+    "restarted without operator state": LogEvent(
         "warning",
         ("query", "meaning"),
-        "A restored query lost its windows, joins or totals; `meaning` says what that does to its first rows.",
+        "A restored query lost its windows, joins or totals; `meaning` describes the effect on its first rows.",
     ),
-    "the previous server did not end cleanly": Told(
-        "warning", ("text",), "It was killed or crashed; `text` says when, and what may be lost."
+    "the previous server did not end cleanly": LogEvent(
+        "warning", ("text",), "It was killed or crashed; `text` has the time and the possible losses."
     ),
-    "the marker of the previous server cannot be read": Told(
-        "warning", ("path", "reason"), "Whether the previous server ended cleanly is not known."
+    "the marker of the previous server cannot be read": LogEvent(
+        "warning", ("path", "reason"), "It is unknown whether the previous server ended cleanly."
     ),
-    "a decision of the catalog does not fit any more": Told(
+    "cannot restore a decision of the catalog": LogEvent(
         "warning", ("reason",), "A strategy, weight or pause of an earlier run could not be restored."
     ),
-    "the catalog cannot be written": Told(
-        "error", ("reason",), "Changes hold now, and are lost at the next start. It is tried again every second."
+    "the catalog cannot be written": LogEvent(
+        "error", ("reason",), "Changes are in effect, but are lost at the next start. The server retries every second."
     ),
-    "the catalog is written again": Told("info", (), "The end of the line above."),
-    "the seams of queries cannot be written": Told(
+    "the catalog can be written again": LogEvent("info", (), "The problem of the previous row is over."),
+    "the seams of queries cannot be written": LogEvent(
         "error",
         ("path", "reason"),
-        "After a restart a `--then-live` does not know where its history ends.",
+        "After a restart, `--then-live` does not know where the history of a query ends.",
     ),
-    "addresses.json cannot be removed": Told(
-        "warning", ("path", "reason"), "The server ends all the same; the file says where it listened."
+    "addresses.json cannot be removed": LogEvent(
+        "warning", ("path", "reason"), "The server still ends; the file keeps its old addresses."
     ),
-    "a part of the end failed; the others go on": Told(
-        "error", ("part", "reason"), "The server keeps what can be kept, and ends with exit code 1."
+    "a shutdown step failed; the others continue": LogEvent(
+        "error", ("part", "reason"), "The server saves what it can, and ends with exit code 1."
     ),
-    "draining": Told("info", ("at_most_seconds",), "The orderly end has begun."),
-    "the time for draining is over; rows that were still queued are lost": Told(
-        "warning", (), "Raise `server.drain_seconds`, or look for the slow consumer."
+    "draining": LogEvent("info", ("at_most_seconds",), "The server is stopping in good order."),
+    "draining took too long; queued rows are lost": LogEvent(
+        "warning", (), "Raise `server.drain_seconds`, or find the slow consumer."
     ),
-    "a sink does not take its last rows; they are lost": Told(
-        "error", (), "A write hangs; the server ends all the same."
+    "a sink did not accept its last rows; they are lost": LogEvent(
+        "error", (), "A write hangs; the server ends without it."
     ),
-    "ended": Told("info", (), "The last line."),
-    "the server made a mistake and ends": Told("error", ("task",), "A bug of the server's, with its traceback."),
-    "the service manager cannot be told": Told("warning", ("message", "reason"), "systemd's socket does not take it."),
+    "ended": LogEvent("info", (), "The last line."),
+    "internal error: the server is stopping": LogEvent("error", ("task",), "A bug in the server, with its traceback."),
+    "cannot notify the service manager": LogEvent(
+        "warning", ("message", "reason"), "systemd's socket did not accept the message."
+    ),
     # -- clocks
-    "the system's clock jumped forward; the server's follows": Told("warning", ("seconds",), "Somebody set the clock."),
-    "the system's clock was set back; the server's goes on, a little slower, until it has caught up": Told(
-        "warning", ("seconds",), "Somebody set the clock; the server's time never goes back."
+    "the system clock jumped forward; the server clock follows": LogEvent(
+        "warning", ("seconds",), "The clock of the machine was set."
     ),
-    "the system's clock has caught up with the server's": Told("info", (), "The end of the line above."),
+    "the system clock was set back; the server clock slows down until both agree": LogEvent(
+        "warning", ("seconds",), "The clock of the machine was set; the server's time never goes back."
+    ),
+    "the system clock and the server clock agree again": LogEvent(
+        "info", (), "The problem of the previous row is over."
+    ),
     # -- clients
-    "a client connected": Told("debug", (), "A TCP connection."),
-    "a client left": Told("debug", ("reason",), "A TCP connection has ended; the reason, if it broke."),
-    "turned a connection away: the limit is reached": Told("warning", ("times",), "More than `limits.connections`."),
-    "closed a connection that had not introduced itself: newer ones came": Told(
+    "a client connected": LogEvent("debug", (), "A TCP connection."),
+    "a client left": LogEvent("debug", ("reason",), "A TCP connection ended; `reason` is set if it broke."),
+    "refused a connection: the limit is reached": LogEvent("warning", ("times",), "More than `limits.connections`."),
+    "closed an unauthenticated connection to admit newer ones": LogEvent(
         "warning", ("times",), "More than `limits.unauthenticated_connections`."
     ),
-    "a client was disconnected": Told(
+    "a client was disconnected": LogEvent(
         "warning",
         ("code", "reason", "times"),
-        "It was silent, too slow, or did not read; `millrace_connections_refused_total` counts them by reason.",
+        "It was silent, too slow, or did not read; `millrace_connections_refused_total` counts these by reason.",
     ),
-    "a connection failed by a mistake of the server": Told("error", (), "A bug of the server's, with its traceback."),
-    "a client took the wrong port": Told(
-        "warning", ("times",), "HTTP at the port for streams, or the other way round."
-    ),
-    "a client showed a wrong token": Told(
+    "internal error in a connection": LogEvent("error", (), "A bug in the server, with its traceback."),
+    "a client used the wrong port": LogEvent("warning", ("times",), "HTTP on the port for streams, or the reverse."),
+    "a client sent a wrong token": LogEvent(
         "warning",
         ("port", "address", "times"),
         "At most one line in ten seconds; the metric `millrace_wrong_tokens_total` counts each.",
     ),
-    "a client broke the protocol": Told("warning", ("code", "reason", "times"), "Its connection was closed."),
-    "a client was refused": Told(
-        "warning", ("code", "reason", "times"), "A frame, a line or a wish; the client was told the same."
+    "a client violated the protocol": LogEvent("warning", ("code", "reason", "times"), "Its connection was closed."),
+    "a client was refused": LogEvent(
+        "warning",
+        ("code", "reason", "times"),
+        "A frame, a line or a request was refused; the client received the same text.",
     ),
-    "a feed opened": Told("info", ("stream", "feed", "times"), "A client feeds the stream."),
-    "a feed ended": Told(
-        "info", ("stream", "feed", "lost", "times"), "`lost`: its connection broke; it may come back."
+    "a feed opened": LogEvent("info", ("stream", "feed", "times"), "A client feeds the stream."),
+    "a feed ended": LogEvent(
+        "info", ("stream", "feed", "lost", "times"), "`lost` is true if its connection broke; then it may come back."
     ),
-    "a subscription began": Told("info", ("query", "times"), "A client reads the query's rows."),
-    "a subscription ended": Told("info", ("query", "times"), "It left, was cut off, or the query ended."),
-    "asked for a timestamp": Told("debug", ("stream", "feed", "need_us"), "An operator waits for this feed's time."),
-    "a request for a timestamp ended": Told("debug", ("stream", "feed", "outcome", "took_us"), "As in the metrics."),
+    "a subscription started": LogEvent("info", ("query", "times"), "A client reads the query's rows."),
+    "a subscription ended": LogEvent(
+        "info", ("query", "times"), "The client left or was disconnected, or the query ended."
+    ),
+    "requested a timestamp": LogEvent(
+        "debug", ("stream", "feed", "need_us"), "An operator waits for this feed's time."
+    ),
+    "a request for a timestamp ended": LogEvent(
+        "debug", ("stream", "feed", "outcome", "took_us"), "`outcome` is as in the metrics."
+    ),
     # -- tuples
-    "tuples came late": Told("warning", ("stream", "feed", "tuples"), "They are in the stream's late side stream."),
-    "a client broke its own punctuation; the tuples are late": Told(
-        "warning", ("stream", "feed", "tuples"), "It sent tuples below what it had promised."
+    "tuples arrived late": LogEvent(
+        "warning", ("stream", "feed", "tuples"), "They are in the stream's `.late` side stream."
     ),
-    "tuples too far in the future were refused": Told(
-        "warning", ("stream", "feed", "tuples"), "Beyond `max_ahead`; all of a frame that holds one such tuple."
+    "a client sent tuples older than its punctuation; they are late": LogEvent(
+        "warning", ("stream", "feed", "tuples"), "It had promised to send no such tuples."
     ),
-    "rows were dropped": Told("warning", ("operator", "reason", "tuples"), "Rows that could not be computed."),
-    "the engine rejected an event": Told("warning", ("kind", "reason"), "What came from outside did not fit any more."),
+    "tuples too far in the future were refused": LogEvent(
+        "warning",
+        ("stream", "feed", "tuples"),
+        "Beyond `max_ahead`. A frame with one such tuple is refused as a whole.",
+    ),
+    "rows were dropped": LogEvent("warning", ("operator", "reason", "tuples"), "Rows that could not be computed."),
+    "the engine rejected an event": LogEvent(
+        "warning", ("kind", "reason"), "It was valid when it arrived, and no longer when its turn came."
+    ),
     # -- consumers
-    "feeds wait for a slow reader": Told(
+    "feeds wait for a slow reader": LogEvent(
         "warning",
         ("query", "reader", "tuples"),
         "The query's streams get no credit until the subscriber or sink has caught up (`on_slow = 'wait'`).",
     ),
-    "feeds wait no longer: every reader has caught up": Told("info", ("query",), ""),
-    "a subscriber was cut off": Told(
+    "feeds continue: every reader has caught up": LogEvent(
+        "info", ("query",), "The problem of the previous row is over."
+    ),
+    "disconnected a slow subscriber": LogEvent(
         "warning", ("subscriber", "reason"), "It was too slow (`on_slow = 'disconnect'`)."
     ),
-    "a consumer is too slow; its oldest rows are dropped": Told(
+    "a consumer is too slow; its oldest rows are dropped": LogEvent(
         "warning", ("consumer", "tuples"), "`on_slow = 'drop_oldest'`."
     ),
-    "a sink was cut off": Told("warning", ("sink", "reason"), "It was too slow (`on_slow = 'disconnect'`)."),
-    "a sink cannot write: it waits and tries again": Told(
+    "stopped a slow sink": LogEvent("warning", ("sink", "reason"), "It was too slow (`on_slow = 'disconnect'`)."),
+    "a sink cannot write: it waits and retries": LogEvent(
         "error",
         ("sink", "reason"),
-        "A full disk, a permission, a folder that is gone. It holds rows as `on_slow` says.",
+        "A full disk, a permission, or a missing folder. `on_slow` decides how many rows it holds.",
     ),
-    "a sink writes again": Told("info", ("sink", "seconds", "lost"), "The end of the line above."),
-    "a sink cannot write and has stopped": Told("error", ("sink", "reason"), "Drop it and create it again."),
-    "a sink could not be finished": Told("error", ("sink", "reason"), "Its file lacks its end."),
-    "a sink ended without writing its last rows; they are lost": Told(
+    "a sink writes again": LogEvent("info", ("sink", "seconds", "lost"), "The problem of the previous row is over."),
+    "a sink cannot write and has stopped": LogEvent("error", ("sink", "reason"), "Drop it and create it again."),
+    "a sink could not complete its file": LogEvent("error", ("sink", "reason"), "The end of its file is missing."),
+    "a sink ended without writing its last rows; they are lost": LogEvent(
         "error", ("sink", "rows"), "It could not write when it was dropped or the server ended."
     ),
-    "a sink writes outside the folders that sinks may write to": Told(
-        "warning", ("sink", "path"), "At each start: it was created before. Add the folder to `server.allow_paths`."
+    "a sink writes outside the folders that sinks may write to": LogEvent(
+        "warning",
+        ("sink", "path"),
+        "Logged at each start: the sink is older than the rule. Add the folder to `server.allow_paths`.",
     ),
-    "cut off a row that was written in part": Told(
-        "warning", ("path", "bytes"), "A server was killed while a sink wrote."
+    "removed a partially written row": LogEvent(
+        "warning", ("path", "bytes"), "A server was killed while a sink was writing."
     ),
-    "removed the unfinished files of a sink": Told("warning", ("sink", "files"), "Of a server that was killed."),
-    "rows got older than a sink promises": Told(
+    "removed the unfinished files of a sink": LogEvent("warning", ("sink", "files"), "A killed server left them."),
+    "rows became older than a sink's freshness": LogEvent(
         "warning",
         ("sink", "reason", "times"),
-        "A key's rows, against the sink's `freshness`; the API has the keys.",
+        "The rows of some keys; the API lists the keys.",
     ),
-    # -- queries that begin with their history
-    "a query goes on from its history": Told(
+    # -- queries that start with their history
+    "a query continues live after its history": LogEvent(
         "info",
         ("query", "seam_us", "rows_before"),
-        "It is live; rows below the seam are history's to compute. The server came by so many: where the look-back "
-        "is bounded it worked through the newest part of the past alone.",
+        "It is live. Rows before the seam come from history, and `rows_before` of them are already computed. With a "
+        "bounded look-back the server processed only the newest part of the history.",
     ),
-    "a query cannot be given its past": Told("error", ("query", "reason"), "It is dropped again, with its sinks."),
-    "the query stays, and gives nothing": Told("warning", ("query", "reason"), "Others read it: drop them, then it."),
-    "a query is live, but not all is well": Told("error", ("query", "reason"), "It runs with all of its past."),
+    "a query could not process its history": LogEvent(
+        "error", ("query", "reason"), "The server drops it again, with its sinks."
+    ),
+    "a query could not be dropped and emits no rows": LogEvent(
+        "warning", ("query", "reason"), "Other queries read it: drop these first."
+    ),
+    "a query is live, but switching from history had an error": LogEvent(
+        "error", ("query", "reason"), "It runs with its whole history."
+    ),
     # -- history
-    "the history of a stream is behind: its feeds wait": Told("warning", ("stream", "rows"), "The disk is too slow."),
-    "the history of a stream has caught up: its feeds go on": Told("info", ("stream",), "The end of the line above."),
-    "history cannot be written; it waits and is tried again": Told(
-        "error", ("stream", "reason"), "Nothing is lost yet."
+    "the history of a stream lags: its feeds wait": LogEvent("warning", ("stream", "rows"), "The disk is too slow."),
+    "the history of a stream has caught up: its feeds continue": LogEvent(
+        "info", ("stream",), "The problem of the previous row is over."
     ),
-    "history is written again": Told("info", ("stream",), "The end of the line above."),
-    "rows of a stream's history could not be written and are lost": Told(
-        "error", ("stream", "rows"), "The server ended before the disk took them."
+    "history cannot be written; the server retries": LogEvent("error", ("stream", "reason"), "No rows are lost yet."),
+    "history is written again": LogEvent("info", ("stream",), "The problem of the previous row is over."),
+    "rows of a stream's history could not be written and are lost": LogEvent(
+        "error", ("stream", "rows"), "The server ended before the disk accepted them."
     ),
-    "the disk does not take the last rows of history; they are lost": Told("error", (), "A write hangs at the end."),
-    "removed what a server had begun to write": Told("warning", ("stream", "files"), "Of a server that was killed."),
-    "the server was killed while it wrote history: what had arrived and was in no file yet is missing there": Told(
-        "warning", ("stream", "after_seq", "from_us"), "At the next start; the stream's reach says the same."
+    "the last rows of history could not be written; they are lost": LogEvent(
+        "error", (), "A write hangs during shutdown."
+    ),
+    "removed unfinished files of history": LogEvent("warning", ("stream", "files"), "A killed server left them."),
+    "the server was killed while it wrote history: unwritten rows are missing there": LogEvent(
+        "warning",
+        ("stream", "after_seq", "from_us"),
+        "Logged at the next start; the stream's archive reports the same gap.",
     ),
     # -- queries and changes
-    "a query failed": Told(
-        "error", ("query", "reason", "lost", "detail"), "`millrace query resume` lets it begin again."
+    "a query failed": LogEvent(
+        "error", ("query", "reason", "lost", "detail"), "`millrace query resume` starts it again."
     ),
-    "a join turned": Told(
-        "info", ("operator", "numbers"), "To another way of taking rows, with what it was decided by."
+    "a join switched its order": LogEvent(
+        "info", ("operator", "numbers"), "`numbers` are the measurements that decided it."
     ),
-    "an admin was turned away": Told(
+    "refused an admin request": LogEvent(
         "warning",
         ("status", "times"),
-        "Without the token (401, 429), from a page of another site or under a name that is not in `server.hosts` "
-        "(403), or with too much (413).",
+        "Without the token (401, 429), from a page of another site or with a host name that is not in `server.hosts` "
+        "(403), or with too large a body (413).",
     ),
-    "a request was not taken": Told(
+    "refused an HTTP request": LogEvent(
         "warning",
         ("status", "reason", "times"),
-        "Not HTTP (400), too slow (408), a head that is too long (431), or too many connections (503).",
+        "Not HTTP (400), too slow (408), too long a head (431), or too many connections (503).",
     ),
-    "a request failed by a mistake of the server": Told("error", (), "A bug of the server's, with its traceback."),
-    "chain decided": Told(
+    "internal error in a request": LogEvent("error", (), "A bug in the server, with its traceback."),
+    "chain updated its segments": LogEvent(
         "info",
         ("component", "decisions", "breaks"),
-        "The strategy `chain` has split the component anew, by what was measured.",
+        "The strategy `chain` split the component again, based on new measurements.",
     ),
-    "changed": Told("info", ("change", "name"), "What an admin asked for was done (`request` says by which path)."),
-    "a change was refused": Told("warning", ("change", "name", "reason"), "The admin was told the same."),
-    "a trial ended": Told("info", ("component", "strategy", "outcome"), "`millrace strategy try`."),
-    "a trial broke off": Told("error", ("component",), "A bug of the server's, with its traceback."),
+    "changed": LogEvent(
+        "info", ("change", "name"), "A change by an administrator is in effect; `request` has the path."
+    ),
+    "a change was refused": LogEvent(
+        "warning", ("change", "name", "reason"), "The administrator received the same text."
+    ),
+    "a trial ended": LogEvent(
+        "info", ("component", "strategy", "outcome"), "A trial of `millrace strategy try` ended."
+    ),
+    "internal error in a trial": LogEvent("error", ("component",), "A bug in the server, with its traceback."),
 }
 
 
 def without_data(text: str) -> str:
-    """What was wrong, without what a client sent: that is data, and goes back to the client alone."""
+    """The reason without the value that a client sent: that is data, and only the client receives it."""
     return text.partition(", got ")[0]
 
 
 class Sparing:
-    """Says an event at once, and then now and then, with how much of it there was since.
+    """Logs an event at once, and then at intervals with the number of repetitions.
 
-    What was kept back is told by `flush` as soon as it may be, and all of it at the end, so no number is lost.
+    `flush` logs pending counts when they are due, and all of them at the end, so no count is lost.
     """
 
     def __init__(self, now_us: Callable[[], int] = monotonic_us) -> None:
         self._now_us = now_us
-        self._kept: dict[tuple[str, ...], _Kept] = {}
+        self._pending: dict[tuple[str, ...], _Pending] = {}
 
     def info(self, event: str, by: str, count: int = 1, *, unit: str = "times", **about: Any) -> None:
-        self._say("info", event, by, count, unit, about)
+        self._add("info", event, by, count, unit, about)
 
     def warning(self, event: str, by: str, count: int = 1, *, unit: str = "times", **about: Any) -> None:
-        self._say("warning", event, by, count, unit, about)
+        self._add("warning", event, by, count, unit, about)
 
-    def _say(self, level: Level, event: str, by: str, count: int, unit: str, about: dict[str, Any]) -> None:
-        """`by` names the culprit: two of them are told apart, and neither silences the other."""
-        kept = self._kept.get((event, by))
-        if kept is None:
-            if len(self._kept) >= CULPRITS:
+    def _add(self, level: Level, event: str, by: str, count: int, unit: str, about: dict[str, Any]) -> None:
+        """`by` names the cause: events of different causes are counted separately."""
+        pending = self._pending.get((event, by))
+        if pending is None:
+            if len(self._pending) >= CAUSES:
                 self.flush(everything=True)
-            kept = self._kept[event, by] = _Kept(level, unit)
-        kept.add(count, about)
-        self._tell(event, kept)
+            pending = self._pending[event, by] = _Pending(level, unit)
+        pending.add(count, about)
+        self._log_if_due(event, pending)
 
     def forget(self) -> None:
-        """A server begins: whatever happens is told."""
-        self._kept.clear()
+        """Start without pending counts, as a new server does."""
+        self._pending.clear()
 
     def flush(self, *, everything: bool = False) -> None:
-        """Tell what was kept back, where it is time or all of it; forget culprits of whom there is nothing to tell."""
+        """Log the pending counts that are due, or all; drop causes without pending counts."""
         now_us = self._now_us()
-        for (event, by), kept in tuple(self._kept.items()):
-            if kept.count and (everything or now_us >= kept.due_us):
-                # Whoever speaks while it is told has nothing to do with it.
-                Context().run(self._say_what_was_kept, event, kept)
-            elif now_us >= kept.due_us:
-                del self._kept[event, by]
+        for (event, by), pending in tuple(self._pending.items()):
+            if pending.count and (everything or now_us >= pending.due_us):
+                # The present client did not cause this event.
+                Context().run(self._log_pending, event, pending)
+            elif now_us >= pending.due_us:
+                del self._pending[event, by]
         if everything:
-            self._kept.clear()
+            self._pending.clear()
 
-    def _tell(self, event: str, kept: _Kept) -> None:
-        if self._now_us() >= kept.due_us:
-            self._say_what_was_kept(event, kept)
+    def _log_if_due(self, event: str, pending: _Pending) -> None:
+        if self._now_us() >= pending.due_us:
+            self._log_pending(event, pending)
 
-    def _say_what_was_kept(self, event: str, kept: _Kept) -> None:
-        count, kept.count, kept.due_us = kept.count, 0, self._now_us() + EVERY_US
-        getattr(log, kept.level)(event, **{kept.unit: count}, **kept.about)
+    def _log_pending(self, event: str, pending: _Pending) -> None:
+        count, pending.count, pending.due_us = pending.count, 0, self._now_us() + EVERY_US
+        getattr(log, pending.level)(event, **{pending.unit: count}, **pending.about)
 
 
-class _Kept:
-    """What was not told yet: how much, and what was last said of it."""
+class _Pending:
+    """Repetitions that are not logged yet: their number, and the newest fields."""
 
     def __init__(self, level: Level, unit: str) -> None:
         self.level = level
@@ -309,18 +350,18 @@ class _Kept:
 
     def add(self, count: int, about: dict[str, Any]) -> None:
         self.count += count
-        # Who spoke now is not who speaks when it is told.
+        # Who spoke now is not who speaks when it is entry.
         self.about = about if client.get() is None else {**about, "client": client.get()}
 
 
-# The process has one log, and so one of these.
+# One per process, as the log is.
 sparing: Final = Sparing()
 
 
 def reference() -> str:
     """The table of `docs/logs.md`."""
     lines = ["| event | level | fields | meaning |", "|---|---|---|---|"]
-    for event, told in EVENTS.items():
-        fields = ", ".join(f"`{field}`" for field in told.fields)
-        lines.append(f"| {event} | {told.level} | {fields} | {told.meaning} |")
+    for event, entry in EVENTS.items():
+        fields = ", ".join(f"`{field}`" for field in entry.fields)
+        lines.append(f"| {event} | {entry.level} | {fields} | {entry.meaning} |")
     return "\n".join(lines) + "\n"

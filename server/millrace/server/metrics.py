@@ -1,8 +1,8 @@
-"""What Prometheus reads, gathered from the engine's views when it asks.
+"""The metrics for Prometheus, collected from the engine's views at each scrape.
 
-Rule: names, labels and units are a contract (the table of `docs/metrics.md` is printed from here by `reference`, and a
-test compares); a metric's text is a sentence that explains it to who has never seen it; nothing is labelled by a value
-that comes from data. Every metric is there from the first scrape, with zeros.
+Rule: names, labels and units are a contract: `reference` prints the table of `docs/metrics.md`, and a test compares it.
+The help text of a metric explains it to a reader who has never seen it. No label has a value from data. Every metric
+exists from the first scrape, with zeros.
 """
 
 from __future__ import annotations
@@ -149,13 +149,15 @@ class Metrics:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("build_info", "Always 1; the label says which version runs.", ("version",), [((version(),), 1)])
+        yield _gauge(
+            "build_info", "Always 1; the label has the version of the server.", ("version",), [((version(),), 1)]
+        )
         yield from self._sources()
         yield from self._operators()
         yield from self._components()
         yield _gauge(
             "query_state",
-            "1 for the state that the query is in: running, paused, or failed and waiting to be resumed.",
+            "1 for the present state of the query: running, paused, or failed and waiting to be resumed.",
             ("query", "state"),
             [((at["name"], state), int(at["state"] == state)) for at in self._engine.queries() for state in STATES],
         )
@@ -166,37 +168,37 @@ class Metrics:
         self.count_punctuations()
         yield _counter(
             "punctuation",
-            "Promises of time that told the operators something new, by what caused them.",
+            "Punctuation that raised the time of an operator's input, by cause.",
             ("cause",),
             [((cause,), self._punctuations[cause]) for cause in CAUSES],
         )
         yield self._requests()
         yield _counter(
             "reconfigurations",
-            "Changes that admins have asked for, by what they were and whether they were done or refused; `statements` "
-            "is SQL that was refused before it was known what it would change.",
+            "Changes requested by administrators, by kind and by result (done or refused). `statements` is SQL that "
+            "was refused before its kind of change was known.",
             ("kind", "result"),
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )
         pauses = HistogramMetricFamily(
             "millrace_reconfiguration_pause_seconds",
-            "How long a change that an admin asked for, done or refused, kept the server from all else, from its "
-            "planning on: so long tuples waited for it at most.",
+            "How long a change by an administrator, done or refused, stopped all other work, including its planning. "
+            "Tuples waited no longer than this for it.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses
         yield _counter(
             "connections_refused",
-            "Connections that the server has ended because of their peer, by port and reason: too many, silent, too "
-            "slow or too large in what it sends, not in the port's protocol, not reading its answers, or evicted by "
-            "newer connections before it had introduced itself.",
+            "Connections that the server closed because of their client, by port and reason: too many connections, a "
+            "silent client, too slow or too large input, another protocol, unread answers, or replaced by newer "
+            "connections before authentication.",
             ("port", "reason"),
             [((port, reason), count) for (port, reason), count in self.refusals.counts.items()],
         )
         yield _counter(
             "wrong_tokens",
-            "Wrong tokens that clients have shown, by port, and by whether they got their delayed answer or were cut "
-            "off because too many of their address were waiting for one.",
+            "Wrong tokens from clients, by port and outcome: the client received its delayed answer, or was "
+            "disconnected because too many clients of its address were waiting for one.",
             ("port", "outcome"),
             [
                 ((port, outcome), 0 if self.guesses is None else self.guesses.counts[port, outcome])
@@ -204,7 +206,7 @@ class Metrics:
                 for outcome in GUESS_OUTCOMES
             ],
         )
-        yield _counter("steps", "Steps that the engine has made.", (), [((), self._runner.steps)])
+        yield _counter("steps", "Steps that the engine has executed.", (), [((), self._runner.steps)])
 
     def _sources(self) -> Iterator[Metric]:
         received = self._feeds.received()
@@ -213,29 +215,29 @@ class Metrics:
 
         yield _gauge(
             "source_connections",
-            "Feeds that are open now.",
+            "Open feeds.",
             label,
             [((name,), at.connections) for name, at in received.items()],
         )
         for metric, text, values in (
             (
                 "source_tuples",
-                "Tuples that clients have fed and the server has taken in, late ones too.",
+                "Tuples that the server accepted from clients, including late ones.",
                 {name: at.tuples for name, at in received.items()},
             ),
             (
                 "source_bytes",
-                "Bytes of the frames and lines in which clients have fed tuples.",
+                "Bytes of the frames and lines with tuples from clients.",
                 {name: at.bytes for name, at in received.items()},
             ),
             (
                 "source_rejected",
-                "Tuples refused because they did not fit their stream's schema or lay too far in the future.",
+                "Tuples refused because they did not match the stream's schema or were too far in the future.",
                 {name: at.rejected + self._runner.far.get(name, 0) for name, at in received.items()},
             ),
             (
                 "source_late_tuples",
-                "Tuples that came when their stream had promised that nothing older would come; they enter no query.",
+                "Tuples older than the time that their stream had already promised; they enter no query.",
                 {name: late.get(name, 0) for name in received},
             ),
         ):
@@ -245,12 +247,12 @@ class Metrics:
         operators = self._engine.operators()
         labels = ("component", "operator")
         for metric, text, key in (
-            ("operator_input_tuples", "Tuples that the operator has taken from its inputs.", "input_tuples"),
-            ("operator_output_tuples", "Tuples that the operator has given to its readers.", "output_tuples"),
+            ("operator_input_tuples", "Tuples that the operator has read from its inputs.", "input_tuples"),
+            ("operator_output_tuples", "Tuples that the operator has emitted.", "output_tuples"),
             ("operator_executions", "How often the scheduler has run the operator.", "executions"),
             (
                 "operator_errors",
-                "Rows that the operator has dropped because they could not be computed, such as a division by zero.",
+                "Rows that the operator dropped because they could not be computed, such as a division by zero.",
                 "errors",
             ),
         ):
@@ -262,10 +264,10 @@ class Metrics:
         for metric, text, key in (
             (
                 "operator_state_tuples",
-                "Tuples that the operator remembers (in windows, say), beyond those that wait in its inputs.",
+                "Tuples in the operator's state, for example in windows, without those queued in its inputs.",
                 "state_tuples",
             ),
-            ("operator_state_bytes", "Bytes of the state that the operator remembers.", "state_bytes"),
+            ("operator_state_bytes", "Bytes of the operator's state.", "state_bytes"),
         ):
             yield _gauge(metric, text, labels, [(_labels(at), at[key]) for at in operators])
         yield from self._inputs(operators)
@@ -273,7 +275,7 @@ class Metrics:
         yield from self._joins(operators)
         yield _gauge(
             "operator_low_watermark_seconds",
-            "No tuple that is still to come from the operator is below this time, in seconds since the epoch.",
+            "The operator emits no further tuple older than this time, in seconds since the epoch.",
             labels,
             [(_labels(at), at["low_water_us"] / 1e6) for at in operators if at["low_water_us"] is not None],
         )
@@ -283,13 +285,13 @@ class Metrics:
         inputs = [((*_labels(at), name), given) for at in operators for name, given in _named_inputs(at["inputs"])]
         yield _gauge(
             "operator_queue_tuples",
-            "Tuples that wait in the input to be taken.",
+            "Tuples queued in the input.",
             labels,
             [(at, given["queue_tuples"]) for at, given in inputs],
         )
         yield _counter(
             "operator_idle_wait_seconds",
-            "Time for which the operator could not go on because this input had not promised enough.",
+            "Time for which the operator was blocked because the time of this input was too low.",
             labels,
             [(at, given["idle_wait_us"] / 1e6) for at, given in inputs],
         )
@@ -306,19 +308,19 @@ class Metrics:
         older = [((*_labels(at), ""), at["superseded"]) for at in operators if at["kind"] not in PASSING]
         yield _counter(
             "update_superseded",
-            "Updates that a newer one of their key has replaced before they were processed; without an input: that "
-            "were older than their key's when they came to an operator of update streams.",
+            "Updates replaced by a newer one of the same key before they were processed. Without an input: updates "
+            "that were older than the newest of their key when they reached an operator of update streams.",
             labels,
             [*((at, queue["superseded"]) for at, queue in queues), *older],
         )
         yield _counter(
-            "update_shed", "Tuples that random load shedding has left out.", labels,
+            "update_shed", "Tuples dropped by random load shedding.", labels,
             [(at, queue["shed"]) for at, queue in queues],
         )  # fmt: skip
         yield _gauge(
             "update_staleness_seconds",
-            "Mean age of the oldest pending update of a key (queue), or of what is not yet in the results "
-            "(application); zero where nothing is pending.",
+            "Mean age of the oldest pending update of a key (queue), or of the oldest update that is not in the "
+            "results yet (application); zero if no update is pending.",
             (*labels, "kind"),
             [
                 ((*at, kind), queue[f"{kind}_staleness_us"] / 1e6)
@@ -332,13 +334,13 @@ class Metrics:
         joins = [(_labels(at), at["join"]) for at in operators if at["join"] is not None]
         yield _gauge(
             "join_mode",
-            "1 for the way in which the join takes rows now: as they come (arrival, filter), or in order (sync).",
+            "1 for the present mode of the join: it reads rows as they arrive (arrival, filter), or in order (sync).",
             (*labels, "mode"),
             [((*at, mode), int(join["mode"] == mode)) for at, join in joins for mode in JOIN_MODES],
         )
         yield _counter(
             "join_mode_switches",
-            "How often the join has changed between its ways of taking rows.",
+            "How often the join has switched its mode.",
             labels,
             [(at, join["switches"]) for at, join in joins],
         )
@@ -350,12 +352,12 @@ class Metrics:
             [((at["name"],), at["steps"]) for at in components],
         )  # fmt: skip
         yield _gauge(
-            "component_strategy_info", "Always 1; the label says by which strategy the component is scheduled.",
+            "component_strategy_info", "Always 1; the label has the scheduling strategy of the component.",
             ("component", "strategy"),
             [((at["name"], at["strategy"]), 1) for at in components],
         )  # fmt: skip
         yield _gauge(
-            "component_queue_bytes", "Bytes in memory of the tuples that wait anywhere in the component.",
+            "component_queue_bytes", "Bytes in memory of all tuples that are queued in the component.",
             ("component",),
             [((at["name"],), at["queued_bytes"]) for at in components],
         )  # fmt: skip
@@ -369,20 +371,20 @@ class Metrics:
         writers = [(query, consumer) for query, outlet in self._runner.outlets.items()
                    for consumer in outlet.consumers if isinstance(consumer, WriterSink)]  # fmt: skip
         yield _gauge(
-            "sink_waiting", "1 while the sink cannot write and tries again (a full disk, say), else 0.", labels,
+            "sink_waiting", "1 while the sink cannot write and retries, as with a full disk, else 0.", labels,
             [((query, sink.name), int(sink.state == "waiting")) for query, sink in writers],
         )  # fmt: skip
         yield _gauge(
-            "sink_failed", "1 if the sink has ended because of an error or `on_slow = 'disconnect'`, else 0.", labels,
+            "sink_failed", "1 if the sink stopped because of an error or `on_slow = 'disconnect'`, else 0.", labels,
             [((query, sink.name), int(sink.state == "failed")) for query, sink in writers],
         )  # fmt: skip
         yield _counter(
-            "sink_retries", "Attempts to write again that failed, too.", labels,
+            "sink_retries", "Failed retries of a write.", labels,
             [((query, sink.name), sink.retries) for query, sink in writers],
         )  # fmt: skip
         yield _gauge(
             "sink_unfinished_tuples",
-            "Rows that a sink of Parquet or Arrow has in memory for its next file: a kill would lose them.",
+            "Rows that a Parquet or Arrow sink holds in memory for its next file; a kill loses them.",
             labels,
             [((query, sink.name), sink.unfinished) for query, sink in writers],
         )
@@ -391,32 +393,32 @@ class Metrics:
                   for sink, at in outlet.counts(now_us).items()]  # fmt: skip
         yield _counter(
             "sink_delivered_tuples",
-            "Rows that the sink has passed on: written, or sent to subscribers.",
+            "Rows that the sink has written, or sent to subscribers.",
             labels,
             [(name, at.delivered) for name, at in counts],
         )
         yield _counter(
-            "sink_dropped_tuples", "Rows that were dropped because the sink was too slow or had failed.", labels,
+            "sink_dropped_tuples", "Rows dropped because the sink was too slow or had failed.", labels,
             [(name, at.dropped) for name, at in counts],
         )  # fmt: skip
         yield _counter(
             "sink_superseded_tuples",
-            "Rows that a newer one of their key has replaced while they waited for a slow sink.",
+            "Rows replaced by a newer one of the same key while they waited for a slow sink.",
             labels, [(name, at.superseded) for name, at in counts],
         )  # fmt: skip
         yield _counter(
-            "sink_freshness_breaches", "Keys whose rows got older than the sink promises, each time.", labels,
+            "sink_freshness_breaches", "How often the row of a key became older than the sink's `freshness`.", labels,
             [(name, at.breaches) for name, at in counts],
         )  # fmt: skip
         yield _gauge(
             "sink_unacked_tuples",
-            "Rows that the sink holds because it could not pass them on yet.",
+            "Rows that the sink holds because it could not deliver them yet.",
             labels,
             [(name, at.held) for name, at in counts],
         )
         yield _gauge(
             "sink_unacked_bytes",
-            "Bytes in memory of the rows that the sink holds because it could not pass them on yet.",
+            "Bytes in memory of the rows that the sink holds because it could not deliver them yet.",
             labels,
             [(name, at.held_bytes) for name, at in counts],
         )
@@ -434,7 +436,7 @@ class Metrics:
         found = [((name,), outlet) for name, outlet in outlets.items() if outlet is not None]
         yield _gauge(
             "query_retained_tuples",
-            "Newest rows that are retained for subscribers who ask for an earlier sequence number.",
+            "Newest rows that are retained for subscribers that start at an earlier sequence number.",
             label,
             [(name, outlet.retained_tuples) for name, outlet in found],
         )
@@ -454,7 +456,7 @@ class Metrics:
         )  # fmt: skip
         yield _counter(
             "query_wait_seconds",
-            "For how long feeds have waited for slow subscribers and sinks of the query.",
+            "How long feeds have waited for slow subscribers and sinks of the query.",
             label,
             [(name, outlet.all_waited_us(now_us) / 1e6) for name, outlet in found],
         )
@@ -470,28 +472,28 @@ class Metrics:
         """Of the streams with history."""
         archives, label = self.archives(), ("stream",)
         for metric, text, key in (
-            ("archive_rows", "Rows of the stream that were written to whole files of history, late ones too.", "rows"),
-            ("archive_late_rows", "Late rows among those that were written to history.", "late_rows"),
-            ("archive_files", "Whole files of history that were written.", "files"),
-            ("archive_bytes", "Bytes of the files of history that were written.", "bytes"),
+            ("archive_rows", "Rows of the stream in complete files of history, including late ones.", "rows"),
+            ("archive_late_rows", "Late rows among the rows written to history.", "late_rows"),
+            ("archive_files", "Complete files of history.", "files"),
+            ("archive_bytes", "Bytes of the complete files of history.", "bytes"),
         ):
             yield _counter(metric, text, label, [((name,), at[key]) for name, at in archives.items()])
         yield _counter(
-            "archive_errors", "Attempts to write history that failed; what they were to write waits.", label,
+            "archive_errors", "Failed attempts to write history; the rows are retried.", label,
             [((name,), at["errors"]) for name, at in archives.items()],
         )  # fmt: skip
         for metric, text, key, unit in (
-            ("archive_waiting_rows", "Rows taken in that are in no whole file yet.", "waiting_rows", 1),
-            ("archive_waiting_bytes", "Bytes of the rows that are in no whole file yet.", "waiting_bytes", 1),
+            ("archive_waiting_rows", "Accepted rows that are in no complete file yet.", "waiting_rows", 1),
+            ("archive_waiting_bytes", "Bytes of the rows that are in no complete file yet.", "waiting_bytes", 1),
             (
                 "archive_waiting_seconds",
-                "How long the oldest row that is in no whole file yet has waited.",
+                "Age of the oldest row that is in no complete file yet.",
                 "waiting_us",
                 1e6,
             ),
             (
                 "archive_reach_lag_seconds",
-                "How far that up to which history is whole lies behind the stream's mark.",
+                "Distance from the end of the complete history to the stream's mark (watermark).",
                 "lag_us",
                 1e6,
             ),
@@ -502,7 +504,7 @@ class Metrics:
     def _requests(self) -> Metric:
         family = HistogramMetricFamily(
             "millrace_ets_request_seconds",
-            "How long clients took to say what time it is when an operator asked, by what became of the request.",
+            "How long clients took to answer a request for a timestamp, by outcome.",
             labels=("stream", "outcome"),
         )
         for stream in self._feeds.received():

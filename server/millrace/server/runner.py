@@ -305,7 +305,7 @@ class Runner:
         elif outlet.waiting_since_us is not None and not backpressure:
             outlet.waited_us += now_us - outlet.waiting_since_us
             outlet.waiting_since_us = None
-            sparing.info("feeds wait no longer: every reader has caught up", query, query=query)
+            sparing.info("feeds continue: every reader has caught up", query, query=query)
         strict = backpressure is Backpressure.STRICT
         self.command(WithholdCredit(query, bool(backpressure), strict)).add_done_callback(_look_at)
 
@@ -424,15 +424,15 @@ class Runner:
         stepped_us = self._clock.notice()
         if stepped_us:
             self._stepped_us += stepped_us
-            log.warning("the system's clock jumped forward; the server's follows", seconds=stepped_us / 1e6)
+            log.warning("the system clock jumped forward; the server clock follows", seconds=stepped_us / 1e6)
         held_back = self._clock.held_back_us > 0
         if held_back and not self._held_back:
             log.warning(
-                "the system's clock was set back; the server's goes on, a little slower, until it has caught up",
+                "the system clock was set back; the server clock slows down until both agree",
                 seconds=self._clock.held_back_us / 1e6,
             )
         elif self._held_back and not held_back:
-            log.info("the system's clock has caught up with the server's")
+            log.info("the system clock and the server clock agree again")
         self._held_back = held_back
 
     # -- orders ------------------------------------------------------------------------------------
@@ -467,9 +467,9 @@ class Runner:
             outlet.deliver(outlet.next_sequence, order.told(outlet.schema, order.at_us))
         whose = {"stream": order.stream, "feed": order.feed}
         if late := len(order.batch) - order.broken:
-            sparing.warning("tuples came late", " ".join(whose.values()), late, unit="tuples", **whose)
+            sparing.warning("tuples arrived late", " ".join(whose.values()), late, unit="tuples", **whose)
         if order.broken:
-            text = "a client broke its own punctuation; the tuples are late"
+            text = "a client sent tuples older than its punctuation; they are late"
             sparing.warning(text, " ".join(whose.values()), order.broken, unit="tuples", **whose)
 
     def _archived(self, order: Archived) -> None:
@@ -492,7 +492,7 @@ class Runner:
     def _ask(self, order: AskTimestamp) -> None:
         peer = self.feeds.get((order.stream, order.feed))
         if peer is not None:
-            log.debug("asked for a timestamp", stream=order.stream, feed=order.feed, need_us=order.need_us)
+            log.debug("requested a timestamp", stream=order.stream, feed=order.feed, need_us=order.need_us)
             peer.asked(order.request, order.need_us)
 
     def _ask_ended(self, order: AskEnded) -> None:
@@ -530,11 +530,11 @@ class Runner:
         sparing.warning("rows were dropped", order.operator, order.count, unit="tuples", **about)
 
     def _join_turned(self, order: JoinTurned) -> None:
-        log.info("a join turned", operator=order.operator, **order.numbers)
+        log.info("a join switched its order", operator=order.operator, **order.numbers)
 
     def _chain_decided(self, order: ChainDecided) -> None:
         cuts = [name for name, link in order.links.items() if link.cut]
-        log.info("chain decided", component=order.component, decisions=order.decisions, breaks=cuts)
+        log.info("chain updated its segments", component=order.component, decisions=order.decisions, breaks=cuts)
 
     def _query_failed(self, order: QueryFailed) -> None:
         log.error(

@@ -312,22 +312,22 @@ class Seams:
         daemon.runner.outlets[name].since_us = None
         daemon.catalog.catching.discard(name)
         await daemon.catalog.keep()
-        log.info("a query goes on from its history", query=name, seam_us=job.seam_us, rows_before=job.given)
+        log.info("a query continues live after its history", query=name, seam_us=job.seam_us, rows_before=job.given)
 
     async def _give_up(self, job: _Job, reason: str) -> None:
         """Nothing that was begun stays, unless it is live, or others read it already."""
         if job.phase == "live":
-            log.error("a query is live, but not all is well", query=job.plan.name, reason=reason)
+            log.error("a query is live, but switching from history had an error", query=job.plan.name, reason=reason)
             return
         job.phase, job.reason = "failed", reason
         name, daemon = job.plan.name, self._daemon
-        log.error("a query cannot be given its past", query=name, reason=reason)
+        log.error("a query could not process its history", query=name, reason=reason)
         drops = [f'DROP SINK "{sink}"' for sink in job.made if sink in daemon.catalog.known.sinks]
         try:
             if name in daemon.catalog.known.queries:
                 await daemon.catalog.execute(";".join([*drops, f'DROP QUERY "{name}"']))
         except MillraceError as refused:
-            log.warning("the query stays, and gives nothing", query=name, reason=refused.text)
+            log.warning("a query could not be dropped and emits no rows", query=name, reason=refused.text)
             if job.held:
                 await daemon.runner.command(HoldQuery(name, keep=False))
 

@@ -512,7 +512,7 @@ class Subscription(Consumer):
 
     def ended(self, code: str, text: str) -> None:
         if code == "too_slow":
-            log.warning("a subscriber was cut off", subscriber=self.name, reason=text)
+            log.warning("disconnected a slow subscriber", subscriber=self.name, reason=text)
         self._sender.end(code, text)
 
 
@@ -616,7 +616,7 @@ class WriterSink(Consumer):
         freshness.look(now_us, found)
         if (more := freshness.breaches - self._breaches_told) > 0:
             self._breaches_told += more
-            text = "rows got older than a sink promises"
+            text = "rows became older than a sink's freshness"
             # The log holds no data: the API and `millrace why` have the keys.
             sparing.warning(text, self.name, more, sink=self.name, reason=freshness.sentence(self.name, keys=False))
 
@@ -688,7 +688,7 @@ class WriterSink(Consumer):
             log.error("a sink cannot write and has stopped", sink=self.name, reason=reason)
         elif self.trouble is None:
             self.trouble = Trouble(reason, self._now_us())
-            log.error("a sink cannot write: it waits and tries again", sink=self.name, reason=reason)
+            log.error("a sink cannot write: it waits and retries", sink=self.name, reason=reason)
         else:
             self.trouble = replace(self.trouble, reason=reason)
             self.retries += 1
@@ -732,7 +732,7 @@ class WriterSink(Consumer):
             if self.trouble is not None:
                 text = f"{text}; it could not write: {self.trouble.reason}"
             self.failed = text
-            log.warning("a sink was cut off", sink=self.name, reason=text)
+            log.warning("stopped a slow sink", sink=self.name, reason=text)
 
     async def close(self) -> None:
         """Write the rows held, then finish the file. A sink that could not write tries once more."""
@@ -746,7 +746,7 @@ class WriterSink(Consumer):
             await asyncio.get_running_loop().run_in_executor(self._thread, self._writer.close)
         except Exception as error:  # as in a write: whatever it is, other sinks' files are to be finished
             self.failed = error_words(error)
-            log.error("a sink could not be finished", sink=self.name, reason=self.failed)
+            log.error("a sink could not complete its file", sink=self.name, reason=self.failed)
         if lost := self.held + self._writer.unfinished:
             self.dropped += lost
             log.error("a sink ended without writing its last rows; they are lost", sink=self.name, rows=lost)

@@ -244,7 +244,7 @@ class LineFile:
             self._append(disk, b"\n")
             return
         disk.truncate(whole)
-        log.warning("cut off a row that was written in part", path=str(self.path), bytes=size - whole)
+        log.warning("removed a partially written row", path=str(self.path), bytes=size - whole)
 
 
 def row_ends(data: bytes, *, quoted: bool) -> np.ndarray[Any, np.dtype[np.int64]]:

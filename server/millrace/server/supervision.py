@@ -65,7 +65,7 @@ class Supervisor:
                 talk.setblocking(False)
                 talk.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:
-            log.warning("the service manager cannot be told", message=lines[0], reason=error.strerror or str(error))
+            log.warning("cannot notify the service manager", message=lines[0], reason=error.strerror or str(error))
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float:

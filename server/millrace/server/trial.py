@@ -286,7 +286,7 @@ class Trials:
         except MillraceError as error:
             await self._give_up(trial, tried, "failed", error.text)
         except Exception as error:
-            log.error("a trial broke off", component=trial.wish.component, exc_info=error)
+            log.error("internal error in a trial", component=trial.wish.component, exc_info=error)
             await self._give_up(trial, tried, "failed", f"the server made a mistake of its own ({error!r:.200})")
 
     async def _give_up(self, trial: Trial, tried: bool, outcome: Outcome, reason: str) -> None:
