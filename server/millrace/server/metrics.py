@@ -175,15 +175,15 @@ class Metrics:
         yield self._requests()
         yield _counter(
             "reconfigurations",
-            "Changes requested by administrators, by kind and by result (done or refused). `statements` is SQL that "
+            "Changes requested by administrators, by kind and by result (done or refused); `statements` is SQL that "
             "was refused before its kind of change was known.",
             ("kind", "result"),
             [((kind, result), self._reconfigurations[kind, result]) for kind in RECONFIGURATIONS for result in RESULTS],
         )
         pauses = HistogramMetricFamily(
             "millrace_reconfiguration_pause_seconds",
-            "How long a change by an administrator, done or refused, stopped all other work, including its planning. "
-            "Tuples waited no longer than this for it.",
+            "How long a change by an administrator, done or refused, stopped all other work, including its "
+            "planning; tuples waited no longer than this for it.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses
@@ -215,7 +215,7 @@ class Metrics:
 
         yield _gauge(
             "source_connections",
-            "Open feeds.",
+            "Number of feeds that are open now.",
             label,
             [((name,), at.connections) for name, at in received.items()],
         )
@@ -248,7 +248,7 @@ class Metrics:
         labels = ("component", "operator")
         for metric, text, key in (
             ("operator_input_tuples", "Tuples that the operator has read from its inputs.", "input_tuples"),
-            ("operator_output_tuples", "Tuples that the operator has emitted.", "output_tuples"),
+            ("operator_output_tuples", "Tuples that the operator has emitted so far.", "output_tuples"),
             ("operator_executions", "How often the scheduler has run the operator.", "executions"),
             (
                 "operator_errors",
@@ -267,7 +267,7 @@ class Metrics:
                 "Tuples in the operator's state, for example in windows, without those queued in its inputs.",
                 "state_tuples",
             ),
-            ("operator_state_bytes", "Bytes of the operator's state.", "state_bytes"),
+            ("operator_state_bytes", "Bytes in memory of the operator's state.", "state_bytes"),
         ):
             yield _gauge(metric, text, labels, [(_labels(at), at[key]) for at in operators])
         yield from self._inputs(operators)
@@ -285,7 +285,7 @@ class Metrics:
         inputs = [((*_labels(at), name), given) for at in operators for name, given in _named_inputs(at["inputs"])]
         yield _gauge(
             "operator_queue_tuples",
-            "Tuples queued in the input.",
+            "Tuples that wait in the queue of the input.",
             labels,
             [(at, given["queue_tuples"]) for at, given in inputs],
         )
@@ -308,7 +308,7 @@ class Metrics:
         older = [((*_labels(at), ""), at["superseded"]) for at in operators if at["kind"] not in PASSING]
         yield _counter(
             "update_superseded",
-            "Updates replaced by a newer one of the same key before they were processed. Without an input: updates "
+            "Updates replaced by a newer one of the same key before they were processed; without an input, updates "
             "that were older than the newest of their key when they reached an operator of update streams.",
             labels,
             [*((at, queue["superseded"]) for at, queue in queues), *older],
@@ -379,7 +379,7 @@ class Metrics:
             [((query, sink.name), int(sink.state == "failed")) for query, sink in writers],
         )  # fmt: skip
         yield _counter(
-            "sink_retries", "Failed retries of a write.", labels,
+            "sink_retries", "How often the sink retried a write and failed again.", labels,
             [((query, sink.name), sink.retries) for query, sink in writers],
         )  # fmt: skip
         yield _gauge(
@@ -407,7 +407,7 @@ class Metrics:
             labels, [(name, at.superseded) for name, at in counts],
         )  # fmt: skip
         yield _counter(
-            "sink_freshness_breaches", "How often the row of a key became older than the sink's `freshness`.", labels,
+            "sink_freshness_breaches", "How often the row of a key became older than `freshness` allows.", labels,
             [(name, at.breaches) for name, at in counts],
         )  # fmt: skip
         yield _gauge(
@@ -474,7 +474,7 @@ class Metrics:
         for metric, text, key in (
             ("archive_rows", "Rows of the stream in complete files of history, including late ones.", "rows"),
             ("archive_late_rows", "Late rows among the rows written to history.", "late_rows"),
-            ("archive_files", "Complete files of history.", "files"),
+            ("archive_files", "Complete files of history that were written.", "files"),
             ("archive_bytes", "Bytes of the complete files of history.", "bytes"),
         ):
             yield _counter(metric, text, label, [((name,), at[key]) for name, at in archives.items()])
