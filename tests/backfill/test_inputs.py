@@ -155,7 +155,7 @@ GOOD = '{"ts": 1, "k": 2, "v": 0.5, "more": true}'
             [GOOD, '{"ts": 1, "k": "x", "v": 1}'],
             ", line 2, field k: expected bigint (an integer of 64 bits), got 'x'",
         ),
-        ("a.jsonl", ['{"k": 1, "v": 1}'], ", line 1, field ts: expected timestamp"),
+        ("a.jsonl", ['{"k": 1, "v": 1}'], ", line 1: missing field ts (timestamp, not null)"),
         ("a.json", [GOOD, GOOD, '{"ts": 176'], ", line 3: expected a JSON object, got half an object"),
         ("a.jsonl.gz", [GOOD, "[]"], ", line 2: expected a JSON object, got '[]'"),
         ("a.csv", ["ts,k,v", "1,2,0.5", "1,2,x"], ", line 3, field v: expected double (a finite number), got 'x'"),
