@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from millrace.cli import prompt
 from millrace.cli.link import Link
 from millrace.protocol.errors import MillraceError
 from tests.cli.conftest import clean_environment
+from tests.patience import HANG_SECONDS
 
 NAMES = {"door": ["ts", "visitor"], "till": ["ts", "cents"], "diary": ["ts", "what"]}
 
@@ -107,23 +109,27 @@ def test_the_prompt_opens_on_a_terminal(server, tmp_path):
     command = [sys.executable, "-m", "millrace.cli.main"]
     process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=environment)
     os.close(inner)
-    seen = read_until(outer, "Ctrl-D leaves")
-    os.write(outer, b"CREATE STREAM typed\r(k BIGINT);\r")
-    seen += read_until(outer, "create stream typed")
-    seen += read_until(outer, "millrace> ")
-    os.write(outer, b"\x04")
-    with contextlib.suppress(OSError):  # how a terminal reports that its program has ended
-        while os.read(outer, 65_536):
-            pass
-    assert process.wait(60) == 0, seen
-    os.close(outer)
+    try:
+        seen = read_until(outer, r"Ctrl-D leaves.*millrace> ")
+        os.write(outer, b"CREATE STREAM typed\r(k BIGINT);\r")
+        seen = read_until(outer, r"create stream typed.*millrace> ")
+        while process.poll() is None:  # a Ctrl-D before the prompt reads keys is lost
+            with contextlib.suppress(OSError):  # how a terminal reports that its program has ended
+                os.write(outer, b"\x04")
+                while select.select([outer], [], [], 0.2)[0]:
+                    seen += os.read(outer, 65_536).decode(errors="replace")
+        assert process.returncode == 0, seen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(outer)
     assert "CREATE STREAM typed" in (tmp_path / "millrace" / "history").read_text()
 
 
-def read_until(terminal, text):
+def read_until(terminal, pattern):
     seen = ""
-    while text not in seen:
-        ready, _, _ = select.select([terminal], [], [], 60)
+    while not re.search(pattern, seen, re.DOTALL):
+        ready, _, _ = select.select([terminal], [], [], HANG_SECONDS)
         assert ready, seen
         seen += os.read(terminal, 65_536).decode(errors="replace")
     return seen

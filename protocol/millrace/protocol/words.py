@@ -5,13 +5,12 @@ Rule: plain text for people; nothing reads it back.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
 # Enough of a wrong value to recognise it, never enough to make the answer large.
 SHOWN_CHARACTERS: Final = 60
-
+_JSON: Final = {None: "null", True: "true", False: "false"}
 
 # What acts on a terminal instead of being shown: control characters (C0, C1 and delete), line and paragraph separators,
 # marks that turn the direction of the text around, and halves of surrogate pairs.
@@ -30,7 +29,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 def spelt(value: object) -> str:
     """A value that came: null, true and false as its sender wrote them, and no more than fits a line."""
-    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    text = repr(value) if value is not None and not isinstance(value, bool) else _JSON[value]
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
