@@ -158,6 +158,8 @@ def test_user_aggregates_agree_with_one_call_over_all_rows(name: str, data: st.D
     spec = AggregateSpec(window, tuple((key, column(key)) for key in keys), calls, bounds, ordered=ordered)
     harness = Harness(spec)
     overlapping(data, harness, rows, data.draw(st.sampled_from([1, 3, 1 << 30])))
+    harness.work(1 << 30)
+    promised = harness.output.promise
     harness.end()
     numbered = [{"ts": ts, "place": at, **dict(zip(NAMES, row, strict=True))} for at, (ts, row) in enumerate(rows)]
     wanted: Any
@@ -166,7 +168,9 @@ def test_user_aggregates_agree_with_one_call_over_all_rows(name: str, data: st.D
         case SessionWindow():
             wanted = oracle.sessions(numbered, keys, aggregates, window.gap_us)
         case RowWindow():
-            wanted = oracle.time_windows(numbered, keys, aggregates, window.size, window.slide, axis="place")
+            places = [(at, ts) for at, (ts, _) in enumerate(rows)]
+            options: Any = {"axis": "place", "everything": places, "promised": promised}
+            wanted = oracle.time_windows(numbered, keys, aggregates, window.size, window.slide, **options)
         case _:
             wanted = oracle.time_windows(numbered, keys, aggregates, window.size_us, window.slide_us, window.offset_us)
     same(list(zip(harness.rows, harness.times, strict=True)), wanted, len(keys))
@@ -180,6 +184,8 @@ def test_running_totals_end_where_one_call_does(name: str, data: st.DataObject) 
     spec = AggregateSpec(None, (("t", column("t")),), (("u", call(name, "i", "d")),))
     harness = Harness(spec)
     overlapping(data, harness, rows, data.draw(st.sampled_from([1, 3, 1 << 30])))
+    harness.work(1 << 30)
+    promised = harness.output.promise
     harness.end()
     numbered = [{"ts": ts, "place": at, **dict(zip(NAMES, row, strict=True))} for at, (ts, row) in enumerate(rows)]
     final = dict(harness.rows)
