@@ -45,14 +45,14 @@ demo: need-python
 	@$(BIN)/python examples/demo.py $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist loadfile
 
 # A copy without compiled files comes first on the path, for the tests and for every process they start.
 test-pure: setup
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
 	tar -cf - --exclude='./$(VENV)*' --exclude=./build --exclude=./.git --exclude='*.so' --exclude='*.pyd' . | tar -xf - -C "$$copy"; \
 	python="$$PWD/$(BIN)/python"; cd "$$copy"; \
-	MILLRACE_NO_KERNELS=1 PYTHONPATH="$$copy/server:$$copy/operators:$$copy/protocol" "$$python" -m pytest -p no:cacheprovider
+	MILLRACE_NO_KERNELS=1 PYTHONPATH="$$copy/server:$$copy/operators:$$copy/protocol" "$$python" -m pytest -n auto --dist loadfile -p no:cacheprovider
 
 check: lint types test
 

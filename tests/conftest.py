@@ -18,3 +18,16 @@ settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "millrace")
 def pytest_configure() -> None:
     if outdated := kernels.outdated():
         pytest.exit(f"compiled before their sources were edited: {', '.join(outdated)}; run `make setup`", returncode=2)
+
+
+# Files run on all cores at once (`make test`). Those that take longest start first, so that no core ends long before
+# the others.
+LONGEST_FIRST = ("spark/test_spark", "end_to_end/test_documents", "spark/", "end_to_end/", "server/", "cli/", "bench/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        path = item.nodeid.removeprefix("tests/")
+        return next((number for number, name in enumerate(LONGEST_FIRST) if path.startswith(name)), len(LONGEST_FIRST))
+
+    items.sort(key=rank)
