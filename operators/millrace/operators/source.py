@@ -2,7 +2,7 @@
 
 Once and here: stamps, marks, lateness. A tuple below the stream's mark is late and enters no query; everything behind
 the source keeps what its punctuation promised, so results depend only on the set of on-time tuples. A change of these
-rules must be carried to `docs/sql.md` and to the archive's late flag.
+rules must be carried to `docs/sql/time.md` and to the archive's late flag.
 """
 
 from __future__ import annotations

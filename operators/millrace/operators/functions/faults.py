@@ -2,7 +2,7 @@
 
 A failed row is dropped by the operator that computes it and counted; the other rows go on. The numbers travel in arrays
 of one byte and never leave the process; the sentences are what users see. A new fault needs a number and a sentence
-here and a line in `docs/sql.md`.
+here and a line in `docs/sql/errors.md`.
 """
 
 from __future__ import annotations
