@@ -328,7 +328,7 @@ def phase_of(session):
 
 
 def test_saying_what_breaks_the_protocol_is_our_own_mistake():
-    with pytest.raises(AssertionError, match="must not say"):
+    with pytest.raises(AssertionError, match="must not send"):
         Session(Side.SERVER).say(m.Ping(1))
 
 

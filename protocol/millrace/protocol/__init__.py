@@ -1,6 +1,6 @@
-"""The wire: types, frames, messages, session rules, errors.
+"""The wire protocol: types, frames, messages, session rules, errors.
 
-Rule: a name is imported from its module when it is first used. A command that only reports an error does not load the
+Rule: names are imported from their modules on first use, so a command that only reports an error does not load the
 messages.
 """
 

@@ -35,7 +35,7 @@ CODES: Mapping[str, str] = {
     "schema_mismatch": "the fingerprint in OPEN, or the columns of an Arrow stream, do not match the stream's schema",
     "already_open": "this feed (stream and producer) is already open on this connection",
     "too_many_channels": "the connection has as many open channels as the limit allows",
-    "not_retained": "the server does not retain the rows from this sequence number on, or it belongs to another history",
+    "not_retained": "the server does not retain the rows from this number on, or it belongs to another history",
     # Why a channel (CLOSED) or a connection (BYE) ended.
     "closed": "the peer closed the channel",
     "dropped": "the stream or the query was dropped, or the query has other columns now: subscribe again",

@@ -1,15 +1,14 @@
-"""The kinds of error that a person or a program meets.
+"""The classes of errors for people and programs.
 
-Rule: the text says what was expected, what came and where; the code is for programs and never
-changes once published (`codes.py` lists those that cross the wire). Our own mistakes are
-assertions, not classes of this file.
+Rule: the text has the expected form, the received one and the place. The code is for programs and never changes once
+published; `codes.py` lists those that cross the wire. Internal errors are assertions, not classes of this module.
 """
 
 from __future__ import annotations
 
 
 class MillraceError(Exception):
-    """Anything Millrace says no to, with a code for programs and a text for people."""
+    """An error that Millrace reports, with a code for programs and a text for people."""
 
     code = "error"
 
@@ -21,9 +20,9 @@ class MillraceError(Exception):
 
 
 class PeerError(MillraceError):
-    """The peer broke the protocol: send it the code, then close.
+    """The peer violated the protocol: report the code, then close.
 
-    `expected`, `got` and `where` are the parts of the text, for ERROR's fields and for programs.
+    `expected`, `got` and `where` are parts of the text, for the fields of ERROR and for programs.
     """
 
     code = "protocol"
@@ -52,7 +51,7 @@ class PeerError(MillraceError):
 
 
 class Refuse(MillraceError):  # noqa: N818 - not an error: an answer
-    """A fair wish at the wrong moment, or one that cannot be met: say what would work, and stay."""
+    """A valid request that cannot be carried out now: the text says how to proceed, and the connection stays."""
 
     code = "refused"
 

@@ -1,9 +1,9 @@
-"""How one field of a body is read: msgpack by hand, one expected form at a time.
+"""Readers of single fields of a body: a msgpack decoder that accepts one expected form at a time.
 
-Rule: a reader takes the body and a place, and gives the value and the place after it. It raises UnfitError when
-what stands there is not what the layout wants, IndexError or struct.error when the body ends early; `messages.py`
-makes PeerErrors of them. Because a reader never meets a form that it was not told to expect, nothing here can be
-made to nest, or to set memory aside for a claim.
+Rule: a reader takes the body and an offset, and returns the value and the offset after it. It raises UnfitError if
+the bytes there do not have the form of the layout, and IndexError or struct.error if the body ends early.
+`messages.py` converts these to PeerErrors. A reader accepts expected forms only, so a peer can neither cause nesting
+nor have memory allocated for an announced length.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from millrace.protocol.frames import Body
 from millrace.protocol.types import FIELD_TYPES, MAX_INT64, MIN_INT64, Field, Schema, Type
 
-MAX_COLUMNS = 4_096  # values of a row; with it a hostile row of nested arrays costs at most 32 MiB while it is refused
+MAX_COLUMNS = 4_096  # values of a row; it limits the cost of refusing a hostile row of nested arrays to 32 MiB
 MAX_TEXT = 65_536  # bytes of a name, a token, an error's text
 
 Reader = Callable[[Body, int], tuple[Any, int]]
 
 
 class UnfitError(Exception):
-    """What stands in the body is not what its layout wants there: what it is instead."""
+    """The bytes are not the form that the layout expects; `got` describes them."""
 
     def __init__(self, got: str, code: str = "bad_message") -> None:
         self.got = got
@@ -36,7 +36,7 @@ _INTEGERS: Mapping[int, struct.Struct] = {
 }  # fmt: skip
 _LENGTH_BYTES: Mapping[int, int] = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4, 0xDC: 2, 0xDD: 4}
 _TEXT_HEADS, BIN_HEADS, _ARRAY_HEADS = (0xD9, 0xDA, 0xDB), (0xC4, 0xC5, 0xC6), (0xDC, 0xDD)
-# What a first byte announces, for the texts of errors: (first, last, words).
+# The form that a first byte announces, for error texts: (first, last, words).
 _ANNOUNCES = (
     (0x00, 0x7F, "an integer"), (0x80, 0x8F, "a map"), (0x90, 0x9F, "an array"), (0xA0, 0xBF, "text"),
     (0xC0, 0xC0, "nil"), (0xC1, 0xC1, "a byte that msgpack never uses"), (0xC2, 0xC3, "a boolean"),
@@ -47,12 +47,12 @@ _ANNOUNCES = (
 
 
 def announced(first: int) -> str:
-    """What a value that begins with this byte would be, in words."""
+    """The form of a value that starts with this byte, in words."""
     return next(words for low, high, words in _ANNOUNCES if low <= first <= high)
 
 
 def read_integer(body: Body, at: int) -> tuple[int, int]:
-    """An integer in any of msgpack's forms; above 2^63 - 1 too, which is for the caller to judge."""
+    """An integer in any form of msgpack. The caller checks its range: it may exceed 2^63 - 1."""
     first = body[at]
     if first < 0x80:
         return first, at + 1
@@ -65,7 +65,7 @@ def read_integer(body: Body, at: int) -> tuple[int, int]:
 
 
 def between(low: int, high: int) -> Reader:
-    """Reads an integer of this range, both ends included."""
+    """A reader of integers in this range, both ends included."""
 
     def read(body: Body, at: int) -> tuple[int, int]:
         value, at = read_integer(body, at)
@@ -77,7 +77,7 @@ def between(low: int, high: int) -> Reader:
 
 
 def read_length(body: Body, at: int, heads: tuple[int, ...], fix: int, fix_mask: int) -> tuple[int, int]:
-    """The length of text, bytes or an array that begins here, and the place of its content."""
+    """The length of the text, bytes or array that starts here, and the offset of its content."""
     first = body[at]
     if fix and first & fix_mask == fix:
         return first & ~fix_mask & 0xFF, at + 1
@@ -107,7 +107,7 @@ def read_text(body: Body, at: int) -> tuple[str, int]:
 
 
 def one_of(*choices: str) -> Reader:
-    """Reads one of these words."""
+    """A reader of one of these words."""
 
     def read(body: Body, at: int) -> tuple[str, int]:
         value, at = read_text(body, at)
@@ -119,7 +119,7 @@ def one_of(*choices: str) -> Reader:
 
 
 def or_nil(reader: Reader) -> Reader:
-    """Reads nil as None, and anything else as the reader does."""
+    """A reader of nil, as None, or of the form of `reader`."""
 
     def read(body: Body, at: int) -> tuple[Any, int]:
         return (None, at + 1) if body[at] == _NIL else reader(body, at)
@@ -140,13 +140,13 @@ def read_bytes(body: Body, at: int) -> tuple[bytes, int]:
 
 
 def read_array(body: Body, at: int) -> tuple[int, int]:
-    """The number of items of the array that begins here, and the place of the first."""
+    """The number of items of the array that starts here, and the offset of the first."""
     return read_length(body, at, _ARRAY_HEADS, 0x90, 0xF0)
 
 
 NUMBER = between(0, MAX_INT64)
 INT64 = between(MIN_INT64, MAX_INT64)
-_TYPE = one_of(*(known.value for known in FIELD_TYPES))
+_TYPE = one_of(*(kind.value for kind in FIELD_TYPES))
 
 
 def read_schema(body: Body, at: int) -> tuple[Schema, int]:
@@ -158,7 +158,7 @@ def read_schema(body: Body, at: int) -> tuple[Schema, int]:
         field, at = _field(body, at)
         fields.append(field)
     if len({field.name for field in fields}) < count:
-        raise UnfitError("a name given twice")
+        raise UnfitError("a duplicate name")
     return Schema(tuple(fields)), at
 
 
@@ -173,7 +173,7 @@ def _field(body: Body, at: int) -> tuple[Field, int]:
 
 
 class Item(NamedTuple):
-    """One field of a layout; `expects` is the wording of `docs/protocol.md`."""
+    """One field of a layout. `expects` is the wording of `docs/protocol.md`."""
 
     name: str
     expects: str
@@ -206,7 +206,7 @@ def a_flag(name: str) -> Item:
 
 
 def may_follow(item: Item) -> Item:
-    """The field as an optional one at the end of a message: left out if absent, or nil before a present one."""
+    """The item as an optional field at the end of a message: omitted if absent, or nil before a present one."""
     return Item(item.name, f"{item.expects} or nil; may be left out", or_nil(item.read), optional=True)
 
 
@@ -230,14 +230,14 @@ def a_choice(name: str, *choices: str) -> Item:
 
 
 def array_head(count: int) -> bytes:
-    """The head of a msgpack array of so many items that follow."""
+    """The head of a msgpack array with this number of items."""
     if count < 16:
         return bytes((0x90 | count,))
     return b"\xdc" + count.to_bytes(2, "big") if count < 65_536 else b"\xdd" + count.to_bytes(4, "big")
 
 
 def pack_integer(value: int) -> bytes:
-    """A non-negative integer in msgpack's shortest form."""
+    """A non-negative integer in the shortest form of msgpack."""
     if value < 0x80:
         return bytes((value,))
     for first, size in ((0xCC, 1), (0xCD, 2), (0xCE, 4)):

@@ -1,9 +1,8 @@
-"""Frames: a length of four bytes, big-endian, then a body of so many bytes.
+"""Frames: a length of four bytes, big-endian, then a body of that length.
 
-Rule: bytes in, bodies out; how the bytes were chunked never shows, and nothing is kept for a frame
-whose claim is above the limit. What a body says is `messages.py`'s business. The first byte of a
-connection tells frames from JSON lines: `{` (0x7b) as the first byte of a length would claim 1.9
-GiB, which no limit allows, so the two cannot be confused.
+Rule: bytes in, bodies out, however the bytes were split into chunks. A frame whose announced length is above the limit
+is not buffered. `messages.py` decodes bodies. The first byte of a connection distinguishes frames from JSON lines: as
+the first byte of a length, `{` (0x7b) would announce 1.9 GiB, which no limit allows.
 """
 
 from __future__ import annotations
@@ -13,65 +12,65 @@ from collections.abc import Iterator
 
 from millrace.protocol.errors import PeerError
 
-# bytes where the body lay inside one read, a memoryview where it was put together from several.
+# bytes if the body was part of one read, a memoryview if it was assembled from several.
 Body = bytes | memoryview
 
 HEAD_BYTES = 4
 FRAME_BYTES = 16 * 2**20  # the default limit: 65,536 rows of 256 bytes
 JSON_LINES = ord("{")
-# How requests and answers of HTTP begin: as lengths these would be a gigabyte and more.
+# The first bytes of HTTP requests and answers. As lengths they would announce a gigabyte or more.
 HTTP = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"HTTP")
-# A limit at or above this would let a length begin with `{`.
+# With a limit from here on, a length could start with `{`.
 LARGEST_LIMIT = JSON_LINES << 24
 SMALLEST_BODY = 2  # the head of the array and the kind
 
 
 def frame(body: bytes) -> bytes:
-    """The body with its length before it."""
+    """The body, preceded by its length."""
     return len(body).to_bytes(HEAD_BYTES, "big") + body
 
 
 def speaks_http(data: bytes, limit: int = FRAME_BYTES) -> bool:
-    """Whether a connection that begins so speaks HTTP, asking or answering: no frame within the limit begins so."""
+    """Whether these first bytes of a connection are HTTP. No frame within the limit starts like that."""
     return data.startswith(HTTP) and int.from_bytes(data[:HEAD_BYTES], "big") > limit
 
 
 def speaks_json(first: int) -> bool:
-    """Whether a connection whose first byte is this one speaks JSON lines (else frames)."""
+    """Whether a connection with this first byte speaks JSON lines (else frames)."""
     return first == JSON_LINES
 
 
 class FrameReader:
-    """Cuts bodies out of what arrives. `feed` and `bodies` may be called in any rhythm.
+    """Splits received bytes into bodies. `feed` and `bodies` may be called in any order.
 
-    Invariant: `_partial` holds the beginning of one frame only, whose claim has been checked as soon
-    as its four bytes were there; so it never has more than limit + 4 bytes. After an error nothing more is
-    taken, and the bodies that came before it are still given.
+    Invariant: `_partial` holds the start of one frame only. Its announced length is checked as soon as the four bytes
+    have arrived, so `_partial` never exceeds limit + 4 bytes. After an error it accepts no more bytes; bodies that
+    arrived earlier are still returned.
     """
 
     def __init__(self, limit: int = FRAME_BYTES) -> None:
         assert SMALLEST_BODY <= limit < LARGEST_LIMIT, f"a frame limit of {limit} is not between 2 and {LARGEST_LIMIT}"
         self.limit = limit
         self._partial = bytearray()
-        self._missing = HEAD_BYTES  # bytes until the claim is known, then until the frame is whole
-        self._claimed = False
+        self._missing = HEAD_BYTES  # bytes until the length is known, then until the frame is complete
+        self._length_known = False
         self._bodies: deque[Body] = deque()
         self._error: PeerError | None = None
 
     @property
     def buffered(self) -> int:
-        """Bytes held of a frame that is not whole yet."""
+        """Bytes of an incomplete frame."""
         return len(self._partial)
 
     def missing(self, data: bytes) -> int:
-        """How many of these bytes, which are not fed yet, belong to the next frame: its reader may change the limit."""
+        """How many of these bytes, not fed yet, belong to the next frame; its handler may change the limit."""
         head = bytes(self._partial[:HEAD_BYTES]) + data[: max(HEAD_BYTES - len(self._partial), 0)]
         if len(head) < HEAD_BYTES:
             return len(data)
         return min(HEAD_BYTES + int.from_bytes(head, "big") - len(self._partial), len(data))
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes as they came. Errors wait for `bodies`."""
+        """Add received bytes. `bodies` raises errors."""
         if not isinstance(data, bytes):
             data = bytes(data)  # the caller may reuse its buffer
         at = 0
@@ -80,17 +79,17 @@ class FrameReader:
         if self._error is None:
             at = self._cut(data, at)
         if self._error is None and at < len(data):
-            self._begin(data, at)
+            self._start(data, at)
 
     def bodies(self) -> Iterator[Body]:
-        """The bodies that are whole, in order; then PeerError if what follows them cannot be a frame."""
+        """The complete bodies, in order; then PeerError if the bytes after them are not a frame."""
         while self._bodies:
             yield self._bodies.popleft()
         if self._error is not None:
             raise self._error
 
     def _cut(self, data: bytes, at: int) -> int:
-        """The fast way: frames that lie whole inside one read."""
+        """The fast path: frames that are complete in one read."""
         end = len(data)
         while end - at >= HEAD_BYTES:
             size = int.from_bytes(data[at : at + HEAD_BYTES], "big")
@@ -103,32 +102,32 @@ class FrameReader:
             at = stop
         return at
 
-    def _begin(self, data: bytes, at: int) -> None:
+    def _start(self, data: bytes, at: int) -> None:
         self._partial += data[at:]
-        self._claimed = len(self._partial) >= HEAD_BYTES
-        size = int.from_bytes(self._partial[:HEAD_BYTES], "big") if self._claimed else 0
+        self._length_known = len(self._partial) >= HEAD_BYTES
+        size = int.from_bytes(self._partial[:HEAD_BYTES], "big") if self._length_known else 0
         self._missing = HEAD_BYTES + size - len(self._partial)
 
     def _complete(self, data: bytes, at: int) -> int:
-        """Add to the frame begun earlier: first to its length, then to its body."""
-        taken = data[at : at + self._missing]
-        self._partial += taken
-        self._missing -= len(taken)
-        if self._missing == 0 and not self._claimed:
+        """Add to the incomplete frame: first to its length, then to its body."""
+        piece = data[at : at + self._missing]
+        self._partial += piece
+        self._missing -= len(piece)
+        if self._missing == 0 and not self._length_known:
             size = int.from_bytes(self._partial, "big")
             if self._allows(size):
-                self._claimed, self._missing = True, size
+                self._length_known, self._missing = True, size
         elif self._missing == 0:
             self._bodies.append(memoryview(self._partial).toreadonly()[HEAD_BYTES:])
-            self._partial, self._missing, self._claimed = bytearray(), HEAD_BYTES, False
-        return at + len(taken)
+            self._partial, self._missing, self._length_known = bytearray(), HEAD_BYTES, False
+        return at + len(piece)
 
     def _allows(self, size: int) -> bool:
         if SMALLEST_BODY <= size <= self.limit:
             return True
         self._partial = bytearray()
         if speaks_http(size.to_bytes(HEAD_BYTES, "big"), self.limit):
-            text = "expected frames, got HTTP: the API has a port of its own, 7421 unless configured; streams have 7420"
+            text = "expected frames, got HTTP: this port is for streams; the API has another port, by default 7421"
             self._error = PeerError(text, code="wrong_port")
             return False
         self._error = PeerError.at(

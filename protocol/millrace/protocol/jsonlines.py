@@ -1,8 +1,8 @@
-"""JSON lines: the same port spoken by hand, with `nc`, or by a program without msgpack.
+"""JSON lines: the dialect for use by hand, with `nc`, and for programs without msgpack.
 
-Rule: one JSON object in one line of UTF-8, ended by a newline. Garbage gives PeerError and nothing else. Values
-come out as plain Python values whose numbers were checked; fitting them to a schema is the server's. A form is
-added here and in `docs/protocol.md`.
+Rule: each line is one JSON object in UTF-8, ended by a newline. Invalid lines raise PeerError and nothing else. Values
+are plain Python values with checked numbers; the server matches them with a schema. Add a form here and in
+`docs/protocol.md`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from millrace.protocol.types import MAX_INT64, MIN_INT64
 from millrace.protocol.words import spelt
 
 LINE_BYTES = 2**20  # the default limit: a thousand fields of a kilobyte
-MAIN_FEED = "main"  # the feed of a line that names none
+MAIN_FEED = "main"  # the default feed of a line
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`{"token": "..."}`: the first line where the server wants one."""
+    """`{"token": "..."}`: the first line, if the server requires a token."""
 
     token: str
 
@@ -42,7 +42,7 @@ class TupleLine:
 
 @dataclass(frozen=True, slots=True)
 class PunctuationLine:
-    """`{"stream": S, "punctuation": P}`: no later tuple of this feed lies below P."""
+    """`{"stream": S, "punctuation": P}`: no later tuple of this feed has a timestamp below P."""
 
     stream: str
     value_us: int
@@ -51,7 +51,7 @@ class PunctuationLine:
 
 @dataclass(frozen=True, slots=True)
 class CloseLine:
-    """`{"stream": S, "close": true}`: the feed ends deliberately."""
+    """`{"stream": S, "close": true}`: the client ends the feed."""
 
     stream: str
     feed: str = MAIN_FEED
@@ -59,8 +59,10 @@ class CloseLine:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeLine:
-    """`{"subscribe": Q}`: rows from now on, or `"from"` a sequence number (of the `"history"` that is named, else the
-    current one); `"progress": true` for progress too."""
+    """`{"subscribe": Q}`: rows from now on, or `"from"` a sequence number on.
+
+    The number is one of `"history"`, by default the current one. `"progress": true` adds progress.
+    """
 
     query: str
     from_sequence: int | None = None
@@ -79,10 +81,10 @@ Line = Token | TupleLine | PunctuationLine | CloseLine | SubscribeLine | Unsubsc
 
 
 class LineReader:
-    """Cuts lines out of what arrives: (number from 1, bytes without the end of line). Blank lines are passed over.
+    """Splits received bytes into lines: (number from 1, bytes without the line end). Empty lines are skipped.
 
-    Invariant: `_partial` holds the beginning of one line, at most the limit. After a line that is too long
-    nothing more is taken, and the lines that came before it are still given.
+    Invariant: `_partial` holds the start of one line, at most the limit. After too long a line it accepts no more
+    bytes; lines that arrived earlier are still returned.
     """
 
     def __init__(self, limit: int = LINE_BYTES) -> None:
@@ -94,16 +96,16 @@ class LineReader:
 
     @property
     def buffered(self) -> int:
-        """Bytes held of a line that is not whole yet."""
+        """Bytes of an incomplete line."""
         return len(self._partial)
 
     @property
     def number(self) -> int:
-        """The number of the line that has begun, or is the next to begin."""
+        """The number of the incomplete line, or of the next one."""
         return self._number + 1
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes as they came. Errors wait for `lines`."""
+        """Add received bytes. `lines` raises errors."""
         *whole, rest = bytes(data).split(b"\n")
         for piece in whole:
             self._take(piece)
@@ -111,12 +113,12 @@ class LineReader:
         self._take(rest)
 
     def end(self) -> None:
-        """The peer has no more to say: a last line without a newline counts as a line."""
+        """The peer sends no more bytes: a last line without a newline counts as a line."""
         if self._partial:
             self._end_line()
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that are whole, in order; then PeerError if the next one is too long."""
+        """The complete lines, in order; then PeerError if the next one is too long."""
         while self._lines:
             yield self._lines.popleft()
         if self._error is not None:
@@ -141,22 +143,22 @@ class LineReader:
 
 
 def parse(line: bytes | str) -> Line:
-    """What a line says, or PeerError."""
-    said = parse_object(line)
+    """The meaning of a line, or PeerError."""
+    keys = parse_object(line)
     for key, form in _FORMS:
-        if key in said:
-            return form(said)
+        if key in keys:
+            return form(keys)
     expected = "an object with " + ", ".join(f'"{key}"' for key, _ in _FORMS)
-    raise _unfit("a line", expected, f"the keys {', '.join(said)}" if said else "no keys")
+    raise _unfit("a line", expected, f"the keys {', '.join(keys)}" if keys else "no keys")
 
 
 def parse_object(line: bytes | str) -> dict[str, Any]:
-    """One JSON object: no name twice, finite numbers, integers of 64 bits, true UTF-8; else PeerError."""
+    """One JSON object with distinct names, finite numbers, integers of 64 bits and valid UTF-8; else PeerError."""
     try:
         text = line if isinstance(line, str) else line.decode()
-        said = json.loads(text, object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
+        parsed = json.loads(text, object_pairs_hook=_distinct_names, parse_constant=_refuse_constant)
     except UnicodeError:
-        raise _unfit("a line", "UTF-8", "bytes that are not") from None
+        raise _unfit("a line", "UTF-8", "other bytes") from None
     except RecursionError:
         raise _unfit("a line", f"at most {MAX_NESTING} levels", "deep nesting") from None
     except json.JSONDecodeError as error:
@@ -164,27 +166,27 @@ def parse_object(line: bytes | str) -> dict[str, Any]:
         raise _unfit(where, "JSON", f"{text[error.pos : error.pos + 20]!r} ({error.msg})") from None
     except ValueError as error:  # an integer of thousands of digits
         raise _unfit("a line", "integers of 64 bits", str(error)[:60], "bad_value") from None
-    if not isinstance(said, dict):
-        raise _unfit("a line", "a JSON object", spelt(said))
-    _check(said, "a line", 1)
-    return said
+    if not isinstance(parsed, dict):
+        raise _unfit("a line", "a JSON object", spelt(parsed))
+    _check(parsed, "a line", 1)
+    return parsed
 
 
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    said = dict(pairs)
-    if len(said) < len(pairs):
+def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _unfit("a line", "each name once", f"{spelt(twice)} twice")
-    return said
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise _unfit("a line", "distinct names", f"{spelt(duplicate)} twice")
+    return values
 
 
-def _no_constant(word: str) -> object:
+def _refuse_constant(word: str) -> object:
     raise _unfit("a line", "finite numbers", word, "bad_value")
 
 
 def _check(value: object, where: str, level: int) -> None:
-    """Numbers and text that JSON allows and Millrace does not."""
+    """Refuse numbers and text that JSON allows and Millrace does not."""
     if isinstance(value, dict | list):
         if level > MAX_NESTING:
             raise _unfit(where, f"at most {MAX_NESTING} levels", "one more")
@@ -192,7 +194,7 @@ def _check(value: object, where: str, level: int) -> None:
             _check_text(name, where)
             _check(item, f"field {name}", level + 1)
     elif isinstance(value, float) and not isfinite(value):
-        raise _unfit(where, "a finite number", "one beyond a double's range", "bad_value")
+        raise _unfit(where, "a finite number", "one beyond the range of a double", "bad_value")
     elif isinstance(value, int) and not MIN_INT64 <= value <= MAX_INT64:
         raise _unfit(where, "an integer of 64 bits, signed", spelt(value), "bad_value")
     else:
@@ -211,73 +213,73 @@ def _unfit(where: str, expected: str, got: str, code: str = "bad_message") -> Pe
     return PeerError.at(where, expected=expected, got=got, code=code)
 
 
-# Reading the forms. Each takes its keys and leaves none over: a misspelt key must not be passed over in silence.
+# Reading the forms. Each refuses unknown keys, so that a misspelt key is reported.
 
 
-def _only(said: Mapping[str, object], *keys: str) -> None:
-    for key in said:
-        if key not in keys:
-            raise _unfit("a line", "the keys " + ", ".join(keys), spelt(key))
+def _only(keys: Mapping[str, object], *allowed: str) -> None:
+    for key in keys:
+        if key not in allowed:
+            raise _unfit("a line", "the keys " + ", ".join(allowed), spelt(key))
 
 
-def _text(said: Mapping[str, object], key: str, default: str | None = None) -> str:
-    value = said.get(key, default)
+def _text(keys: Mapping[str, object], key: str, default: str | None = None) -> str:
+    value = keys.get(key, default)
     if not isinstance(value, str) or not value:
-        raise _unfit(f'"{key}"', "text", spelt(value) if key in said else "no such key")
+        raise _unfit(f'"{key}"', "text", spelt(value) if key in keys else "no key")
     return value
 
 
-def _flag(said: Mapping[str, object], key: str) -> bool:
-    value = said.get(key, False)
+def _flag(keys: Mapping[str, object], key: str) -> bool:
+    value = keys.get(key, False)
     if not isinstance(value, bool):
         raise _unfit(f'"{key}"', "true or false", spelt(value))
     return value
 
 
-def _token(said: Mapping[str, object]) -> Token:
-    _only(said, "token")
-    return Token(_text(said, "token"))
+def _token(keys: Mapping[str, object]) -> Token:
+    _only(keys, "token")
+    return Token(_text(keys, "token"))
 
 
-def _tuple(said: Mapping[str, object]) -> TupleLine:
-    _only(said, "stream", "tuple", "feed")
-    values = said["tuple"]
+def _tuple(keys: Mapping[str, object]) -> TupleLine:
+    _only(keys, "stream", "tuple", "feed")
+    values = keys["tuple"]
     if not isinstance(values, dict):
         raise _unfit('"tuple"', "an object of fields by name", spelt(values))
-    return TupleLine(_text(said, "stream"), values, _text(said, "feed", MAIN_FEED))
+    return TupleLine(_text(keys, "stream"), values, _text(keys, "feed", MAIN_FEED))
 
 
-def _punctuation(said: Mapping[str, object]) -> PunctuationLine:
-    _only(said, "stream", "punctuation", "feed")
+def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
+    _only(keys, "stream", "punctuation", "feed")
     try:
-        value_us = parse_timestamp(said["punctuation"])
+        value_us = parse_timestamp(keys["punctuation"])
     except TimestampError as error:
         raise PeerError(f'"punctuation": {error.text}', code="bad_value", where='"punctuation"') from None
-    return PunctuationLine(_text(said, "stream"), value_us, _text(said, "feed", MAIN_FEED))
+    return PunctuationLine(_text(keys, "stream"), value_us, _text(keys, "feed", MAIN_FEED))
 
 
-def _close(said: Mapping[str, object]) -> CloseLine:
-    _only(said, "stream", "close", "feed")
-    if said["close"] is not True:
-        raise _unfit('"close"', "true", spelt(said["close"]))
-    return CloseLine(_text(said, "stream"), _text(said, "feed", MAIN_FEED))
+def _close(keys: Mapping[str, object]) -> CloseLine:
+    _only(keys, "stream", "close", "feed")
+    if keys["close"] is not True:
+        raise _unfit('"close"', "true", spelt(keys["close"]))
+    return CloseLine(_text(keys, "stream"), _text(keys, "feed", MAIN_FEED))
 
 
-def _subscribe(said: Mapping[str, object]) -> SubscribeLine:
-    _only(said, "subscribe", "from", "progress", "history")
-    start = said.get("from")
+def _subscribe(keys: Mapping[str, object]) -> SubscribeLine:
+    _only(keys, "subscribe", "from", "progress", "history")
+    start = keys.get("from")
     if start is not None and (not isinstance(start, int) or isinstance(start, bool) or start < 0):
         raise _unfit('"from"', "a sequence number", spelt(start))
-    history = None if said.get("history") is None else _text(said, "history")
-    return SubscribeLine(_text(said, "subscribe"), start, _flag(said, "progress"), history)
+    history = None if keys.get("history") is None else _text(keys, "history")
+    return SubscribeLine(_text(keys, "subscribe"), start, _flag(keys, "progress"), history)
 
 
-def _unsubscribe(said: Mapping[str, object]) -> UnsubscribeLine:
-    _only(said, "unsubscribe")
-    return UnsubscribeLine(_text(said, "unsubscribe"))
+def _unsubscribe(keys: Mapping[str, object]) -> UnsubscribeLine:
+    _only(keys, "unsubscribe")
+    return UnsubscribeLine(_text(keys, "unsubscribe"))
 
 
-# The key that makes a line what it is.
+# The key that identifies each form.
 _FORMS: Sequence[tuple[str, Callable[[Mapping[str, object]], Line]]] = (
     ("tuple", _tuple),
     ("punctuation", _punctuation),
@@ -288,26 +290,26 @@ _FORMS: Sequence[tuple[str, Callable[[Mapping[str, object]], Line]]] = (
 )
 
 
-# Lines out.
+# Lines of the server.
 
 
 def row_line(query: str, sequence: int, row: Mapping[str, object]) -> bytes:
-    """`{"query": Q, "seq": N, "row": {...}}`; the row's timestamps are already text, its bytes base64."""
+    """`{"query": Q, "seq": N, "row": {...}}`; timestamps are already text, and bytes base64."""
     return _line({"query": query, "seq": sequence, "row": row})
 
 
 def progress_line(query: str, value_us: int) -> bytes:
-    """`{"query": Q, "progress": "..."}`: complete for every timestamp below."""
+    """`{"query": Q, "progress": "..."}`: complete for every lower timestamp."""
     return _line({"query": query, "progress": format_timestamp(value_us)})
 
 
 def error_line(error: MillraceError, line: int | None) -> bytes:
-    """`{"error": {"code", "text", "line"}}`: which line (counted from 1), or null if none."""
+    """`{"error": {"code", "text", "line"}}`: the line counts from 1, and is null if the error concerns none."""
     return _line({"error": {"code": error.code, "text": error.text, "line": line}})
 
 
 def late_line(late: Mapping[str, object]) -> bytes:
-    """`{"late": {...}}`: a tuple that came too late, for who asked."""
+    """`{"late": {...}}`: a late tuple."""
     return _line({"late": late})
 
 

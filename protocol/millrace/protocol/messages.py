@@ -1,14 +1,14 @@
-"""Messages: what a frame's body says. `encode` and `decode` are each other's inverse.
+"""Messages, the content of a frame's body. `encode` and `decode` are inverse to each other.
 
-Rule: a body is one msgpack array `[kind, field, ...]` with exactly the fields of LAYOUT, in its
-order; the array's head and the kind take one byte each, so `body[1]` is the kind. There are no maps and
-no extension types, and an array stands only where a layout has one, so nesting is bounded by construction:
-the body 1, rows or schema 2, one row 3. Optional fields stand at the end and may be left out; those of BEHIND need a
-capability that both sides have. Garbage gives PeerError and nothing else. A message is added here
-(dataclass, Kind, LAYOUT), in `session.py` (its rules), in `docs/protocol.md` and in the byte vectors.
+Rule: a body is one msgpack array `[kind, field, ...]` with exactly the fields of LAYOUT, in order. The array's head and
+the kind have one byte each, so `body[1]` is the kind. Maps and extension types are not allowed, and an array only
+where a layout has one. This limits nesting: the body 1, rows or schema 2, one row 3. Optional fields are at the end
+and may be left out; some require a capability that both sides have (REQUIRED_CAPABILITIES). Invalid bytes raise
+PeerError and nothing else. Add a message here (dataclass, Kind, LAYOUT), in `session.py` (its rules), in
+`docs/protocol.md` and in the byte vectors.
 
-The hot way does not pass through `decode`: `peek` reads the head of DATA and gives the place where the rows
-begin, for a decoder that knows the schema; `data_head` and `array_head` are its counterpart for sending.
+The hot path does not use `decode`: `peek` reads the head of DATA and returns the offset of the rows, for a decoder that
+knows the schema. `data_head` and `array_head` are the counterparts for sending.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MAX_CHANNEL = 2**31 - 1
 MAX_NESTING = 4
 MAX_CHANNELS = 1_024  # open at once on one connection, by default
 
-# What a client offers in HELLO and a server grants in WELCOME, with the meaning that `docs/protocol.md` gives.
+# The capabilities that clients offer in HELLO and servers grant in WELCOME, with the texts of `docs/protocol.md`.
 CAPABILITIES: Mapping[str, str] = {
     "deleted": "the column that marks tombstones is called `$deleted`, not `$gone`, in SUBSCRIBED and RESULT_ARROW",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
@@ -66,7 +66,7 @@ CAPABILITIES: Mapping[str, str] = {
 
 
 class Kind(IntEnum):
-    """The first item of a body. One byte as msgpack, so below 128."""
+    """The first item of a body. It is below 128, one byte in msgpack."""
 
     HELLO = 1
     WELCOME = 2
@@ -94,7 +94,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server takes. Both sides keep to them; the defaults are those of `docs/protocol.md`."""
+    """The limits of a server. Both sides observe them; `docs/protocol.md` has the defaults."""
 
     frame_bytes: int = FRAME_BYTES
     nesting: int = MAX_NESTING
@@ -114,7 +114,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The server's answer to HELLO: what it takes, and its clock."""
+    """The server's answer to HELLO: its limits and its clock."""
 
     protocol: int
     server: str
@@ -127,9 +127,8 @@ class Welcome:
 class Open:
     """Open a feed of a stream on a new channel.
 
-    `producer` names the feed across connections. `sequence` is the number of the oldest tuple that the
-    producer still holds unacknowledged, or None when it begins anew and takes up where the server is.
-    `answers` says that this feed will answer ETS_REQUEST.
+    `producer` names the feed across connections. `sequence` is the number of the producer's oldest unacknowledged
+    tuple, or None to continue at the server's next number. `answers`: this feed answers ETS_REQUEST.
     """
 
     channel: int
@@ -142,10 +141,10 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The feed is open: the next tuple's number, the credit, and the schema that its rows have.
+    """The feed is open: the next tuple's number, the credit, and the schema of its rows.
 
-    `timestamps` is 'external', 'internal' or 'latent'; `time` names the field that carries an external
-    stream's timestamp, else None.
+    `timestamps` is 'external', 'internal' or 'latent'. `time` is the field with the timestamp of an external stream,
+    else None.
     """
 
     channel: int
@@ -177,7 +176,7 @@ class DataArrow:
 
 @dataclass(frozen=True, slots=True)
 class Punctuation:
-    """No later tuple of this feed has a timestamp below the value."""
+    """A promise: no later tuple of this feed has a lower timestamp."""
 
     channel: int
     value_us: int
@@ -185,7 +184,7 @@ class Punctuation:
 
 @dataclass(frozen=True, slots=True)
 class EtsRequest:
-    """The server asks a feed for a timestamp; one of at least `need_us` would unblock it."""
+    """The server requests a timestamp of a feed; one of at least `need_us` unblocks it."""
 
     channel: int
     request: int
@@ -194,7 +193,7 @@ class EtsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ets:
-    """The answer: a promise like a punctuation, or None when the client has none to give."""
+    """The answer: a promise like a punctuation, or None if the client cannot promise anything."""
 
     channel: int
     request: int
@@ -203,7 +202,7 @@ class Ets:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Every tuple of the feed below `sequence` was dealt with: taken, or refused by an ERROR of its own."""
+    """Every tuple of the feed below `sequence` was accepted, or refused by an earlier ERROR."""
 
     channel: int
     sequence: int
@@ -212,7 +211,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """A refusal. With a channel: that message was refused, all else goes on. Without: the connection ends."""
+    """A refusal. With a channel, that message was refused and nothing else. Without one, the connection ends."""
 
     code: str
     text: str
@@ -224,24 +223,24 @@ class Error:
 
     @staticmethod
     def of(error: MillraceError, channel: int | None = None, sequence: int | None = None) -> Error:
-        """An exception as the message that tells the peer."""
-        known = error if isinstance(error, PeerError | RowError) else None
+        """The message that reports an exception to the peer."""
+        detailed = error if isinstance(error, PeerError | RowError) else None
         return Error(
             error.code,
             error.text,
             channel,
             sequence,
-            known.row if known else None,
-            known.expected if known else None,
-            known.got if known else None,
+            detailed.row if detailed else None,
+            detailed.expected if detailed else None,
+            detailed.got if detailed else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Ask for a query's rows: from a sequence number or from now on, at most `credit` of them for the start.
+    """Subscribe to a query's rows, from a sequence number or from now on, with `credit` for the first rows.
 
-    `history` says which history the sequence number belongs to; without it the number is one of the current history.
+    `history` is the history of the sequence number, by default the current one.
     """
 
     channel: int
@@ -255,7 +254,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The subscription stands: the rows' schema, the number of the first row, and the history that it belongs to."""
+    """The subscription is open: the schema, and the sequence number of the first row with its history."""
 
     channel: int
     schema: Schema
@@ -284,7 +283,7 @@ class ResultArrow:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The query's rows are complete for every timestamp below the value."""
+    """The query's rows are complete for every lower timestamp."""
 
     channel: int
     value_us: int
@@ -292,7 +291,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """So many more tuples may come: to a feed from the server, to a subscription from the client."""
+    """Credit for more tuples: from the server for a feed, from the client for a subscription."""
 
     channel: int
     tuples: int
@@ -300,16 +299,16 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The client ends a feed (deliberately: its hold on time ends) or a subscription."""
+    """The client ends a feed, which then no longer holds back the stream's time, or a subscription."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The channel has ended; nothing about it follows. `code` says why.
+    """The channel has ended, and no message about it follows. `code` is the reason.
 
-    `late` counts the tuples of a feed that were late, of those sent on this channel.
+    `late` counts the late tuples of a feed among those sent on this channel.
     """
 
     channel: int
@@ -320,7 +319,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there? The peer answers PONG with the same token."""
+    """Asks whether the peer is alive. The peer answers PONG with the same token."""
 
     token: int
 
@@ -397,8 +396,8 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
     Pong: (Kind.PONG, (a_number("token"),)),
     Bye: (Kind.BYE, (words("reason"),)),
 }  # fmt: skip
-# The capability that an optional field needs. HELLO and WELCOME are where capabilities are agreed on.
-BEHIND: Mapping[type[Message], Mapping[str, str]] = {
+# The capability that an optional field requires. HELLO and WELCOME negotiate capabilities, so theirs require none.
+REQUIRED_CAPABILITIES: Mapping[type[Message], Mapping[str, str]] = {
     Subscribe: {"history": "history"},
     Subscribed: {"history": "history"},
     Closed: {"late": "late"},
@@ -410,12 +409,12 @@ _KIND_NAMES: Mapping[int, str] = {kind: kind.name for kind in Kind}
 
 
 def kind_of(message: Message) -> Kind:
-    """The kind that stands at the head of this message's body."""
+    """The kind in the body of this message."""
     return LAYOUT[type(message)][0]
 
 
 def encode(message: Message) -> bytes:
-    """The body of a frame. Text must be UTF-8 and values within their fields' ranges: the caller's promise."""
+    """The body of a frame. The caller guarantees valid UTF-8 and values within the ranges of their fields."""
     kind, items = LAYOUT[type(message)]
     fields = [_to_data(getattr(message, item.name)) for item in items]
     while items[len(fields) - 1].optional and fields[-1] is None:
@@ -432,7 +431,7 @@ def _to_data(value: object) -> object:
 
 
 def decode(body: Body) -> Message:
-    """The message of a body, or PeerError with code, expected, got and where."""
+    """The message in a body, or PeerError with code, expected, got and where."""
     if len(body) < 2 or body[0] & 0xF0 != 0x90:
         raise PeerError.at(
             "the head of a body",
@@ -440,11 +439,11 @@ def decode(body: Body) -> Message:
             got=announced(body[0]) if len(body) else "nothing",
             code="bad_message",
         )
-    known = _MESSAGES.get(body[1])
-    if known is None:
+    layout = _MESSAGES.get(body[1])
+    if layout is None:
         got = f"{body[1]}" if body[1] < 0x80 else announced(body[1])
         raise PeerError.at("the kind of a message", expected="1 to 22 in one byte", got=got, code="bad_message")
-    return _fields(body, *known)
+    return _fields(body, *layout)
 
 
 def _fields(body: Body, message: type[Message], items: tuple[Item, ...]) -> Message:
@@ -465,7 +464,7 @@ def _fields(body: Body, message: type[Message], items: tuple[Item, ...]) -> Mess
             raise _cut_short(f"{name}, field {item.name}", item.expects) from None
         values.append(value)
     if at != len(body):
-        raise PeerError.at(name, expected="its end", got=f"{len(body) - at} bytes more", code="bad_frame")
+        raise PeerError.at(name, expected="its end", got=f"{len(body) - at} more bytes", code="bad_frame")
     return message(*values)
 
 
@@ -499,21 +498,21 @@ def carries_tuples(body: Body) -> bool:
 def peek(body: Body) -> Head:
     """Read the head of a message that carries tuples, without touching its rows.
 
-    PeerError if the head is broken or claims more rows than an array may have. The rows are the schema-typed
-    decoder's to check: that there are `tuples` of them, and nothing after.
+    Raises PeerError if the head is broken or announces more rows than an array may have. The schema-typed decoder
+    checks the rows: that there are `tuples` of them, and no further bytes.
     """
-    assert carries_tuples(body), "peek reads the messages that carry tuples; ask carries_tuples first"
+    assert carries_tuples(body), "peek reads messages that carry tuples; check carries_tuples first"
     kind = body[1]
     name = _KIND_NAMES[kind]
-    wanted = 0x94 if kind in _ROW_KINDS else 0x95
-    if body[0] != wanted:
-        raise PeerError.at(name, expected=f"an array of {wanted & 15} items", got="another head", code="bad_message")
+    head = 0x94 if kind in _ROW_KINDS else 0x95
+    if body[0] != head:
+        raise PeerError.at(name, expected=f"an array of {head & 15} items", got="another head", code="bad_message")
     try:
         return _head(body, kind)
     except UnfitError as unfit:
         raise PeerError.at(f"the head of {name}", expected="its fields", got=unfit.got, code=unfit.code) from None
     except (IndexError, struct.error):
-        raise _cut_short(f"the head of {name}", "channel, sequence and the beginning of the rows") from None
+        raise _cut_short(f"the head of {name}", "channel, sequence and the start of the rows") from None
 
 
 def _head(body: Body, kind: int) -> Head:
@@ -528,13 +527,13 @@ def _head(body: Body, kind: int) -> Head:
         count, at = NUMBER(body, at)
         length, offset = read_length(body, at, BIN_HEADS, 0, 0)
         if offset + length != len(body):
-            raise UnfitError(f"bytes that claim to be {length} in {len(body) - offset}", "bad_frame")
+            raise UnfitError(f"an announced length of {length} with {len(body) - offset} bytes left", "bad_frame")
     if count > MAX_ARRAY and kind in _ROW_KINDS:
         raise UnfitError(f"{count} rows, above {MAX_ARRAY}")
     return Head(kind, channel, sequence, offset, count)
 
 
 def data_head(kind: Kind, channel: int, sequence: int) -> bytes:
-    """What stands before the rows: a body is `data_head(...)` and then one msgpack array of arrays."""
+    """The bytes before the rows: a body is `data_head(...)` and then one msgpack array of arrays."""
     assert kind in _ROW_KINDS, "rows travel in DATA and RESULT"
     return bytes((0x94, kind)) + pack_integer(channel) + pack_integer(sequence)

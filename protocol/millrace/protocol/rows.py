@@ -1,7 +1,7 @@
-"""Rows as `decode` reads them, and what the wire allows in them.
+"""Rows as `decode` reads them, and the values that the wire allows.
 
-Rule: a row is an array of nil, booleans, integers of 64 bits, finite floats, text and bytes; all rows of a frame are of
-one length. Whether they fit a schema is the server's to say, whose decoder is typed by it and does not come here.
+Rule: a row is an array of nil, booleans, integers of 64 bits, finite floats, text and bytes. All rows of a frame have
+the same length. The server's schema-typed decoder checks whether rows fit a schema; it does not use this module.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from millrace.protocol.types import MAX_INT64
 
 MAX_ARRAY = 65_536  # rows of a frame, and any other array
 
-# Rows as the decoder gives them: tuples of None, bool, int, float, str, bytes.
+# Rows as the decoder returns them: tuples of None, bool, int, float, str, bytes.
 Rows = Sequence[Sequence[object]]
 
 
 def _refuse_map(_: object) -> object:
-    raise ValueError("a map")  # turned into words by read_rows, as msgpack's own errors are
+    raise ValueError("a map")  # read_rows reports it, like errors of msgpack
 
 
 def read_rows(body: Body, at: int) -> tuple[list[tuple[object, ...]], int]:
-    """Rows as tuples: each value none of array, map, extension; finite; integers within 64 bits signed."""
+    """Rows as tuples. Values are not arrays, maps or extensions; floats are finite, integers have 64 bits, signed."""
     count, at = read_array(body, at)
     if count > MAX_ARRAY:
         raise UnfitError(f"{count} rows")
@@ -44,7 +44,7 @@ def read_rows(body: Body, at: int) -> tuple[list[tuple[object, ...]], int]:
     except ValueError as error:
         raise UnfitError(f"broken or forbidden msgpack ({str(error) or type(error).__name__})", "bad_frame") from None
     if unpacker.tell() != size or len(rows) != count:
-        raise UnfitError(f"{len(rows)} whole items", "bad_frame")
+        raise UnfitError(f"{len(rows)} complete items", "bad_frame")
     check_rows(rows)
     return rows, len(body)
 
@@ -54,14 +54,14 @@ _VALUES = _PLAIN | {int, float}
 
 
 def check_rows(rows: Sequence[Any]) -> None:
-    """Rows are tuples of one length, of values that the wire allows; PeerError says which row is not."""
+    """Check that rows are tuples of one length with allowed values. PeerError names the first row that is not."""
     if rows and not _fit(rows):
         row, expected, code = next((row, *fault) for row, fault in enumerate(map(_fault(rows[0]), rows)) if fault)
         raise PeerError.at(row_place(row), expected=expected, got=reprlib.repr(rows[row]), code=code, row=row)
 
 
 def _fit(rows: Sequence[Any]) -> bool:
-    """The fast way, a column at a time, for the frames that are right."""
+    """The fast path, a column at a time, for valid frames."""
     if set(map(type, rows)) != {tuple} or len(set(map(len, rows))) > 1:
         return False
     return all(_column_fits(column, set(map(type, column))) for column in zip(*rows, strict=True))
@@ -82,7 +82,7 @@ def _allowed(value: object) -> bool:
 
 
 def _fault(first: object) -> Callable[[object], tuple[str, str] | None]:
-    """The slow way, for one row: what was expected of it and the code, or None if it is right."""
+    """The slow path, for one row: the expected form and the code, or None if the row is valid."""
     width = len(first) if isinstance(first, tuple) else 0
 
     def fault(row: object) -> tuple[str, str] | None:
@@ -91,7 +91,7 @@ def _fault(first: object) -> Callable[[object], tuple[str, str] | None]:
         if len(row) != width:
             return f"{width} values, as in the first row", "bad_row"
         if not set(map(type, row)) <= _VALUES:
-            return "nil, booleans, integers, floats, text and bytes only", "bad_row"
+            return "only nil, booleans, integers, floats, text and bytes", "bad_row"
         return None if all(map(_allowed, row)) else ("finite floats and integers of 64 bits, signed", "bad_value")
 
     return fault

@@ -1,16 +1,16 @@
-"""Session rules: who may say what, when. A table for the connection, a table for each channel.
+"""Session rules: which side may send which message when. One table for connections, one for channels.
 
-Rule: the tables are data and total (a test asks every cell), so a new message or phase is not done until each of its
-cells is decided. Sans-I/O and the same for both sides: `receive` judges what the peer said, `say` keeps the
-book of what this side says. A refused message changes nothing.
+Rule: the tables are data and total (a test checks every cell), so each cell of a new message or phase must be decided.
+Sans-I/O and the same for both sides: `receive` checks messages of the peer, and `say` records messages of this side.
+A refused message changes nothing.
 
-Phases of a channel, from the client's wish to its end:
+Phases of a channel, from the client's request to its end:
 
     FREE -> OPENING -> FEED    -> CLOSING_FEED -> GONE       a feed
     FREE -> ASKING  -> READING -> CLOSING_READ -> GONE       a subscription
 
-Channel numbers only grow within a connection, so GONE needs no memory: a number that is not open and not above
-the highest one seen is gone, and what was under way for it is dropped without a word.
+Channel numbers only increase within a connection, so GONE needs no memory: a number that is neither open nor above the
+highest one is gone, and messages in flight for it are silently dropped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Literal
 from millrace.protocol.errors import PeerError, Refuse
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import (
-    BEHIND,
     CAPABILITIES,
     PROTOCOL,
+    REQUIRED_CAPABILITIES,
     Ack,
     Credit,
     Data,
@@ -51,7 +51,7 @@ from millrace.protocol.types import MAX_INT64
 
 
 class Side(Enum):
-    """Who speaks."""
+    """The sender of a message."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -62,21 +62,21 @@ class Side(Enum):
 
 
 class Stage(Enum):
-    """Where a connection is."""
+    """The stage of a connection. The values are for error texts."""
 
-    NEW = "nothing was said yet"
-    GREETED = "HELLO was said, WELCOME is awaited"
-    READY = "WELCOME was said"
-    ENDED = "BYE, or an ERROR without a channel, was said"
+    NEW = "HELLO was not sent yet"
+    GREETED = "HELLO was sent, and WELCOME was not"
+    READY = "WELCOME was sent"
+    ENDED = "BYE, or ERROR without a channel, was sent"
 
 
 class Phase(Enum):
-    """Where a channel is."""
+    """The phase of a channel. The values are for error texts."""
 
     FREE = "not used yet"
-    OPENING = "OPEN was said"
+    OPENING = "OPEN was sent"
     FEED = "an open feed"
-    ASKING = "SUBSCRIBE was said"
+    ASKING = "SUBSCRIBE was sent"
     READING = "an open subscription"
     CLOSING_FEED = "a feed after CLOSE"
     CLOSING_READ = "a subscription after CLOSE"
@@ -84,9 +84,9 @@ class Phase(Enum):
 
 
 class Verdict(Enum):
-    """What a table says where it does not name what comes next."""
+    """The entry of a table where no stage or phase follows."""
 
-    DROP = "was under way when its channel or connection ended: not an error, not acted on"
+    DROP = "in flight when its channel or connection ended: ignored, and not an error"
     UNEXPECTED = "unexpected_message"
     USED = "channel_used"
     NOT_OPEN = "not_open"
@@ -146,11 +146,11 @@ def _phases(
 _F, _O, _FEED, _A, _READ, _CF, _CR, _GONE = Phase
 _NO = UNEXPECTED
 _WRONG_SIDE = _phases(_NO, _NO, _NO, _NO, _NO, _NO, _NO, _NO)
-# What a client says on an open feed. Before OPENED it is too early; after CLOSE it breaks its own word.
+# Messages of a client on an open feed: too early before OPENED, not allowed after its CLOSE.
 _ON_FEED = _phases(NOT_OPEN, NOT_OPEN, _FEED, _NO, _NO, _NO, _NO, DROP)
-# What a server says on an open feed. The client's CLOSE may be under way.
+# Messages of a server on an open feed. The client's CLOSE may be in flight.
 _TO_FEED = _phases(_NO, _NO, _FEED, _NO, _NO, _CF, _NO, DROP)
-# What a server says on a subscription. After CLOSE nobody listens.
+# Messages of a server on a subscription. After CLOSE the client ignores them.
 _TO_READER = _phases(_NO, _NO, _NO, _NO, _READ, _NO, DROP, DROP)
 
 # One row per speaker and kind, impossible ones too; columns are the phases:
@@ -203,10 +203,10 @@ CHANNEL: Mapping[tuple[Side, Kind], Mapping[Phase, _PhaseRule]] = {
 
 @dataclass(slots=True)
 class Channel:
-    """What both sides know of one feed or subscription.
+    """The state of one feed or subscription, the same on both sides.
 
-    `credit`: tuples that may still come. `next_sequence`: the number that the next tuple has (of a
-    subscription: the least it may have, because a slow reader can have lost rows). `asked`: the newest ETS request.
+    `credit`: tuples that may still be sent. `next_sequence`: the number of the next tuple (for a subscription the least
+    possible one, because a slow reader can lose rows). `last_request`: the newest ETS request.
     """
 
     number: int
@@ -215,14 +215,14 @@ class Channel:
     producer: str = ""
     credit: int = 0
     next_sequence: int = 0
-    asked: int = -1
+    last_request: int = -1
 
 
 class Session:
-    """One connection's rules, seen from `side`. `token`, on the server's side, is the one a client must show.
+    """The rules of one connection, seen from `side`. `token`, on the server's side, is the required token.
 
-    `offered` holds the capabilities of HELLO (None: the client knows none), `capabilities` those that WELCOME granted:
-    only then may a message have the fields that need them.
+    `offered` holds the capabilities of HELLO (None: HELLO does not have the field), and `capabilities` the granted
+    ones of WELCOME. Only these allow the fields that require a capability.
     """
 
     def __init__(self, side: Side, *, limits: Limits | None = None, token: str | None = None) -> None:
@@ -237,34 +237,34 @@ class Session:
         self._token = token
 
     def receive(self, message: Message) -> bool:
-        """Judge what the peer said: True to act on it, False to drop it without a word.
+        """Check a message of the peer: True to process it, False to drop it silently.
 
-        Raises PeerError (tell the peer, close) or Refuse (tell the peer, go on); then nothing has changed.
+        Raises PeerError (report it and close) or Refuse (report it and continue); then nothing has changed.
         """
-        return self._hear(self.side.other, message)
+        return self._accept(self.side.other, message)
 
     def say(self, message: Message) -> bytes:
-        """The frame to write for a message of this side, and the change it makes in the book.
+        """Record a message of this side and return the frame to write.
 
-        Empty if its channel has ended meanwhile: what was under way for it needs no care of the caller's. Refuse if
-        this side wishes for what the rules cannot give now (a second feed of one name, more than the credit).
+        The frame is empty if the channel has ended meanwhile. Raises Refuse if the rules do not allow the message now
+        (a second feed of one name, more tuples than the credit).
         """
         try:
-            heard = self._hear(self.side, message)
+            accepted = self._accept(self.side, message)
         except PeerError as error:
-            raise AssertionError(f"this side must not say {message!r:.200}: {error.text}") from error
-        return frame(encode(message)) if heard else b""
+            raise AssertionError(f"this side must not send {message!r:.200}: {error.text}") from error
+        return frame(encode(message)) if accepted else b""
 
     @property
     def grants(self) -> tuple[str, ...] | None:
-        """The `capabilities` of a server's WELCOME: what the client offered and this version knows."""
+        """The `capabilities` of a server's WELCOME: those that the client offered and this version knows."""
         return None if self.offered is None else tuple(name for name in self.offered if name in CAPABILITIES)
 
     def take(self, channel: int, sequence: int, tuples: int) -> int:
-        """Judge tuples of a feed: how many leading ones are repeated and must be skipped.
+        """Accept tuples of a feed. Returns how many leading ones are duplicates that the caller must skip.
 
-        All of them is possible (a resent frame, or a channel that has ended). New ones use credit and sequence
-        numbers. Raises Refuse `out_of_order`, `no_credit` or `not_open`, and PeerError; then nothing has changed.
+        This can be all of them (a resent frame, or a channel that has ended). New ones use credit and sequence numbers.
+        Raises Refuse `out_of_order`, `no_credit` or `not_open`, or PeerError; then nothing has changed.
         """
         state = self.channels.get(channel)
         if state is None or state.phase is not Phase.FEED:
@@ -272,8 +272,8 @@ class Session:
             return tuples
         if sequence > state.next_sequence:
             raise Refuse(
-                f"DATA on channel {channel}: expected sequence {state.next_sequence} or below, got {sequence};"
-                f" send from {state.next_sequence}",
+                f"DATA on channel {channel}: expected at most sequence {state.next_sequence}, got {sequence};"
+                f" send the tuples from {state.next_sequence} on",
                 code="out_of_order",
             )
         if sequence + tuples > MAX_INT64:
@@ -284,7 +284,7 @@ class Session:
         return skip
 
     def give(self, channel: int, sequence: int, rows: int) -> bool:
-        """Keep the book of rows sent to a subscriber (by `say`, or as bytes made elsewhere). False: it has ended."""
+        """Record rows sent to a subscriber (by `say`, or encoded elsewhere). False: the channel has ended."""
         kind = Kind.RESULT
         if self._next_phase(Side.SERVER, kind, channel) is DROP:
             return False
@@ -295,7 +295,7 @@ class Session:
         state.next_sequence = sequence + rows
         return True
 
-    def _hear(self, speaker: Side, message: Message) -> bool:
+    def _accept(self, speaker: Side, message: Message) -> bool:
         kind = kind_of(message)
         channel = getattr(message, "channel", None)
         stage = CONNECTION[speaker, kind if channel is None else ABOUT_CHANNEL][self.stage]
@@ -304,13 +304,13 @@ class Session:
         if not isinstance(stage, Stage):
             raise PeerError.at(
                 f"{kind.name} from the {speaker.value}",
-                expected="another message, because " + self.stage.value,
+                expected=f"another message ({self.stage.value})",
                 got=kind.name,
                 code=stage.value,
             )
         if channel is not None:
             self._check_fields(kind, message)
-            return self._hear_channel(speaker, kind, channel, message)
+            return self._accept_on_channel(speaker, kind, channel, message)
         if isinstance(message, Hello):
             self._check_hello(message)
             self.offered = message.capabilities
@@ -331,19 +331,22 @@ class Session:
             raise PeerError.at("HELLO", expected="the server's token", got=got, code="unauthorised")
 
     def _check_welcome(self, welcome: Welcome) -> None:
-        unasked = [name for name in welcome.capabilities or () if name not in (self.offered or ())]
-        if unasked or (welcome.capabilities is not None and self.offered is None):
-            expected, got = "capabilities that HELLO offered", ", ".join(unasked) or "an array, although HELLO has none"
+        unoffered = [name for name in welcome.capabilities or () if name not in (self.offered or ())]
+        if unoffered or (welcome.capabilities is not None and self.offered is None):
+            expected, got = (
+                "capabilities that HELLO offered",
+                ", ".join(unoffered) or "an array, but HELLO does not have the field",
+            )
             raise PeerError.at("WELCOME", expected=expected, got=got, code="bad_message")
 
     def _check_fields(self, kind: Kind, message: Message) -> None:
-        for field, capability in BEHIND.get(type(message), _NO_FIELDS).items():
+        for field, capability in REQUIRED_CAPABILITIES.get(type(message), _NO_FIELDS).items():
             if capability not in self.capabilities and getattr(message, field) is not None:
-                expected = f"nil, because this connection does not have the capability {capability!r}"
+                expected = f"nil, because the connection does not have the capability {capability!r}"
                 got = repr(getattr(message, field))[:60]
                 raise PeerError.at(f"{kind.name}, field {field}", expected=expected, got=got, code="bad_message")
 
-    def _hear_channel(self, speaker: Side, kind: Kind, channel: int, message: Message) -> bool:
+    def _accept_on_channel(self, speaker: Side, kind: Kind, channel: int, message: Message) -> bool:
         phase = self._next_phase(speaker, kind, channel)
         if phase is DROP:
             return False
@@ -366,14 +369,14 @@ class Session:
     def _move(self, channel: int, phase: Phase, message: Message) -> None:
         state = self.channels.get(channel)
         if state is None:
-            return  # an ERROR about a number that was never used
-        self._keep_book(state, message)
+            return  # an ERROR about an unused number
+        self._update_numbers(state, message)
         state.phase = phase
         if phase is Phase.GONE:
             del self.channels[channel]
 
     def _next_phase(self, speaker: Side, kind: Kind, channel: int) -> _PhaseRule:
-        """The table's word on this message, as an exception if it is a no."""
+        """The table's entry for this message, as an exception if the message is not allowed."""
         state = self.channels.get(channel)
         phase = state.phase if state else Phase.GONE if channel <= self.highest else Phase.FREE
         rule = CHANNEL[speaker, kind][phase]
@@ -388,7 +391,7 @@ class Session:
     def _begin(self, phase: Phase, message: Open | Subscribe) -> None:
         if len(self.channels) >= self.limits.channels:
             raise Refuse(
-                f"this connection has {len(self.channels)} open channels, the limit: close one or connect again",
+                f"this connection has {len(self.channels)} open channels, the limit: close one or reconnect",
                 code="too_many_channels",
             )
         state = Channel(message.channel, phase, message.stream if isinstance(message, Open) else message.query)
@@ -407,13 +410,13 @@ class Session:
                 message.producer,
             ):
                 raise Refuse(
-                    f"producer {message.producer!r} has stream {message.stream!r} open on channel {state.number}:"
-                    " use that one, or another producer name",
+                    f"producer {message.producer!r} already feeds stream {message.stream!r} on channel {state.number}:"
+                    " use that channel or another producer name",
                     code="already_open",
                 )
 
-    def _keep_book(self, state: Channel, message: Message) -> None:
-        """The numbers that a message moves; PeerError, before anything has moved, if they cannot be."""
+    def _update_numbers(self, state: Channel, message: Message) -> None:
+        """Update the numbers that a message changes. Raises PeerError, before any change, if they are not possible."""
         match message:
             case Opened():
                 state.next_sequence, state.credit = message.next_sequence, message.credit
@@ -421,18 +424,22 @@ class Session:
                 state.next_sequence = message.next_sequence
             case Credit():
                 if state.credit + message.tuples > MAX_INT64:
-                    got = f"{message.tuples} on top of {state.credit}"
-                    raise self._unfit(Kind.CREDIT, state.number, "at most 2^63 - 1 in all", got, "bad_value")
+                    got = f"{message.tuples} in addition to {state.credit}"
+                    raise self._unfit(Kind.CREDIT, state.number, "at most 2^63 - 1 in total", got, "bad_value")
                 state.credit += message.tuples
             case EtsRequest():
-                if message.request <= state.asked:
+                if message.request <= state.last_request:
                     got = str(message.request)
-                    raise self._unfit(Kind.ETS_REQUEST, state.number, f"above {state.asked}", got, "out_of_order")
-                state.asked = message.request
+                    raise self._unfit(
+                        Kind.ETS_REQUEST, state.number, f"above {state.last_request}", got, "out_of_order"
+                    )
+                state.last_request = message.request
             case Ets():
-                if message.request > state.asked:
+                if message.request > state.last_request:
                     got = str(message.request)
-                    raise self._unfit(Kind.ETS, state.number, "the number of a request", got, "unexpected_message")
+                    raise self._unfit(
+                        Kind.ETS, state.number, "the number of a request that was sent", got, "unexpected_message"
+                    )
             case Ack():
                 if message.sequence > state.next_sequence:
                     expected, got = f"at most {state.next_sequence}", str(message.sequence)
@@ -443,7 +450,7 @@ class Session:
     def _use_credit(self, state: Channel, tuples: int, kind: str) -> None:
         if tuples > state.credit:
             raise Refuse(
-                f"{kind} on channel {state.number}: expected at most {state.credit} tuples, the credit left,"
+                f"{kind} on channel {state.number}: expected at most {state.credit} tuples (the remaining credit),"
                 f" got {tuples}; wait for CREDIT",
                 code="no_credit",
             )
@@ -457,6 +464,6 @@ def _words(phase: Phase) -> str:
     return f"{phase.name.lower().replace('_', ' ')} ({phase.value})"
 
 
-def same_token(expected: str, given: str | None) -> bool:
-    """Whether the peer showed the token, in a time that does not tell how much of it was right."""
-    return given is not None and hmac.compare_digest(expected.encode(), given.encode())
+def same_token(expected: str, received: str | None) -> bool:
+    """Whether the peer sent the right token, compared in constant time."""
+    return received is not None and hmac.compare_digest(expected.encode(), received.encode())

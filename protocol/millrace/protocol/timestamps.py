@@ -1,8 +1,8 @@
-"""Timestamps as people and JSON write them, and as Millrace keeps them: int64 microseconds, UTC.
+"""Timestamps as text and as Millrace stores them: int64 microseconds, UTC.
 
-Rule: exact over the whole int64 range, no float on the way. Years 0000 to 9999 have four digits;
-years outside, which int64 reaches (-290308 to 294247), have a sign and six, as ISO 8601's expanded form allows.
-The calendar is the proleptic Gregorian one, without leap seconds, as Python's own.
+Rule: conversions are exact over the whole int64 range and use no floats. Years 0000 to 9999 have four digits. Other
+years within int64 (-290308 to 294247) have a sign and six digits, as in the expanded form of ISO 8601. The calendar is
+proleptic Gregorian without leap seconds, as in Python.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from millrace.protocol.types import MAX_INT64, MIN_INT64
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
-# Event time: the years 1 to 9999, which four digits and Python's datetime can express. A tuple's time lies within, both
-# ends included; a TIMESTAMP column that is not its stream's time takes all of int64.
+# Event time: the years 1 to 9999, the range of four digits and of datetime. A tuple's time is within it, both ends
+# included. A TIMESTAMP column that is not the time of its stream can have any int64.
 FIRST_US, LAST_US = -62_135_596_800 * SECOND, 253_402_300_799 * SECOND + SECOND - 1
-# How long event time is: no two tuples are further apart, so no longer interval makes a difference between tuples.
+# The length of event time. No two tuples are further apart, so a longer interval has the same effect.
 LIFETIME_US = LAST_US - FIRST_US + 1
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
@@ -35,7 +35,7 @@ _FORMS = "integer microseconds or ISO 8601 such as 2026-01-01T00:00:00.000001Z"
 
 
 class TimestampError(MillraceError, ValueError):
-    """Not a timestamp; the text says what one looks like."""
+    """A value that is not a timestamp. The text shows the expected forms."""
 
     code = "bad_value"
 
@@ -43,8 +43,8 @@ class TimestampError(MillraceError, ValueError):
 def parse_timestamp(value: object) -> int:
     """Microseconds since the epoch from an integer, ISO 8601 text or a datetime.
 
-    Text or a datetime without a zone is UTC; a date alone is its midnight; digits beyond the sixth must be
-    zeros, because rounding a time would be a silent change. Booleans and floats are refused.
+    Text or a datetime without a zone is UTC, and a date alone is its midnight. Digits beyond the sixth must be zeros,
+    because rounding would change a time silently. Booleans and floats are refused.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return _in_range(value, value)
@@ -56,7 +56,7 @@ def parse_timestamp(value: object) -> int:
 
 
 def format_timestamp(us: int) -> str:
-    """ISO 8601 with Z; six digits of fraction, or none for a whole second."""
+    """ISO 8601 with Z, and six digits of fraction unless it is a whole second."""
     if FIRST_US <= us <= LAST_US:
         return (_EPOCH + timedelta(microseconds=us)).isoformat() + "Z"
     days, rest = divmod(us, DAY)
@@ -77,12 +77,12 @@ def _parse_text(text: str) -> int:
         days = _days(int(part["year"]), int(part["month"]), int(part["day"]))
         seconds = _seconds(part["hour"], part["minute"], part["second"]) - _zone(part["zone"])
     except ValueError as error:
-        raise TimestampError(f"{text!r:.60} is not a time that exists: {error}") from None
+        raise TimestampError(f"{text!r:.60} is not a valid time: {error}") from None
     return days * DAY + seconds * SECOND + _fraction(part["fraction"], text)
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since the epoch, in any year: datetime's own check and count, in the same place of another cycle."""
+    """Days since the epoch, in any year. datetime checks and counts at the same place of another cycle."""
     cycles, within = divmod(year, _CYCLE_YEARS)
     ordinal = date(within + _CYCLE_YEARS, month, day).toordinal()
     return ordinal - _EPOCH.toordinal() + (cycles - 1) * _CYCLE_DAYS
@@ -91,7 +91,7 @@ def _days(year: int, month: int, day: int) -> int:
 def _seconds(hour: str, minute: str, second: str) -> int:
     hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
     if hours > 23 or minutes > 59 or seconds > 59:
-        raise ValueError("hours go to 23, minutes and seconds to 59")
+        raise ValueError("expected hours up to 23, minutes and seconds up to 59")
     return hours * 3600 + minutes * 60 + seconds
 
 
@@ -101,13 +101,13 @@ def _zone(zone: str) -> int:
         return 0
     hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
     if hours > 23 or minutes > 59:
-        raise ValueError("an offset goes to 23:59")
+        raise ValueError("expected an offset up to 23:59")
     return (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
 
 
 def _fraction(digits: str, text: str) -> int:
     if digits[6:].strip("0"):
-        raise TimestampError(f"{text!r:.60} is finer than a microsecond: give six digits of fraction at most")
+        raise TimestampError(f"{text!r:.60} is finer than a microsecond: use at most six digits of fraction")
     return int(digits[:6].ljust(6, "0")) if digits else 0
 
 

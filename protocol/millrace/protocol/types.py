@@ -1,8 +1,8 @@
-"""The types a field may have, and the schema of a stream or a query.
+"""The types of fields, and the schema of a stream or a query.
 
-Rule: this file knows names and types and nothing of arrays, sockets or SQL, because the client
-imports it and the client depends on msgpack alone. A new type must be decided here, in
-`operators/batch.py` (its array), in `server/source.py` (its decoder) and in `docs/protocol.md`.
+Rule: this module contains names and types, and does not use arrays, sockets or SQL: the client imports it and depends
+on msgpack only. Add a type here, in `operators/batch.py` (its array), in `server/source.py` (its decoder) and in
+`docs/protocol.md`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOMBSTONE_NAMES = (GONE, DELETED)
 
 
 class Type(Enum):
-    """A value's type. INTERVAL lives in expressions only: no field of a stream may have it."""
+    """The type of a value. INTERVAL is for expressions only; a field of a stream cannot have it."""
 
     BOOLEAN = "boolean"
     BIGINT = "bigint"
@@ -42,7 +42,7 @@ class Type(Enum):
     __str__ = __repr__
 
 
-FIELD_TYPES = tuple(known for known in Type if known is not Type.INTERVAL)
+FIELD_TYPES = tuple(kind for kind in Type if kind is not Type.INTERVAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Schema:
     """The fields of a row, in order. Names are distinct."""
 
     fields: tuple[Field, ...]
-    _places: dict[str, int] | None = field(default=None, init=False, compare=False, repr=False)  # made when asked for
+    _places: dict[str, int] | None = field(default=None, init=False, compare=False, repr=False)  # built on first use
 
     @staticmethod
     def of(**fields: Type | str) -> Schema:
@@ -80,7 +80,7 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def index(self, name: str) -> int | None:
-        """The position of a field, or None if there is none of this name."""
+        """The index of a field, or None if no field has this name."""
         if self._places is None:
             places = {field.name: position for position, field in reversed(tuple(enumerate(self.fields)))}
             object.__setattr__(self, "_places", places)
