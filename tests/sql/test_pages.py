@@ -8,7 +8,7 @@ from runpy import run_path
 
 import pytest
 
-from millrace.sql import Catalog, parse, plan_all
+from millrace.sql import Catalog, SqlError, parse, plan_all
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [*sorted((DOCS / "concepts").glob("*.md")), *sorted((DOCS / "guides").glob("*.md")), DOCS / "guarantees.md"]
@@ -28,6 +28,43 @@ def test_the_statements_of_a_page_plan(page: Path) -> None:
 
 def test_the_pages_have_statements() -> None:
     assert sum(len(statements(page)) for page in PAGES) >= 30
+
+
+STREAM = "CREATE STREAM s (ts TIMESTAMP, k BIGINT, x DOUBLE, t TEXT) WITH (time = 'ts');"
+TOTALS = "CREATE QUERY u AS SELECT k, count(*) AS n FROM s GROUP BY k;"
+READ = "CREATE QUERY a AS SELECT k FROM s; CREATE QUERY b AS SELECT k FROM a;"
+WINDOW = "FROM TUMBLE(s, ts, INTERVAL '1 s')"
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("SELECT kk FROM s", "did you mean"),
+        ("CREATE STREAM z (k BIGINT) WITH (lul = '1 s')", "has no option"),
+        ("CREATE STREAM z (k BIGINT) WITH (disorder = '1 s')", "has no meaning here"),
+        (f"SELECT x, count(*) {WINDOW} GROUP BY k", "is neither grouped nor aggregated"),
+        ("SELECT count(*) FROM s GROUP BY k", "without a window the result is an update stream"),
+        (f"SELECT k {WINDOW} WHERE count(*) > 1", "is an aggregate: WHERE tests rows"),
+        ("SELECT count(*) FROM TUMBLE(s, k, INTERVAL '1 s')", "a window goes by the rows' own time"),
+        ("SELECT k FROM s ORDER BY k", "ORDER BY needs all rows"),
+        ("SELECT k FROM s LIMIT 1", "LIMIT needs an end"),
+        ("SELECT DISTINCT k FROM s", "SELECT DISTINCT has to remember"),
+        ("SELECT now() FROM s", "would make the result depend on the clock"),
+        ("SELECT k FROM s WHERE k IN (SELECT k FROM s)", "asks for all rows of a query"),
+        (f"{TOTALS} SELECT s.k FROM s JOIN u ON s.k = u.k", "is an update stream, whose rows replace each other"),
+        ("SELECT k FROM s LATEST", "nothing says what the key is"),
+        (f"{READ} DROP QUERY a", "is still read by"),
+        (f"{READ} CREATE OR REPLACE QUERY a AS SELECT x FROM s", "need the same columns"),
+        ("SELECT regexp_like(t, '(?=a)b') FROM s", "the pattern is not valid"),
+        ("SELECT lag(x) OVER (ORDER BY ts) FROM s", "OVER (...) is not available"),
+    ],
+)
+def test_troubleshooting_has_the_words_of_errors(statement: str, words: str) -> None:
+    """A change of a message changes the page, so that readers find it."""
+    with pytest.raises(SqlError) as refused:
+        plan_all(parse(f"{STREAM} {statement}"), Catalog())
+    assert words in str(refused.value)
+    assert words in (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
 
 
 def test_the_pictures_are_up_to_date() -> None:
