@@ -202,7 +202,7 @@ def windows() -> Picture:
         bar(start, start + 10, 124 + 24 * (number % 2), "pale", f"{sum(start <= t < start + 10 for t in tuples)}")
     lane(222, "Session", ["gap 5 s"])
     points(214)
-    for start, end, number in ((1, 16, 6), (17, 24, 3), (26, 30, 3)):
+    for start, end, number in ((1, 16, 6), (17, 24, 3), (26, 30.8, 3)):
         bar(start, end, 226, "mint", str(number))
     picture.text(at(13.5), 262, "the gap belongs to the session", "soft small", "middle")
     lane(312, "Rows", ["ROWS 4 SLIDE 4"])
