@@ -163,6 +163,14 @@ def played(
         check(rows[:done])
 
 
+def timely(run: Run, rows: Sequence[dict[str, Any]], held: Callable[[Sequence[Any]], Any], *, every: bool) -> None:
+    """The time of each key that has a row, and with `every` of each tombstone, is that of the rows one by one."""
+    wanted = oracle.times(rows, held)
+    found = run.times if every else {key: run.times[key] for key in run.state}
+    assert found == {key: ts for key, ts in wanted.items() if key in found}
+    assert not every or found.keys() == wanted.keys()
+
+
 def same(found: oracle.State, wanted: oracle.State) -> None:
     assert found.keys() == wanted.keys()
     for key, row in wanted.items():
@@ -188,7 +196,26 @@ def test_a_filter_keeps_the_keys_whose_current_row_passes(seed: int, gone: bool,
         wanted = oracle.filtered(taken, ["k"], NAMES[1:], lambda row: passes(row["v"]))
         same(run.state, wanted)
 
+    def held(taken: Sequence[Any]) -> oracle.State:
+        return oracle.filtered(taken, ["k"], ["place"], lambda row: passes(row["v"]))
+
     played(draw, run, rows, check)
+    timely(run, rows, held, every=emit == "every")
+
+
+def test_a_tombstone_has_the_time_of_the_first_row_that_does_not_pass() -> None:
+    blank = {"g": None, "d": None, "t": None, "gone": False}
+    values = [(1, 1), (2, -1), (3, -1), (4, 1), (5, -1), (6, -1)]
+    rows = [{"k": 1, "v": v, "ts": ts, "place": ts, **blank} for ts, v in values]
+    for cuts in ([6], [1, 5], [3, 3], [4, 2], [1] * 6):
+        run = Run(FilterSpec(expression("v > 0"), KEY), PLAIN, ["k"])
+        begin = 0
+        for cut in cuts:
+            run.put(rows[begin : begin + cut])
+            begin += cut
+            run.execute()
+        assert run.state == {}
+        assert run.times in ({}, {(1,): 5})
 
 
 def test_what_is_older_than_its_key_is_superseded_and_counted() -> None:
@@ -297,6 +324,26 @@ def test_aggregates_are_those_of_the_current_rows(seed: int, gone: bool, emit: A
         played(draw, run, rows, check)
 
 
+@SETTINGS
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from(["latest", "every"]))
+def test_the_time_of_a_group_is_that_of_its_last_cause_however_rows_are_cut(seed: int, gone: bool, emit: Any) -> None:
+    draw = random.Random(seed)
+    rows = drawn(draw, gone=gone)
+    keys = draw.choice([["g"], ["g", "t"]])
+    calls = (("n", call("count")), ("m", call("max", "t")))
+    spec = AggregateSpec(None, tuple((name, column(name)) for name in keys), calls, emit=emit, replaces=KEY)
+    run = Run(spec, RETRACTING if gone else PLAIN, keys)
+
+    def held(taken: Sequence[Any]) -> dict[Any, list[int]]:
+        members: dict[Any, list[int]] = {}
+        for row in oracle.current(taken, ["k"]):
+            members.setdefault(tuple(row[name] for name in keys), []).append(row["place"])
+        return members
+
+    played(draw, run, rows, lambda taken: None)
+    timely(run, rows, held, every=emit == "every")
+
+
 def test_doubles_that_came_and_went_leave_no_trace() -> None:
     spec = AggregateSpec(None, (), (("s", call("sum", "d")), ("a", call("avg", "d"))), replaces=KEY)
     run = Run(spec, PLAIN, [])
@@ -370,15 +417,21 @@ def test_places_are_those_of_the_rows_in_order(seed: int, kind: str, emit: Any, 
         alive = list(taken) if kind == "append" else oracle.current(taken, ["k"])
         same(run.state, oracle.top(alive, partition, order, rest, most))
 
+    def held(taken: Sequence[Any]) -> oracle.State:
+        alive = list(taken) if kind == "append" else oracle.current(taken, ["k"])
+        return oracle.top(alive, partition, order, ["place"], most)
+
     if ordered:
         for row in rows:
             row["place"] = row["ts"] * 1000 + row["place"]
         run.put(rows)
         run.sources[0].punctuate(END_OF_TIME)
         run.execute(draw.choice([1, 7, 100]))
-        check(sorted(rows, key=lambda row: row["place"]))
+        rows.sort(key=lambda row: row["place"])
+        check(rows)
     else:
         played(draw, run, rows, check)
+    timely(run, rows, held, every=emit == "every")
 
 
 def test_an_append_stream_keeps_only_rows_that_have_a_place() -> None:

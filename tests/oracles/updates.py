@@ -72,6 +72,22 @@ def top(
     return found
 
 
+def times(rows: Sequence[Row], held: Callable[[Sequence[Row]], Mapping[Any, Any]]) -> dict[Any, int]:
+    """By key, the newest time of the rows that changed what it holds; `held` computes that from the rows so far.
+
+    No row causes an older time than its key had, so a key's time does not depend on how the rows were cut.
+    """
+    found: dict[Any, int] = {}
+    before: Mapping[Any, Any] = {}
+    for count, row in enumerate(rows, 1):
+        after = held(rows[:count])
+        for key in [*before, *after]:
+            if (key in before) != (key in after) or before[key] != after[key]:
+                found[key] = max(found.get(key, row["ts"]), row["ts"])
+        before = after
+    return found
+
+
 def youngest(arms: Sequence[tuple[int, Row]], key: Sequence[str]) -> list[Row]:
     """The rows of several inputs that are delivered: none older than the last of its key, none of another input at the
     same time.

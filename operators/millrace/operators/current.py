@@ -24,7 +24,7 @@ from millrace.operators.kernels import accumulating
 from millrace.operators.numbers import Column, Numbers
 from millrace.operators.operator import Operator
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.updates import Members, Newest, State, Store, gone_of, grown, last_of_each
+from millrace.operators.updates import Members, Newest, State, Store, before_each, gone_of, grown, last_of_each
 
 # A compensated sum of n numbers is off by less than n times this share of the sum of their sizes (the square of what a
 # double rounds by), and a result may be off by this share of itself.
@@ -159,7 +159,7 @@ class CurrentTotals(State):
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def consume(self, batch: Batch) -> Batch | None:
-        kept, slots = self._newest.kept(batch, self._spec.emit)
+        kept, slots = self._newest.kept(batch)
         self.superseded = self._newest.superseded
         if not len(kept):
             return None
@@ -198,25 +198,36 @@ class CurrentTotals(State):
         return rows, dead
 
     def _change(self, rows: Rows, slots: Int64s, dead: Bools) -> Batch | None:
-        """Let rows, each of another key, replace those before them, and give the groups that this has changed."""
+        """Let rows replace those before them of their keys, and give the groups that this has changed.
+
+        Of a key's rows only the last counts, but each changes the group that it joins and the one that it leaves: a
+        group's time does not depend on which rows are taken together.
+        """
         groups = self._groups_of(rows, dead)
         keys, count = self._newest.count, self._groups.count
         self._reserve(keys, count)
-        old = self._members.move(slots, groups)
-        self._adjust(rows, slots, old, groups)
-        self._order[slots] = np.arange(self._taken, self._taken + len(slots))
-        self._taken += len(slots)
-        self._times[slots] = rows.ts
         # A row is the cause of what it leaves and of what it joins.
-        owners = np.stack([old, groups], axis=1).reshape(-1)
+        owners = np.stack([before_each(slots, groups, self._members.owner), groups], axis=1).reshape(-1)
         causes = np.repeat(np.arange(len(slots)), 2)[owners >= 0]
         owners = owners[owners >= 0]
+        self._replace(rows, slots, groups)
         if not len(owners):
             return None
         self.owes = False
         accumulating.raise_to(owners, rows.ts[causes], self._given)
         accumulating.raise_to(owners, np.ascontiguousarray(rows.arrival)[causes], self._arrived)
         return self._built(owners[last_of_each(owners)])
+
+    def _replace(self, rows: Rows, slots: Int64s, groups: Int64s) -> None:
+        """Let the last row of each key replace the one before the batch."""
+        last = last_of_each(slots)
+        if len(last) < len(slots):
+            rows, slots, groups = rows.take(last), slots[last], groups[last]
+        old = self._members.move(slots, groups)
+        self._adjust(rows, slots, old, groups)
+        self._order[slots] = np.arange(self._taken, self._taken + len(slots))
+        self._taken += len(slots)
+        self._times[slots] = rows.ts
 
     def _groups_of(self, rows: Rows, dead: Bools) -> Int64s:
         groups = np.full(len(dead), -1, np.int64)

@@ -13,7 +13,7 @@ from millrace.operators.evaluate import compile_predicate, without
 from millrace.operators.kernels import replacing
 from millrace.operators.operator import Operator
 from millrace.operators.spec import FilterSpec
-from millrace.operators.updates import Newest, State, Stateful, blanked, gone_of, grown
+from millrace.operators.updates import Newest, State, Stateful, blanked, gone_of, grown, last_of_each
 
 
 class Filter(Stateful):
@@ -40,15 +40,20 @@ class Shown(State):
         self._shown = np.zeros(0, np.uint8)
 
     def consume(self, batch: Batch) -> Batch | None:
-        rows, slots = self._newest.kept(batch, self._spec.emit)
+        rows, slots = self._newest.kept(batch)
         self.superseded = self._newest.superseded
         if not len(rows):
             return None
         batch = batch.take(rows)
         self._shown = grown(self._shown, self._newest.count, 0)
+        before = self._shown[slots]
         given = np.zeros(len(slots), np.uint8)
         replacing.show(slots, self._passing(batch), self._shown, given)
         told = np.flatnonzero(given)
+        if self._spec.emit == "latest":
+            told = told[last_of_each(slots[told])]
+            # Nobody has seen what came and went in between.
+            told = told[(given[told] == 1) | (before[told] == 1)]
         return self._built(batch.take(told), given[told] == 2) if len(told) else None
 
     def _passing(self, batch: Batch) -> Values:

@@ -14,8 +14,8 @@ import numpy as np
 from millrace.operators.aggregates.accumulator import OBJECTS, ordinals
 from millrace.operators.batch import BEGINNING, FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.contest import Changes, Contest
 from millrace.operators.evaluate import compile_columns, without
-from millrace.operators.kernels import accumulating
 from millrace.operators.numbers import Column, Numbers
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
@@ -29,6 +29,7 @@ from millrace.operators.updates import (
     Store,
     gone_of,
     grown,
+    last_of_each,
 )
 
 _NONE: Final[Int64s] = np.zeros(0, np.int64)
@@ -98,19 +99,19 @@ def build_top(name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer
     return Top(name, spec, inputs, output)
 
 
-class Sorted(NamedTuple):
-    """Rows in their new order: the place of their partition among those that changed, their rank there, their slots."""
+class Pool(NamedTuple):
+    """Rows that may get a place: those that are kept in slots, then those of a batch."""
 
-    local: Int64s
-    rank: Int64s
     slots: Int64s
+    rows: Rows | None
 
 
 class Places(State):
     """The rows, by slot; the partitions, by number; and who has which place.
 
     `_places[partition * width + at]` is the slot of the row with the number at + 1, or -1, and `_given` beside it is
-    when that place was last told of. The width is how many places any partition has used, at most the spec's.
+    the newest time of all rows that have changed that place. The width is how many places any partition has used, at
+    most the spec's.
     """
 
     def __init__(self, spec: TopSpec, operator: Operator) -> None:
@@ -140,18 +141,13 @@ class Places(State):
             return None
         rows = self._computed(batch if len(kept) == len(batch) else batch.take(kept))
         if self._newest is None and rows.dead.any():
-            rows = rows.take(np.flatnonzero(~rows.dead))
-        count = len(rows.batch)
+            alive = np.flatnonzero(~rows.dead)
+            if not len(alive):
+                return None
+            rows = rows.take(alive)
         self._arrived = max(self._arrived, int(batch.arrival.max()))
-        if self._spec.emit == "latest":
-            parts = [self._change(rows, slots)] if count else []
-        else:
-            parts = [self._change(rows.take(np.array([at])), slots[at : at + 1]) for at in range(count)]
-        made = [part for part in parts if part is not None]
-        if not made:
-            return None
-        given = Batch.concat(made)
-        if self._spec.ordered and (given.ts[1:] < given.ts[:-1]).any():
+        given = self._change(rows, slots)
+        if given is not None and self._spec.ordered and (given.ts[1:] < given.ts[:-1]).any():
             given = given.take(np.argsort(given.ts, kind="stable"))
         return given
 
@@ -159,7 +155,7 @@ class Places(State):
         """The rows that count, and of an update stream where they are kept."""
         if self._newest is None:
             return np.arange(len(batch)), _NONE
-        kept, slots = self._newest.kept(batch, self._spec.emit)
+        kept, slots = self._newest.kept(batch)
         self.superseded = self._newest.superseded
         return kept, slots
 
@@ -175,25 +171,53 @@ class Places(State):
         return Rows(batch, list(zip(columns, valid, strict=True)), dead)
 
     def _change(self, rows: Rows, slots: Int64s) -> Batch | None:
-        """Take rows in, of an update stream each of another key, and say which places that changes."""
-        if self._newest is None:
-            slots = self._allocate(len(rows.batch))
+        """Take rows in, one after the other, and say which places that changes."""
         owners = self._owners(rows)
         self._reserve()
-        old: Int64s = self._members.owner[slots]
-        both = np.concatenate([old, owners])
+        both = owners if self._newest is None else np.concatenate([self._members.owner[slots], owners])
         touched = np.unique(both[both >= 0])
         if not len(touched):
             return None
         before = self._places.reshape(-1, self._across)[touched]
-        bounds = self._bounds(touched, before)
-        self._put(rows, slots, owners)
-        ranked = self._ranked(touched, self._candidates(touched, before, slots, owners), bounds)
-        after = self._placed(touched, ranked)
+        pool, contest = self._contest(rows, slots, owners, touched, before)
+        self._widen(contest.width)
+        before = self._widened(before)
+        # From slots to members of the pool.
+        had = np.where(before >= 0, np.searchsorted(pool.slots, before), -1).reshape(-1)
+        times = self._given.reshape(-1, self._across)[touched].reshape(-1)
+        ts = np.ascontiguousarray(rows.batch.ts)
+        changes, after = contest.play(had, times, self._across, ts, every=self._spec.emit == "every")
+        self._given.reshape(-1, self._across)[touched] = times.reshape(-1, self._across)
+        given = self._given_rows(pool, changes, touched) if len(changes.places) else None
+        self._keep(pool, rows, slots, owners, touched, after)
+        return given
+
+    def _given_rows(self, pool: Pool, changes: Changes, touched: Int64s) -> Batch:
+        assert pool.rows is not None
+        partitions, at = touched[changes.places // self._across], changes.places % self._across
+        return self._batch(
+            pool, changes.members, partitions, at + 1, changes.ts, pool.rows.batch.arrival[changes.events]
+        )
+
+    def _keep(self, pool: Pool, rows: Rows, slots: Int64s, owners: Int64s, touched: Int64s, after: Int64s) -> None:
+        """Keep the rows that are needed, of an append stream those that have a place, and who has the places."""
+        taken = self._taken
+        self._taken += len(owners)
         if self._newest is None:
-            self._release(np.setdiff1d(ranked.slots, after[after >= 0]))
-        causes = np.stack([old, owners], axis=1).reshape(-1)
-        return self._built(rows, slots, touched, self._widened(before), after, causes)
+            came = after[after >= len(pool.slots)] - len(pool.slots)
+            if not len(came):
+                return
+            stays = np.zeros(len(pool.slots), np.bool_)
+            stays[after[(after >= 0) & (after < len(pool.slots))]] = True
+            self._release(pool.slots[~stays])
+            slots = np.full(len(owners), -1, np.int64)
+            slots[came] = self._allocate(len(came))
+            self._reserve()
+        else:
+            came = last_of_each(slots)
+        self._put(rows.take(came), slots[came], owners[came], taken + came)
+        who = np.concatenate([pool.slots, slots, [-1]])[after]
+        self._places.reshape(-1, self._across)[touched] = who.reshape(-1, self._across)
 
     def _allocate(self, count: int) -> Int64s:
         """Slots for new rows, of those that were released first."""
@@ -225,85 +249,94 @@ class Places(State):
         self._places = grown(self._places, partitions, -1, self._across)
         self._given = grown(self._given, partitions, BEGINNING, self._across)
 
-    def _put(self, rows: Rows, slots: Int64s, owners: Int64s) -> None:
+    def _put(self, rows: Rows, slots: Int64s, owners: Int64s, order: Int64s) -> None:
+        """Keep rows, each in another slot; those without an owner only leave theirs."""
         came = np.flatnonzero(owners >= 0)
         self._members.move(slots, owners)
         ordered = [*zip(rows.batch.columns[: self._width], rows.batch.valid, strict=False), *rows.order]
         columns = [values[came] for values, _ in ordered]
         self._rows.put(slots[came], columns, [None if mask is None else mask[came] for _, mask in ordered])
-        self._order[slots] = np.arange(self._taken, self._taken + len(slots))
-        self._taken += len(slots)
+        self._order[slots] = order
 
     # -- ranking -------------------------------------------------------------------------------------------------------
 
-    def _sort_columns(self, slots: Int64s) -> list[Column]:
-        return [self._rows.column(self._width + at, slots) for at in range(len(self._spec.order))]
-
-    def _bounds(self, touched: Int64s, before: Int64s) -> tuple[Int64s, list[Column], Int64s]:
-        """The last places of partitions that have more rows than places, as they are before anything changes.
-
-        No row without a place is above them. So as long as enough rows are, nobody else has to be looked at.
+    def _contest(
+        self, rows: Rows, slots: Int64s, owners: Int64s, touched: Int64s, before: Int64s
+    ) -> tuple[Pool, Contest]:
+        """Rows that may get a place: those that have one and those that come, as long as enough of them stand at what
+        was the last place or before it. Of partitions in which at any time too few do, all rows.
         """
+        had = np.sort(before[before >= 0])
+        pool, contest = self._ranked(had, rows, slots, owners, touched)
         full = np.flatnonzero(self._members.sizes[touched] > self._spec.most)
-        slots = before[full, self._spec.most - 1] if len(full) else _NONE
-        return full, self._sort_columns(slots), self._order[slots]
-
-    def _candidates(self, touched: Int64s, before: Int64s, slots: Int64s, owners: Int64s) -> Int64s:
-        """The rows that had places and are still there, and those that came."""
-        placed = before >= 0
-        had = before[placed]
-        stayed = self._members.owner[had] == np.repeat(touched, placed.sum(axis=1))
-        return np.unique(np.concatenate([had[stayed], slots[owners >= 0]]))
-
-    def _ranked(self, touched: Int64s, slots: Int64s, bounds: tuple[Int64s, list[Column], Int64s]) -> Sorted:
-        """All rows of these partitions that can have a place, in order."""
-        full = bounds[0]
-        local = np.searchsorted(touched, self._members.owner[slots])
-        if not len(full):
-            return self._sorted(local, slots)
-        short = self._short(touched, local, slots, bounds)
+        last = np.searchsorted(had, before[full, self._spec.most - 1]) if len(full) else _NONE
+        short = contest.survey(full, last)
         if len(short):
-            apart = np.flatnonzero(~np.isin(local, short))
-            slots = np.concatenate([slots[apart], self._members.of(touched[short])])
-            local = np.searchsorted(touched, self._members.owner[slots])
-        return self._sorted(local, slots)
+            everyone = np.unique(np.concatenate([had, self._members.of(touched[short])]))
+            pool, contest = self._ranked(everyone, rows, slots, owners, touched)
+            contest.survey(_NONE, _NONE)
+        return pool, contest
 
-    def _short(
-        self, touched: Int64s, local: Int64s, slots: Int64s, bounds: tuple[Int64s, list[Column], Int64s]
-    ) -> Int64s:
-        """The partitions in which fewer rows than there are places reach what was the last place."""
-        full, columns, order = bounds
-        count = len(slots)
-        both = [_stacked(one, other) for one, other in zip(self._sort_columns(slots), columns, strict=True)]
-        keys = [np.concatenate([self._order[slots], order]), *self._ranking.keys(both)]
-        everyone = np.concatenate([local, full])
-        # The bound stands behind the row that it is, if that has not changed.
-        last = np.concatenate([np.zeros(count, np.int64), np.ones(len(full), np.int64)])
-        place = np.lexsort([last, *keys, everyone])
-        begins = np.searchsorted(everyone[place], full)
-        at = np.empty(len(place), np.int64)
-        at[place] = np.arange(len(place))
-        above = at[count:] - begins
-        return full[(above < self._spec.most) & (self._members.sizes[touched[full]] > above)]
+    def _ranked(self, kept: Int64s, rows: Rows, slots: Int64s, owners: Int64s, touched: Int64s) -> tuple[Pool, Contest]:
+        """Rows that are kept and those of a batch, in order."""
+        pool, count = Pool(kept, rows), len(kept)
+        members = np.concatenate([np.arange(count), count + np.flatnonzero(owners >= 0)])
+        local = np.searchsorted(touched, np.concatenate([self._members.owner[kept], owners])[members])
+        arrival = np.concatenate([self._order[kept], self._taken + np.arange(len(owners))])[members]
+        columns = [self._column(pool, self._width + at, members) for at in range(len(self._spec.order))]
+        place = np.lexsort([arrival, *self._ranking.keys(columns), local])
+        leaves, enters = self._events(kept, slots, owners)
+        return pool, Contest(members[place], local[place], len(touched), count, leaves, enters, self._spec.most)
 
-    def _sorted(self, local: Int64s, slots: Int64s) -> Sorted:
-        place = np.lexsort([self._order[slots], *self._ranking.keys(self._sort_columns(slots)), local])
-        local, slots = local[place], slots[place]
-        rank = np.arange(len(slots)) - np.searchsorted(local, local)
-        return Sorted(local, rank, slots)
+    def _events(self, kept: Int64s, slots: Int64s, owners: Int64s) -> tuple[Int64s, Int64s]:
+        """Which member of the pool each row sends away, and which it is itself, if it is alive.
 
-    def _placed(self, touched: Int64s, ranked: Sorted) -> Int64s:
-        """Give the places anew; who has them now."""
-        kept = ranked.rank < self._spec.most
-        most = int(ranked.rank[kept].max()) + 1 if kept.any() else 0
-        if most > self._across:
-            self._widen(min(self._spec.most, max(most, 2 * self._across)))
-        after = np.full((len(touched), self._across), -1, np.int64)
-        after[ranked.local[kept], ranked.rank[kept]] = ranked.slots[kept]
-        self._places.reshape(-1, self._across)[touched] = after
-        return after
+        A row sends away that of its key: the one before it in the batch, or the one that is kept.
+        """
+        count = len(kept)
+        enters = np.where(owners >= 0, count + np.arange(len(owners)), -1)
+        leaves = np.full(len(owners), -1, np.int64)
+        if self._newest is None:
+            return leaves, enters
+        order = np.argsort(slots, kind="stable")
+        again = slots[order[1:]] == slots[order[:-1]]
+        leaves[order[1:][again]] = enters[order[:-1][again]]
+        if count:
+            first = order[np.concatenate([[True], ~again])]
+            at = np.minimum(np.searchsorted(kept, slots[first]), count - 1)
+            leaves[first] = np.where(kept[at] == slots[first], at, -1)
+        return leaves, enters
+
+    def _column(self, pool: Pool, at: int, members: Int64s) -> Column:
+        """A column of members of a pool; behind the columns of the rows are those that order them."""
+        count = len(pool.slots)
+        new = members >= count
+        if pool.rows is None or not new.any():
+            return self._rows.column(at, pool.slots[members])
+        if at < self._width:
+            values, mask = pool.rows.batch.columns[at], pool.rows.batch.valid[at]
+        else:
+            values, mask = pool.rows.order[at - self._width]
+        came = members[new] - count
+        if new.all():
+            return values[came], None if mask is None else mask[came]
+        old_values, old_mask = self._rows.column(at, pool.slots[members[~new]])
+        both = np.empty(len(members), values.dtype)
+        both[new], both[~new] = values[came], old_values
+        if mask is None and old_mask is None:
+            return both, None
+        there = np.ones(len(members), np.bool_)
+        if mask is not None:
+            there[new] = mask[came]
+        if old_mask is not None:
+            there[~new] = old_mask
+        return both, there
 
     def _widen(self, across: int) -> None:
+        """Have so many places for each partition."""
+        if across <= self._across:
+            return
+        across = min(self._spec.most, max(across, 2 * self._across))
         for name, filler in (("_places", -1), ("_given", BEGINNING)):
             old = getattr(self, name).reshape(-1, self._across)
             new = np.full((len(old), across), filler, np.int64)
@@ -320,35 +353,16 @@ class Places(State):
 
     # -- giving --------------------------------------------------------------------------------------------------------
 
-    def _built(
-        self, rows: Rows, changed: Int64s, touched: Int64s, before: Int64s, after: Int64s, causes: Int64s
-    ) -> Batch | None:
-        """The places that have another row, or none; a partition's together, in the order of their last causes."""
-        fresh = np.isin(after, changed)
-        told = (after != before) | (fresh & (after >= 0))
-        if not told.any():
-            return None
-        known = np.flatnonzero(causes >= 0)
-        local = np.searchsorted(touched, causes[known])
-        latest, newest, arrived = (np.full(len(touched), BEGINNING) for _ in range(3))
-        accumulating.raise_to(local, known, latest)
-        accumulating.raise_to(local, rows.batch.ts[known // 2], newest)
-        accumulating.raise_to(local, np.ascontiguousarray(rows.batch.arrival)[known // 2], arrived)
-        order = np.argsort(latest, kind="stable")
-        place, at = np.nonzero(told[order])
-        place = order[place]
-        where = touched[place] * self._across + at
-        self._given[where] = np.maximum(self._given[where], newest[place])
-        return self._batch(after[place, at], touched[place], at + 1, self._given[where], arrived[place])
-
-    def _batch(self, slots: Int64s, partitions: Int64s, numbers: Int64s, ts: Int64s, arrived: Int64s) -> Batch:
-        """Rows, and where the slot is -1 tombstones of their place."""
+    def _batch(
+        self, pool: Pool, members: Int64s, partitions: Int64s, numbers: Int64s, ts: Int64s, arrived: Int64s
+    ) -> Batch:
+        """Rows of a pool, and where the member is -1 tombstones of their place."""
         schema = self._operator.output.schema
-        there = slots >= 0
+        there = members >= 0
         if there.all():
-            columns = [self._rows.column(at, slots) for at in range(self._width)]
+            columns = [self._column(pool, at, members) for at in range(self._width)]
         else:
-            columns = [self._with_nulls(at, slots, there) for at in range(self._width)]
+            columns = [self._with_nulls(pool, at, members, there) for at in range(self._width)]
             for at, column in zip(self._spec.partition_at, self._partitions.columns(partitions), strict=True):
                 columns[at] = column
         columns.append((numbers, None))
@@ -356,9 +370,9 @@ class Places(State):
             columns.append((~there, None))
         return Batch(schema, ts, [values for values, _ in columns], [mask for _, mask in columns], arrived)
 
-    def _with_nulls(self, at: int, slots: Int64s, there: Bools) -> Column:
-        values, mask = self._rows.column(at, slots[there])
-        filled: Values = np.full(len(slots), FILLERS[self._operator.output.schema.fields[at].type], values.dtype)
+    def _with_nulls(self, pool: Pool, at: int, members: Int64s, there: Bools) -> Column:
+        values, mask = self._column(pool, at, members[there])
+        filled: Values = np.full(len(members), FILLERS[self._operator.output.schema.fields[at].type], values.dtype)
         filled[there] = values
         valid = there.copy()
         if mask is not None:
@@ -370,7 +384,9 @@ class Places(State):
         partitions, at = np.nonzero(self._places.reshape(-1, self._across)[: self._partitions.count] >= 0)
         slots = self._places.reshape(-1, self._across)[partitions, at]
         count = len(slots)
-        return self._batch(slots, partitions, at + 1, np.full(count, ts), np.full(count, self._arrived))
+        return self._batch(
+            Pool(slots, None), np.arange(count), partitions, at + 1, np.full(count, ts), np.full(count, self._arrived)
+        )
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -411,15 +427,6 @@ class Places(State):
         self._members.restore(members, partitions)
         self._places, self._given = places.copy(), given.copy()
         self._reserve()
-
-
-def _stacked(one: Column, other: Column) -> Column:
-    """Two columns, one below the other."""
-    values = np.concatenate([one[0], other[0]])
-    if one[1] is None and other[1] is None:
-        return values, None
-    masks = [np.ones(len(column), np.bool_) if mask is None else mask for column, mask in (one, other)]
-    return values, np.concatenate(masks)
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from millrace.operators.operator import Operator
 from millrace.operators.waiting import Merging
 from millrace.protocol import Schema, Type
 
-Emit = Literal["latest", "every"]
 # Arrays by slot begin with room for so many.
 SMALLEST = 16
 
@@ -53,8 +52,20 @@ def grown(array: Values, count: int, filler: Any, width: int = 1) -> Values:
 
 def last_of_each(slots: Int64s) -> Int64s:
     """Where each slot stands last, in the order of those places."""
+    if len(slots) == 1:
+        return np.zeros(1, np.int64)
     _, back = np.unique(slots[::-1], return_index=True)
     return np.sort(len(slots) - 1 - back)
+
+
+def before_each(slots: Int64s, values: Int64s, kept: Int64s) -> Int64s:
+    """The value before each row's own of its slot: that of the row before it, or of the first the one that is kept."""
+    before: Int64s = kept[slots]
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    again = np.flatnonzero(ordered[1:] == ordered[:-1])
+    before[order[again + 1]] = values[order[again]]
+    return before
 
 
 class Newest:
@@ -77,15 +88,13 @@ class Newest:
         self._last = grown(self._last, self.count, BEGINNING)
         return slots
 
-    def kept(self, batch: Batch, emit: Emit) -> tuple[Int64s, Int64s]:
-        """The rows that count (of each key the last, or every one that is not older than what came), and their keys."""
+    def kept(self, batch: Batch) -> tuple[Int64s, Int64s]:
+        """The rows that count, which are not older than any before of their key, and their keys."""
         slots = self.slots(batch)
         kept = np.zeros(len(slots), np.uint8)
         replacing.newest(slots, batch.ts, self._last, kept)
         rows = np.flatnonzero(kept)
         self.superseded += len(slots) - len(rows)
-        if emit == "latest":
-            rows = rows[last_of_each(slots[rows])]
         return rows, slots[rows]
 
     @property
