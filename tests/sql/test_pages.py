@@ -8,6 +8,7 @@ from runpy import run_path
 
 import pytest
 
+from millrace.protocol.codes import CODES
 from millrace.sql import Catalog, SqlError, parse, plan_all
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -65,6 +66,15 @@ def test_troubleshooting_has_the_words_of_errors(statement: str, words: str) -> 
         plan_all(parse(f"{STREAM} {statement}"), Catalog())
     assert words in str(refused.value)
     assert words in (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
+
+
+def test_troubleshooting_has_every_code() -> None:
+    page = (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
+    assert [code for code in CODES if f"`{code}`" not in page] == []
+    reasons = (DOCS / "http.md").read_text(encoding="utf-8").partition("| reason | meaning |")[2].partition("\n\n")[0]
+    names = [name for row in reasons.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert len(names) > 20
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_the_pictures_are_up_to_date() -> None:
