@@ -199,7 +199,7 @@ def skew(
             falling(iop[::-1]),
         ),
         Claim(
-            "OOP begins below IOP",
+            "OOP starts below IOP",
             "less at every skew",
             "; ".join(f"{at} s: {_share(found['OOP', size][at], found['IOP', size][at])}" for at in late[:2]),
             all(found["OOP", size][at].bytes < found["IOP", size][at].bytes for at in late),
@@ -211,7 +211,7 @@ def skew(
             5 * (oop[-1] - oop[0]) <= iop[-1] - iop[0],
         ),
         Claim(
-            "both give the same rows",
+            "both emit the same rows",
             "equal numbers of rows",
             f"{found['OOP', size][most].rows:,} and {found['IOP', size][most].rows:,} at {most} s",
             all(found["OOP", w][at].rows == found["IOP", w][at].rows for w in windows for at in windows[w]),
@@ -395,7 +395,7 @@ def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60)
             falling(iop[::-1]) and iop[-1] >= 10 * iop[0],
         ),
         Claim(
-            "that of OOP is relatively stable",
+            "OOP's memory is relatively stable",
             "the most at most twice the least",
             ", ".join(f"{value / 1e3:.0f}" for value in oop) + " kB",
             max(oop) <= 2 * min(oop),
@@ -407,7 +407,7 @@ def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60)
             all(one < other for one, other in zip(oop[1:], iop[1:], strict=True)) and 100 * oop[-1] <= iop[-1],
         ),
         Claim(
-            "both give the same rows",
+            "both emit the same rows",
             "equal numbers of rows",
             ", ".join(f"{one.rows}" for one in found["OOP"].values()),
             all(found["OOP"][delay].rows == found["IOP"][delay].rows for delay in delays),

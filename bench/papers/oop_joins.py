@@ -183,7 +183,7 @@ def rows_agree(found: Peaks, unit: str) -> Claim:
     oop, iop = found.values()
     last = list(oop)[-1]
     return Claim(
-        "both give the same rows",
+        "both emit the same rows",
         "equal numbers of rows",
         f"{oop[last].rows:,} and {iop[last].rows:,} at {last} {unit}",
         all(oop[at].rows == iop[at].rows > 0 for at in oop),
@@ -368,7 +368,7 @@ def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Found:
             falling([iop[at].bytes - oop[at].bytes for at in delays][::-1]),
         ),
         Claim(
-            "for OOP's join forgets the punctual answers at once, which IOP keeps",
+            "because OOP's join drops the punctual answers at once, which IOP keeps",
             "at most 55 % of IOP's tuples at every delay",
             f"{oop[last].tuples:,} of {iop[last].tuples:,} at {last} s",
             all(oop[at].tuples <= 0.55 * iop[at].tuples for at in late),

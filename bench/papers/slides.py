@@ -78,7 +78,7 @@ def slides(seconds: float = SECONDS, sizes: Sequence[int] = SLIDES) -> Found:
             ),
             Claim(
                 f"SLIDE by {kind}: on-demand ETS eliminates the burstiness",
-                f"at most 1.25 times that of the arrivals ({alone:.3g}) at every slide",
+                f"at most 1.25 times the arrivals' burstiness ({alone:.3g}) at every slide",
                 _values(demanded),
                 max(demanded) <= 1.25 * alone,
             ),

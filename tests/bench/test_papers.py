@@ -273,14 +273,14 @@ def test_oop_figure_13_at_a_small_size() -> None:
 def test_oop_figure_10_at_a_small_size() -> None:
     found = verdicts(oop_joins.structures(300, (0, 3), 1))
     assert len(found) == 4
-    assert found["both give the same rows"]
+    assert found["both emit the same rows"]
 
 
 def test_oop_figure_11_at_a_small_size() -> None:
     """Times are the machine's: what is tested is that they are found."""
     found = verdicts(oop_joins.bands(300, (1, 3), 2, 32))
     assert len(found) == 7
-    assert found["both give the same rows"]
+    assert found["both emit the same rows"]
     assert found["OOP outperforms IOP significantly in tuples kept"]
     assert found["IOP needs the more additional memory the wider the band"]
 
