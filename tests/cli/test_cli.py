@@ -394,7 +394,7 @@ def test_names_that_are_not_there(server):
     assert ".late" not in done.stderr
     assert re.search(r"crowd0, .* and \d+ more$", done.stderr.strip())
     done = server.millrace("feed", "crowd1.late")
-    assert "nobody feeds crowd1.late: it gets the tuples of crowd1 that come late; feed crowd1" in done.stderr
+    assert "crowd1.late cannot be fed: it contains the late tuples of crowd1; feed crowd1" in done.stderr
     server.millrace("sql", ";".join(f"DROP STREAM crowd{n}" for n in crowd))
 
 
@@ -444,7 +444,7 @@ def test_the_ports_are_told_apart(server):
     )
     done = server.millrace("tail", "q", "--server", server.admin)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"this port is for the HTTP API; streams are fed and read at {server.listen}" in done.stderr
+    assert f"this port is for the HTTP API; feeds and subscribers are served at {server.listen}" in done.stderr
 
 
 def test_a_bad_row_is_named_by_its_line(server, tmp_path):

@@ -75,7 +75,7 @@ WRONG = [
     ({"at": 1, "stream": "e", "tuple": [1]}, "expected an object in tuple, got [1]"),
     ({"at": 1, "stream": "e", "tuple": {"v": 1}}, "missing field ts (timestamp, not null)"),
     ({"at": 1, "stream": "i", "tuple": {"v": "1"}}, "field v: expected bigint (an integer of 64 bits), got '1'"),
-    ({"at": 1, "stream": "i", "tuple": {"w": 1}}, "expected the fields v, got a field 'w'"),
+    ({"at": 1, "stream": "i", "tuple": {"w": 1}}, "expected the fields v, got unknown field 'w'"),
     ({"at": 1, "stream": "i", "feed": 3, "tuple": {"v": 1}}, "expected a feed's name in feed, got 3"),
     ({"at": 1, "stream": "i", "tulpe": {"v": 1}}, "got 'tulpe'"),
     ("[]", "expected a JSON object, got '[]'"),

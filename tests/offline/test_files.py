@@ -175,7 +175,7 @@ UNFIT_LINES = [
     ('{"ts": null}', "field ts: expected timestamp, not null, got null"),
     ('{"n": 1}', "missing field ts (timestamp, not null)"),
     ('{"ts": "yesterday"}', "field ts: expected timestamp (integer microseconds or ISO 8601 text), got 'yesterday'"),
-    ('{"ts": 1, "zzz": 1}', "line 2: expected the fields ts, flag, n, x y, t, raw, seen, got a field 'zzz'"),
+    ('{"ts": 1, "zzz": 1}', "line 2: expected the fields ts, flag, n, x y, t, raw, seen, got unknown field 'zzz'"),
     ('{"ts": 1', "line 2: expected a JSON object, got half an object (is the file cut off?)"),
     ('{"ts": 1} {"ts": 2}', "line 2: expected a JSON object, got"),
     ("[1]", "line 2: expected a JSON object, got '[1]'"),

@@ -38,7 +38,7 @@ async def test_json_lines_at_the_port_of_the_api(daemon):
     (line,) = (await said_at(daemon.admin, b'{"subscribe": "q"}\n')).splitlines()
     assert json.loads(line)["error"] == {
         "code": "wrong_port",
-        "text": f"this port is for the HTTP API; streams are fed and read at {daemon.listen}",
+        "text": f"this port is for the HTTP API; feeds and subscribers are served at {daemon.listen}",
         "line": 1,
     }
 

@@ -74,8 +74,8 @@ class _Stream:
             if found is None:
                 fields = ", ".join(map(str, schema))
                 raise Refuse(
-                    f"stream {self.source.stream.name} has the schema ({fields}), fingerprint {schema.fingerprint()}, "
-                    f"not {fingerprint}",
+                    f"fingerprint {fingerprint} does not match stream {self.source.stream.name}: "
+                    f"its schema is ({fields}), fingerprint {schema.fingerprint()}",
                     code="schema_mismatch",
                 )
             self.narrower[fingerprint] = Source(found)
@@ -209,7 +209,7 @@ class Feeds:
         if found is None:
             origin = origin_of(stream)
             if origin in self._streams:
-                text = f"nobody feeds {stream}: it gets the tuples of {origin} that come late; feed {origin}"
+                text = f"{stream} cannot be fed: it contains the late tuples of {origin}; feed {origin}"
                 raise Refuse(text, code="unknown_stream")
             raise Refuse(f"there is no stream {stream}{nearest(stream, list(self._streams))}", code="unknown_stream")
         return found

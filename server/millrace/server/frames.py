@@ -173,7 +173,7 @@ class FrameDialect(Dialect):
             self.say(Ping(self._pings))
             self._connection.expect(PONG_SECONDS, self._look_for_silence)
         else:
-            text = f"nothing was heard for {PING_SECONDS:g} seconds, nor a PONG for {PONG_SECONDS:g} more"
+            text = f"no complete frame arrived for {PING_SECONDS:g} seconds, nor in the {PONG_SECONDS:g} seconds after PING"
             self._connection.end_for("silent", text)
 
     def reading_changed(self) -> None:

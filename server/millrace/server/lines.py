@@ -99,7 +99,7 @@ class LineDialect(Dialect):
         if rest > 0:
             self.connection.expect(rest, self._look_at_the_line)
         else:
-            self.connection.end_for("too_slow", f"a line was not complete after {LINE_SECONDS:g} seconds")
+            self.connection.end_for("too_slow", f"a started line did not end within {LINE_SECONDS:g} seconds")
 
     def refuse_peer(self, error: PeerError) -> None:
         self.connection.write(error_line(error, self._reader.number))
@@ -184,11 +184,11 @@ class LineDialect(Dialect):
             return
         self._over = True
         if isinstance(said, Token):
-            error = PeerError("the token is not the server's", code="unauthorised")
+            error = PeerError("wrong token", code="unauthorised")
             self.connection.log_refusal(error)
             self.connection.wrong_token(error_line(error, self._number))
         else:
-            text = 'the first line must be {"token": "..."}: this server wants one'
+            text = 'expected {"token": "..."} as the first line: this server requires a token'
             self.refuse(PeerError(text, code="unauthorised"), self._number)
             self._write_refusals()
             self.connection.close()
@@ -223,7 +223,7 @@ class LineDialect(Dialect):
         feed = self._feeds.get((stream, name))
         if feed is None:
             if len(self._feeds) >= self.hall.limits.channels:
-                raise Refuse(f"this connection has {len(self._feeds)} feeds, the limit", code="too_many_channels")
+                raise Refuse(f"this connection has {len(self._feeds)} feeds, the limit: close one", code="too_many_channels")
             feed = self._feeds[stream, name] = _LineFeed(self, stream, name)
         return feed
 
@@ -239,7 +239,7 @@ class LineDialect(Dialect):
     def _subscribe(self, said: SubscribeLine) -> None:
         outlet = self.hall.runner.outlet(said.query)
         if said.query in self._readers:
-            raise Refuse(f"this connection is subscribed to {said.query} already", code="already_open")
+            raise Refuse(f"this connection has already subscribed to {said.query}", code="already_open")
         reader = _LineReaderOf(self, said, outlet)
         outlet.first(said.from_sequence, said.history)
         self._readers[said.query] = reader

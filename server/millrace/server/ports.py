@@ -1,6 +1,6 @@
-"""Whoever has taken one port for the other is told so, in the way in which they speak.
+"""Answers to clients that connect to the wrong port, in the protocol that they speak.
 
-Rule: what they say is not looked at beyond how it begins, and the connection ends.
+Rule: only the first bytes are examined, and the connection ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CODE = "wrong_port"
 
 
 def to_http(admin: str) -> bytes:
-    """The answer to HTTP at the port for streams: a problem, as the API's are."""
+    """The answer to HTTP at the port for streams: a problem, as in the API."""
     text = f"this port is for feeds and subscribers (frames or JSON lines); the HTTP API is at {admin}"
     problem = {"type": f"urn:millrace:{CODE}", "title": "Wrong port", "status": 400, "detail": text, "code": CODE}
     body = json.dumps(problem).encode()
@@ -29,7 +29,7 @@ def to_http(admin: str) -> bytes:
 
 def to_streams(first: int, listen: str) -> bytes:
     """The answer to JSON lines or frames at the port of the API."""
-    text = f"this port is for the HTTP API; streams are fed and read at {listen}"
+    text = f"this port is for the HTTP API; feeds and subscribers are served at {listen}"
     if speaks_json(first):
         return json.dumps({"error": {"code": CODE, "text": text, "line": 1}}).encode() + b"\n"
     return frame(encode(Error(CODE, text)))

@@ -146,7 +146,7 @@ class Source:
     def _named_row(self, number: int, values: Mapping[str, Any]) -> Row:
         if self.stream.extra == "refuse" and not values.keys() <= self._known:
             unknown = next(name for name in values if name not in self._known)
-            raise _row_error(number, f"the fields {', '.join(self._names)}", f"a field {spelt(unknown)}")
+            raise _row_error(number, f"the fields {', '.join(self._names)}", f"unknown field {spelt(unknown)}")
         if not values.keys() >= self._required:
             raise self._missing(number, values)
         return tuple(_from_json(field, values.get(field.name)) for field in self._fields)
@@ -186,7 +186,7 @@ class Source:
         if batch.ts.max() <= most_us:
             return
         row = int((batch.ts > most_us).argmax())
-        expected = f"at most {format_timestamp(most_us)} ({ahead_us / 1e6:g} s above the server's clock, max_ahead)"
+        expected = f"at most {format_timestamp(most_us)} (max_ahead: {ahead_us / 1e6:g} s ahead of the server's clock)"
         got = format_timestamp(int(batch.ts[row]))
         raise _row_error(row, expected, got, self.stream.time, "bad_value", TooFarAheadError)
 
