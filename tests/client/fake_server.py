@@ -1,7 +1,7 @@
-"""A server for the client's tests: the protocol's own rules over a real socket, and nothing behind them.
+"""A server for tests of the client: the session rules over a real socket, without an engine.
 
-It keeps what it was fed, per stream and producer, across connections, as a server does in its life. A test holds the
-strings: how much credit, which frames are refused, when the connection breaks.
+It stores the rows of each feed, by stream and producer, across connections, as a server does while it runs. A test can
+cut connections, refuse rows and withhold credit.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ SCHEMA = Schema.of(ts="timestamp", k="bigint", name="text")
 
 
 @dataclass
-class Taken:
-    """What the server has of one feed: rows and punctuation in the order they came."""
+class FeedInput:
+    """The input of one feed: rows and punctuation in the order of their arrival."""
 
     rows: list[Any] = field(default_factory=list)
     log: list[Any] = field(default_factory=list)  # rows as tuples, punctuation as integers
@@ -62,17 +62,17 @@ class FakeServer:
         refuse=None,
         tls=None,
     ):
-        self.old = old  # of before there were capabilities: HELLO has three fields, and WELCOME four
-        # By query; None: the capability is not granted.
+        self.old = old  # without capabilities: HELLO has three fields, and WELCOME four
+        # By query. None: the server does not grant the capability.
         self.histories: dict[str, str] | None = histories and dict(histories)
         self.credit = credit
         self.limits = limits or Limits()
         self.token = token
         self.tls = tls
-        self.give_back = give_back  # credit for what was taken
+        self.give_back = give_back  # whether to return credit
         self.acknowledge = acknowledge
         self.refuse = refuse or (lambda rows: None)  # rows -> (code, row, expected, got) | None
-        self.feeds: dict[tuple[str, str], Taken] = {}
+        self.feeds: dict[tuple[str, str], FeedInput] = {}
         self.results: dict[str, list[tuple]] = {}
         self.opens: list[Open] = []
         self.subscribes: list[Subscribe] = []
@@ -88,9 +88,9 @@ class FakeServer:
     def last(self) -> "Connection":
         return self.connections[-1]
 
-    def feed(self, stream="s") -> Taken:
-        [taken] = [taken for (name, _), taken in self.feeds.items() if name == stream]
-        return taken
+    def feed(self, stream="s") -> FeedInput:
+        [feed_input] = [feed_input for (name, _), feed_input in self.feeds.items() if name == stream]
+        return feed_input
 
     async def __aenter__(self):
         await self.listen()
@@ -167,11 +167,11 @@ class Connection(asyncio.Protocol):
         if not message.stream.startswith("s"):
             self.say(Error("unknown_stream", f"no stream {message.stream}", message.channel))
             return
-        taken = self.server.feeds.setdefault((message.stream, message.producer), Taken())
-        taken.next_sequence = max(taken.next_sequence, message.sequence or 0)
-        self.say(Opened(message.channel, taken.next_sequence, self.server.credit, SCHEMA, "external", "ts"))
+        feed_input = self.server.feeds.setdefault((message.stream, message.producer), FeedInput())
+        feed_input.next_sequence = max(feed_input.next_sequence, message.sequence or 0)
+        self.say(Opened(message.channel, feed_input.next_sequence, self.server.credit, SCHEMA, "external", "ts"))
 
-    def feed_of(self, number) -> Taken:
+    def feed_of(self, number) -> FeedInput:
         channel = self.session.channels[number]
         return self.server.feeds[channel.name, channel.producer]
 
@@ -180,19 +180,19 @@ class Connection(asyncio.Protocol):
         skip = self.session.take(message.channel, message.sequence, len(rows))
         if skip == len(rows):
             return
-        taken = self.feed_of(message.channel)
-        assert message.sequence + skip == taken.next_sequence
-        taken.next_sequence += len(rows) - skip
-        taken.frames.append(len(rows))
+        feed_input = self.feed_of(message.channel)
+        assert message.sequence + skip == feed_input.next_sequence
+        feed_input.next_sequence += len(rows) - skip
+        feed_input.frames.append(len(rows))
         refusal = self.server.refuse(rows)
         if refusal:
             code, row, expected, got = refusal
             self.say(Error(code, f"row {row}", message.channel, message.sequence, row, expected, got))
         else:
-            taken.rows.extend(rows[skip:])
-            taken.log.extend(rows[skip:])
+            feed_input.rows.extend(rows[skip:])
+            feed_input.log.extend(rows[skip:])
         if self.server.acknowledge:
-            self.say(Ack(message.channel, taken.next_sequence))
+            self.say(Ack(message.channel, feed_input.next_sequence))
         if self.server.give_back:
             self.say(Credit(message.channel, len(rows) - skip))
 

@@ -18,7 +18,7 @@ from millrace.protocol.messages import Bye, Closed, Credit, Error, EtsRequest, L
 from tests.client.fake_server import SCHEMA, FakeServer
 from tests.patience import HANG_SECONDS
 
-CERTIFICATE = Path(__file__).parent / "certificate.pem"  # with its key, of nobody, for 127.0.0.1
+CERTIFICATE = Path(__file__).parent / "certificate.pem"  # self-signed, with its key, for 127.0.0.1
 QUICK = Backoff(first=0.001, most=0.01, attempts=200)
 
 
@@ -36,13 +36,13 @@ def run(coroutine, new_loop=asyncio.new_event_loop):
 
 
 async def until(true):
-    """Let the loop turn until something is so; the sockets are real, so there is no event to wait for."""
+    """Run the loop until the condition holds. Real sockets offer no event to wait for."""
     while not true():  # noqa: ASYNC110
         await asyncio.sleep(0.0005)
 
 
 async def end_of(feed):
-    """Wait for what ends a feed, and raise it."""
+    """Wait for the end of a feed, and raise its error."""
     await feed._waiting.until(lambda: False)
 
 
@@ -57,7 +57,7 @@ async def read_all(subscription):
 
 
 def scenario(**options):
-    """A test that is given a server and a connected client, on asyncio's own loop and on uvloop."""
+    """Run a test with a server and a connected client, on the loops of asyncio and uvloop."""
 
     def decorate(test):
         def wrapped(new_loop):
@@ -100,7 +100,7 @@ async def test_small_sends_share_a_frame(server, client):
 
 
 @scenario(credit=64, limits=Limits(frame_bytes=2_000))
-async def test_a_large_send_is_cut_to_credit_and_frame_limit(server, client):
+async def test_a_large_send_is_split_by_credit_and_frame_limit(server, client):
     feed = await client.open("s")
     await feed.send([(i, i, "x" * 90) for i in range(1_000)])
     await feed.flush()
@@ -111,7 +111,7 @@ async def test_a_large_send_is_cut_to_credit_and_frame_limit(server, client):
 
 
 @scenario(credit=100, give_back=False)
-async def test_send_waits_when_too_much_is_held_and_goes_on_with_credit(server, client):
+async def test_send_waits_while_too_much_is_held_and_resumes_with_credit(server, client):
     feed = await client.open("s", held_tuples=300)
     sending = asyncio.ensure_future(send_many(feed, 1_000))
     await until(lambda: server.feeds and len(server.feed().rows) == 100)
@@ -133,7 +133,7 @@ async def send_many(feed, count):
 
 
 @scenario(credit=100, give_back=False)
-async def test_a_frame_above_a_small_grant_is_split_rather_than_stuck(server, client):
+async def test_a_frame_above_a_small_grant_is_split(server, client):
     feed = await client.open("s")
     await feed.send(rows_of(150))
     await until(lambda: len(server.feed().rows) == 100)
@@ -194,7 +194,7 @@ async def test_datetimes_become_microseconds(server, client):
         ([{"ts": 1}, (1, 2, "x")], "both"),
     ],
 )
-def test_rows_that_cannot_be_packed_are_refused_whole_here(rows, words):
+def test_rows_that_cannot_be_packed_are_refused_whole(rows, words):
     @scenario()
     async def play(server, client):
         feed = await client.open("s")
@@ -208,7 +208,7 @@ def test_rows_that_cannot_be_packed_are_refused_whole_here(rows, words):
 
 
 @scenario(refuse=lambda rows: ("bad_row", 1, "an integer", "text") if rows[0][0] < 0 else None)
-async def test_refused_rows_are_told_and_other_frames_untouched(server, client):
+async def test_refused_rows_raise_and_other_frames_are_not_affected(server, client):
     feed = await client.open("s", frame_rows=2)
     await feed.send([*rows_of(2), (-1, 1, "x"), (-1, 2, "x"), *rows_of(2, 2), (-1, 3, "x"), (-1, 4, "x")])
     with pytest.raises(ServerError) as caught:
@@ -222,7 +222,7 @@ async def test_refused_rows_are_told_and_other_frames_untouched(server, client):
 
 
 @scenario()
-async def test_a_feed_that_is_astray_ends(server, client):
+async def test_a_feed_that_counts_differently_ends(server, client):
     feed = await client.open("s")
     server.last.say(Error("out_of_order", "expected 7", 0, 0))
     with pytest.raises(ServerError, match="expected 7"):
@@ -230,7 +230,7 @@ async def test_a_feed_that_is_astray_ends(server, client):
 
 
 @scenario()
-async def test_what_is_refused_at_open(server, client):
+async def test_open_raises_refusals(server, client):
     with pytest.raises(ServerError) as caught:
         await client.open("unknown")
     assert caught.value.code == "unknown_stream"
@@ -247,7 +247,7 @@ async def test_what_is_refused_at_open(server, client):
 
 
 @scenario()
-async def test_a_known_producer_goes_on_where_it_was(server, client):
+async def test_a_known_producer_resumes(server, client):
     async with await client.open("s", producer="p") as feed:
         await feed.send(rows_of(5))
     async with await client.open("s", producer="p") as feed:
@@ -256,11 +256,11 @@ async def test_a_known_producer_goes_on_where_it_was(server, client):
     assert server.feed().rows == rows_of(10)
 
 
-# Connections that break.
+# Broken connections.
 
 
 @pytest.mark.parametrize("acknowledge", [True, False])
-def test_a_broken_connection_loses_and_repeats_nothing(acknowledge):
+def test_a_broken_connection_loses_and_repeats_no_row(acknowledge):
     @scenario(credit=100, acknowledge=acknowledge)
     async def play(server, client):
         feed = await client.open("s", frame_rows=10)
@@ -287,7 +287,7 @@ async def reconnected(server):
 
 
 def grammatical(log):
-    """No row lies below a punctuation that came before it."""
+    """No row is below an earlier punctuation."""
     mark = -1
     for item in log:
         if isinstance(item, int):
@@ -310,7 +310,7 @@ async def test_a_punctuation_with_nothing_after_it_survives_a_reconnect(server, 
     assert server.feed().log == [*rows_of(1), 77, 77, *rows_of(1, 80)]
 
 
-def test_giving_up_is_connection_lost_everywhere():
+def test_all_calls_raise_connection_lost_after_the_last_attempt():
     async def play():
         async with FakeServer() as server:
             client = await AsyncClient.connect(server.address, reconnect=Backoff(first=0.001, attempts=2))
@@ -352,7 +352,7 @@ def test_no_server_and_no_reconnect():
     run(play())
 
 
-def test_a_wrong_token_is_told_and_not_tried_again():
+def test_a_wrong_token_raises_without_another_attempt():
     async def play():
         async with FakeServer(token="secret") as server:
             for token in (None, "wrong"):
@@ -383,7 +383,7 @@ def test_tls():
     run(play())
 
 
-def test_garbage_from_the_server_is_a_peer_error_and_the_end():
+def test_invalid_bytes_from_the_server_end_the_client():
     @scenario()
     async def play(server, client):
         feed = await client.open("s")
@@ -401,7 +401,7 @@ def test_garbage_from_the_server_is_a_peer_error_and_the_end():
         play(asyncio.new_event_loop)
 
 
-def test_a_server_that_says_nothing_is_given_up():
+def test_a_silent_server_is_disconnected():
     async def play():
         async with FakeServer() as server:
             server.silent = True
@@ -420,7 +420,7 @@ def test_a_server_that_says_nothing_is_given_up():
     run(play())
 
 
-def test_idle_connections_are_kept_by_pings():
+def test_pings_keep_idle_connections_open():
     async def play():
         async with FakeServer() as server, AsyncClient(server.address, heartbeat=0.25) as client:
             await until(lambda: server.pings >= 2)
@@ -442,7 +442,7 @@ async def test_the_server_ends_a_feed(server, client):
 
 
 @scenario()
-async def test_a_closed_feed_takes_no_more(server, client):
+async def test_a_closed_feed_refuses_rows(server, client):
     feed = await client.open("s")
     await feed.close()
     await feed.close()
@@ -517,7 +517,7 @@ async def test_an_answer_function_that_raises_ends_the_feed_with_its_exception(s
 
 
 @scenario()
-async def test_a_subscription_gives_rows_as_dicts_and_batches(server, client):
+async def test_a_subscription_returns_dicts_and_batches(server, client):
     server.results["q"] = rows_of(20)
     async with await client.subscribe("q", from_sequence=5) as subscription:
         got = []
@@ -538,7 +538,7 @@ def batches_left(rows):
 
 
 @scenario()
-async def test_a_slow_reader_bounds_what_waits(server, client):
+async def test_a_slow_reader_queues_at_most_a_window(server, client):
     server.results["q"] = rows_of(1_000)
     subscription = await client.subscribe("q", window=20)
     for _ in range(50):
@@ -554,7 +554,7 @@ async def test_a_slow_reader_bounds_what_waits(server, client):
 
 
 @scenario()
-async def test_a_subscription_goes_on_after_a_break(server, client):
+async def test_a_subscription_resumes_after_a_reconnect(server, client):
     server.results["q"] = rows_of(500)
     subscription = await client.subscribe("q", window=30)
     got = []
@@ -571,7 +571,7 @@ async def test_a_subscription_goes_on_after_a_break(server, client):
 
 
 @scenario()
-async def test_rows_unread_at_a_break_count_against_the_window(server, client):
+async def test_rows_unread_at_a_reconnect_count_against_the_window(server, client):
     server.results["q"] = rows_of(100)
     subscription = await client.subscribe("q", window=20)
     await until(lambda: subscription._waiting_rows == 20)
@@ -587,7 +587,7 @@ async def test_rows_unread_at_a_break_count_against_the_window(server, client):
 
 
 @scenario()
-async def test_progress_comes_in_its_place(server, client):
+async def test_progress_keeps_its_place(server, client):
     server.results["q"] = rows_of(2)
     subscription = await client.subscribe("q", progress=True)
     assert server.subscribes[0].progress
@@ -603,7 +603,7 @@ async def test_progress_comes_in_its_place(server, client):
 
 
 @scenario()
-async def test_updates_are_batches_and_progress_in_their_order(server, client):
+async def test_updates_are_batches_and_progress_in_order(server, client):
     server.results["q"] = rows_of(2)
     subscription = await client.subscribe("q", progress=True)
     server.last.say(Progress(0, 10))
@@ -621,7 +621,7 @@ async def test_updates_are_batches_and_progress_in_their_order(server, client):
 
 
 @scenario()
-async def test_rows_that_are_gone_after_a_break_end_a_subscription_or_are_a_gap(server, client):
+async def test_rows_lost_at_a_reconnect_end_a_subscription_or_count_as_a_gap(server, client):
     server.results["q"] = rows_of(3)
     strict = await client.subscribe("q")
     lenient = await client.subscribe("q", on_gap="continue")
@@ -638,7 +638,7 @@ async def test_rows_that_are_gone_after_a_break_end_a_subscription_or_are_a_gap(
 
 
 @scenario(histories={"q": "first"})
-async def test_a_number_of_another_history_is_not_taken_for_the_same_row(server, client):
+async def test_a_sequence_of_another_history_is_refused(server, client):
     server.results["q"] = rows_of(3)
     strict = await client.subscribe("q")
     lenient = await client.subscribe("q", on_gap="continue")
@@ -654,13 +654,13 @@ async def test_a_number_of_another_history_is_not_taken_for_the_same_row(server,
     assert (lenient.gaps, lenient.history, lenient.next_sequence) == (1, "second", 5)
     with pytest.raises(ServerError, match="another history"):
         await client.subscribe("q", from_sequence=3, history="first")
-    for history in ("second", None):  # without an id it is the current history
+    for history in ("second", None):  # without an id, the current history
         again = await client.subscribe("q", from_sequence=3, history=history)
         assert (await again.next_batch()).sequence == 3
 
 
 @scenario(histories={"q": "first"})
-async def test_the_same_history_goes_on_after_a_break(server, client):
+async def test_the_same_history_continues_after_a_reconnect(server, client):
     server.results["q"] = rows_of(3)
     subscription = await client.subscribe("q")
     assert len(await subscription.next_batch()) == 3
@@ -671,7 +671,7 @@ async def test_the_same_history_goes_on_after_a_break(server, client):
 
 
 @pytest.mark.parametrize("options", [{"old": True}, {}], ids=["refuses the field", "grants nothing"])
-def test_a_server_of_before_there_were_capabilities(options):
+def test_a_server_without_capabilities(options):
     async def play():
         async with FakeServer(**options) as server, AsyncClient(server.address, reconnect=QUICK) as client:
             feed = await client.open("s")
@@ -697,8 +697,8 @@ def test_a_server_of_before_there_were_capabilities(options):
     run(play())
 
 
-def test_a_server_of_before_there_were_capabilities_needs_no_second_chance():
-    """The connection without capabilities is part of the first attempt, also where there is no reconnecting."""
+def test_a_server_without_capabilities_needs_no_second_attempt():
+    """The connection without capabilities is part of the first attempt, even with `reconnect=None`."""
 
     async def play():
         async with FakeServer(old=True, token="right") as server:
@@ -711,7 +711,7 @@ def test_a_server_of_before_there_were_capabilities_needs_no_second_chance():
     run(play())
 
 
-def test_a_program_learns_that_the_connection_broke():
+def test_on_lost_is_called_when_the_connection_breaks():
     async def play():
         lost: list[BaseException | None] = []
         async with FakeServer() as server, AsyncClient(server.address, reconnect=QUICK, on_lost=lost.append) as client:
@@ -727,8 +727,8 @@ def test_a_program_learns_that_the_connection_broke():
 
 
 @scenario()
-async def test_a_busy_feed_survives_that_the_server_says_goodbye(server, client):
-    """What is still to be written waits for the next connection: the old one has no channels any more."""
+async def test_a_busy_feed_survives_a_server_shutdown(server, client):
+    """Unwritten rows wait for the next connection: the channels of the old one are closed."""
     feed = await client.open("s")
     await feed.send(rows_of(3))
     client._wire.data_received(frame(encode(Bye("the server is ending"))))
@@ -743,7 +743,7 @@ async def test_a_busy_feed_survives_that_the_server_says_goodbye(server, client)
 
 
 @scenario(refuse=lambda rows: ("bad_row", 0, "bigint", "text") if rows[0][0] == 0 else None)
-async def test_a_feed_counts_what_was_refused(server, client):
+async def test_a_feed_counts_refused_tuples(server, client):
     feed = await client.open("s")
     await feed.send(rows_of(3))
     with pytest.raises(ServerError):
@@ -754,7 +754,7 @@ async def test_a_feed_counts_what_was_refused(server, client):
 
 
 @scenario()
-async def test_a_query_that_is_gone_after_a_break_is_told(server, client):
+async def test_a_query_dropped_during_a_reconnect_raises(server, client):
     server.results["q"] = rows_of(3)
     subscription = await client.subscribe("q")
     del server.results["q"]
@@ -779,7 +779,7 @@ async def test_an_error_without_a_channel_ends_the_client(server, client):
 
 @pytest.fixture
 def threaded_server():
-    """A fake server in a loop of its own thread."""
+    """A fake server whose loop runs in another thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -815,7 +815,7 @@ def test_the_synchronous_client_feeds_and_reads(threaded_server):
         client.open("s")
 
 
-def test_the_synchronous_client_says_why_it_cannot_connect(threaded_server):
+def test_the_synchronous_client_reports_why_it_cannot_connect(threaded_server):
     threaded_server.token = "x"
     before = threading.active_count()
     with pytest.raises(ServerError):
@@ -823,7 +823,7 @@ def test_the_synchronous_client_says_why_it_cannot_connect(threaded_server):
     assert threading.active_count() == before
 
 
-def test_the_synchronous_client_raises_what_the_program_raised(threaded_server):
+def test_the_synchronous_client_does_not_hide_exceptions_of_the_program(threaded_server):
     def leave():
         with Client(threaded_server.address) as client:
             client.open("s")
@@ -833,7 +833,7 @@ def test_the_synchronous_client_raises_what_the_program_raised(threaded_server):
         leave()
 
 
-def test_an_answer_function_that_uses_the_client_is_told(threaded_server):
+def test_an_answer_function_that_uses_the_client_raises(threaded_server):
     server = threaded_server
     with Client(server.address) as client:
         opened: list[Feed] = []
@@ -844,7 +844,7 @@ def test_an_answer_function_that_uses_the_client_is_told(threaded_server):
             client.run(end_of(feed._feed), 10)
 
 
-# Small parts.
+# Helpers.
 
 
 @pytest.mark.parametrize(
@@ -863,12 +863,12 @@ def test_addresses(address, place):
 
 
 @pytest.mark.parametrize("address", ["", ":80", "h:", "h:0", "h:65536", "h:x", "h:-1"])
-def test_what_is_no_address(address):
+def test_invalid_addresses(address):
     with pytest.raises(ValueError, match="expected an address"):
         parse_address(address)
 
 
-def test_pauses_grow_to_a_most_and_end():
+def test_pauses_grow_to_a_maximum_and_end():
     backoff = Backoff(first=1, factor=2, most=5, attempts=6)
     pauses = list(backoff.pauses(random.Random(1)))
     lengths = [1, 2, 4, 5, 5, 5]

@@ -1,4 +1,4 @@
-"""The outbox alone: any mixture of sends, acknowledgements and breaks hands over every tuple once, in order."""
+"""The outbox alone: any sequence of sends, acknowledgements and reconnects delivers every tuple once, in order."""
 
 from typing import Any
 
@@ -18,37 +18,37 @@ SCHEMA = Schema.of(n="bigint")
 
 
 class Handover(RuleBasedStateMachine):
-    """A producer, an outbox, and a server that may take what was written, or lose it with the connection.
+    """A producer, an outbox, and a server that accepts written tuples or loses them with the connection.
 
-    Tuples are counted 0, 1, 2, ...; a punctuation's value is the number of the next tuple, so that its place shows.
+    Tuples are numbered 0, 1, 2, ...; the value of a punctuation is the number of the next tuple, which shows its place.
     """
 
     def __init__(self):
         super().__init__()
         self.box = Outbox(0, frame_rows=8, frame_bytes=1_000, limit_tuples=10**6, limit_bytes=10**9)
         self.packer = RowPacker(SCHEMA)
-        self.made = 0
+        self.sent = 0
         self.wire: list[Any] = []
-        self.taken: list[int] = []
+        self.accepted: list[int] = []
         self.mark: int | None = None  # the newest punctuation that the server has
-        self.promised: int | None = None  # the newest one made
+        self.promised: int | None = None  # the newest one sent
 
     @rule(count=st.integers(1, 20))
     def send(self, count):
-        rows = [(n,) for n in range(self.made, self.made + count)]
+        rows = [(n,) for n in range(self.sent, self.sent + count)]
         self.box.add_rows(self.packer.pack(rows), count)
-        self.made += count
+        self.sent += count
 
     @rule(count=st.integers(1, 20))
     def send_arrow(self, count):
-        table = pyarrow.table({"n": list(range(self.made, self.made + count))})
+        table = pyarrow.table({"n": list(range(self.sent, self.sent + count))})
         self.box.add_arrow(to_stream(table), count)
-        self.made += count
+        self.sent += count
 
     @rule()
     def punctuate(self):
-        self.box.add_mark(self.made)
-        self.promised = self.made
+        self.box.add_mark(self.sent)
+        self.promised = self.sent
 
     @rule(credit=st.integers(0, 30))
     def write(self, credit):
@@ -63,54 +63,54 @@ class Handover(RuleBasedStateMachine):
     def arrive(self):
         entry = self.wire.pop(0)
         if isinstance(entry, MarkEntry):
-            assert entry.value_us == len(self.taken)
+            assert entry.value_us == len(self.accepted)
             self.mark = entry.value_us
             return
         head, payload = entry.body(3)
-        said: Any = decode(head + payload)
-        assert said.channel == 3
-        assert said.sequence == len(self.taken)
-        if isinstance(said, Data):
-            self.taken += [row[0] for row in list[Any](said.rows)]
+        message: Any = decode(head + payload)
+        assert message.channel == 3
+        assert message.sequence == len(self.accepted)
+        if isinstance(message, Data):
+            self.accepted += [row[0] for row in list[Any](message.rows)]
         else:
-            assert isinstance(said, DataArrow)
-            assert said.count == from_stream(said.batch).num_rows
-            self.taken += from_stream(said.batch).column("n").to_pylist()
+            assert isinstance(message, DataArrow)
+            assert message.count == from_stream(message.batch).num_rows
+            self.accepted += from_stream(message.batch).column("n").to_pylist()
 
     @rule(back=st.integers(0, 10))
     def acknowledge(self, back):
-        self.box.acknowledge(max(len(self.taken) - back, 0))
+        self.box.acknowledge(max(len(self.accepted) - back, 0))
 
     @rule()
     def reconnect(self):
         self.wire.clear()
-        self.box.rewind(len(self.taken))
+        self.box.rewind(len(self.accepted))
         if self.box.mark_us is not None:
-            assert self.box.mark_us <= len(self.taken)
+            assert self.box.mark_us <= len(self.accepted)
             self.mark = max(self.mark or 0, self.box.mark_us)
 
     @invariant()
     def in_order_and_once(self):
-        assert self.taken == list(range(len(self.taken)))
+        assert self.accepted == list(range(len(self.accepted)))
 
     @invariant()
     def the_book_is_right(self):
         held = [entry for entry in [*self.box.sent, *self.box.unsent] if not isinstance(entry, MarkEntry)]
         assert self.box.held_tuples == sum(entry.tuples for entry in held)
         assert self.box.held_bytes == sum(entry.size for entry in held)
-        assert self.box.next_sequence == self.made
+        assert self.box.next_sequence == self.sent
         places = [self.box.acked, *(entry.sequence + entry.tuples for entry in held)]
         assert all(a.sequence <= b for a, b in zip(held, places, strict=False))
-        assert places[-1] == self.made
+        assert places[-1] == self.sent
 
     def teardown(self):
-        """However it stood: with a new connection and credit everything arrives."""
+        """In any state, all tuples arrive with a new connection and credit."""
         self.reconnect()
         self.write(10**9)
         while self.wire:
             self.arrive()
-        self.box.acknowledge(len(self.taken))
-        assert len(self.taken) == self.made
+        self.box.acknowledge(len(self.accepted))
+        assert len(self.accepted) == self.sent
         assert self.mark == self.promised
         assert not self.box
         assert (self.box.held_tuples, self.box.held_bytes) == (0, 0)

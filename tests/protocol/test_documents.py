@@ -1,4 +1,4 @@
-"""docs/protocol.md is the code's own word: its tables and its bytes are compared here."""
+"""The tables and bytes of docs/protocol.md match the code."""
 
 import re
 from pathlib import Path
@@ -17,14 +17,14 @@ DOCUMENT = (DOCS / "protocol.md").read_text()
 
 
 def section(title):
-    """The text below a heading, to the next of its level or above."""
+    """The text under a heading, up to the next heading of its level or a higher one."""
     level = len(title) - len(title.lstrip("#"))
     rest = DOCUMENT.split(f"\n{title}\n", 1)[1]
     return re.split(rf"\n#{{1,{level}}} ", rest)[0]
 
 
 def table(text):
-    """The rows of the first table, without its head, as lists of cells."""
+    """The rows of the first table, without its header, as lists of cells."""
     lines = [line for line in text.split("\n") if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
@@ -36,12 +36,12 @@ def test_each_message_has_its_table(message):
     assert [row[:2] for row in rows] == [[item.name, item.expects] for item in items]
 
 
-def test_the_codes_are_all_there():
+def test_the_table_of_codes_is_complete():
     assert table(section("## Error codes")) == [[f"`{code}`", meaning] for code, meaning in CODES.items()]
 
 
 def hex_blocks(text=DOCUMENT):
-    """The bytes of each example: what stands left of two spaces."""
+    """The bytes of each example: the text before two spaces."""
     blocks = re.findall(r"```hex\n(.*?)```", text, re.DOTALL)
     return [bytes.fromhex("".join(line.split("  ")[0] for line in block.splitlines())) for block in blocks]
 
@@ -50,7 +50,7 @@ def test_the_examples_are_the_vectors():
     assert [block.hex() for block in hex_blocks()] == [vector["frame"] for vector in MESSAGES]
 
 
-def test_the_examples_say_what_their_captions_say():
+def test_the_examples_have_the_captions_of_the_vectors():
     captions = re.findall(r"\n([^\n]+):\n\n```hex", DOCUMENT)
     assert [caption.lower() for caption in captions] == [vector["says"].lower() for vector in MESSAGES]
 
@@ -92,7 +92,7 @@ def test_the_json_lines_of_the_text_are_lines():
         parse(line)
 
 
-def test_the_clients_document_names_what_exists():
+def test_the_client_page_names_all_public_members():
     text = (DOCS / "client.md").read_text()
     for thing in (AsyncClient, AsyncFeed, AsyncSubscription):
         public = [name for name in vars(thing) if not name.startswith("_")]
@@ -103,6 +103,6 @@ def test_the_clients_document_names_what_exists():
         assert not missing
 
 
-def test_the_clients_examples_are_python():
+def test_the_client_examples_are_python():
     for block in re.findall(r"```python\n(.*?)```", (DOCS / "client.md").read_text(), re.DOTALL):
         compile(block, "client.md", "exec", flags=0x2000)  # top-level await allowed

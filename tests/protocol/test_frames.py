@@ -1,4 +1,4 @@
-"""Bytes in, bodies out; how the bytes were chunked never shows."""
+"""Bytes in, bodies out, however the bytes are split into chunks."""
 
 import random
 
@@ -19,7 +19,7 @@ def cut(data, cuts):
 
 
 def read(chunks, limit=LIMIT):
-    """The bodies, and the code of the error that ended them."""
+    """The bodies, and the code of the error after them."""
     reader = FrameReader(limit)
     bodies: list[bytes] = []
     try:
@@ -33,7 +33,7 @@ def read(chunks, limit=LIMIT):
 
 
 def oracle(data, limit=LIMIT):
-    """The same from the whole bytes at once."""
+    """The oracle: the same from all bytes at once."""
     bodies: list[bytes] = []
     while len(data) >= 4:
         size = int.from_bytes(data[:4], "big")
@@ -48,7 +48,7 @@ def oracle(data, limit=LIMIT):
 
 @given(BODIES, st.lists(st.integers(0, 300)))
 @example([b"ab"], [1, 2, 3, 4, 5])
-def test_chunks_never_show(bodies, cuts):
+def test_chunks_do_not_matter(bodies, cuts):
     data = b"".join(map(frame, bodies))
     assert read(cut(data, cuts)) == (bodies, None)
 
@@ -62,14 +62,14 @@ def test_any_bytes_in_any_chunks_agree_with_the_oracle(data):
     assert read([memoryview(data[:7]), bytearray(data[7:])]) == expected
 
 
-def test_every_place_to_cut_in_two():
+def test_every_split_into_two_chunks():
     bodies = [b"ab", b"c" * LIMIT, b"de"]
     data = b"".join(map(frame, bodies))
     for place in range(len(data) + 1):
         assert read([data[:place], data[place:]]) == (bodies, None)
 
 
-def test_the_claim_is_refused_before_anything_is_kept_for_it():
+def test_an_announced_length_is_refused_before_buffering():
     reader = FrameReader(LIMIT)
     reader.feed(frame(b"ok"))
     reader.feed((LIMIT + 1).to_bytes(4, "big"))
@@ -104,7 +104,7 @@ def test_a_large_frame_in_many_chunks():
     assert read(chunks, FRAME_BYTES) == ([body, b"ab"], None)
 
 
-def test_http_is_known_unless_a_frame_may_begin_so():
+def test_http_is_detected_unless_it_can_be_a_frame():
     for word in HTTP:
         assert len(word) == 4
         assert read([word + b"/1.1"]) == ([], "wrong_port")

@@ -1,4 +1,4 @@
-"""JSON lines: cut, parsed, printed."""
+"""JSON lines: split, parsed, written."""
 
 import json
 import math
@@ -73,7 +73,7 @@ def allowed(value, level=1):
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=4))
-def test_an_object_is_taken_as_it_is_or_refused_for_what_it_holds(value):
+def test_an_object_is_parsed_as_it_is_or_refused(value):
     text = json.dumps(value)
     if allowed(value):
         assert parse_object(text) == json.loads(text)
@@ -112,7 +112,7 @@ def oracle(data, limit=20):
     st.lists(st.sampled_from([b"\n", b"\r\n", b"{}", b'{"a": 1}', b"x" * 19])).map(b"".join),
     st.lists(st.integers(0, 99)),
 )
-def test_chunks_never_show(data, cuts):
+def test_chunks_do_not_matter(data, cuts):
     assert read(cut(data, cuts)) == oracle(data)
 
 
@@ -130,7 +130,7 @@ def test_a_line_that_is_too_long_is_refused_before_it_ends():
         next(reader.lines())
 
 
-def test_lines_out():
+def test_lines_of_the_server():
     assert (
         lines.row_line("q", 7, {"a": 1, "b": "\u00e4"})
         == '{"query": "q", "seq": 7, "row": {"a": 1, "b": "\u00e4"}}\n'.encode()

@@ -1,4 +1,4 @@
-"""Garbage gives PeerError or a message, and nothing else."""
+"""Any bytes decode to a message or raise PeerError."""
 
 import math
 import random
@@ -27,7 +27,7 @@ from millrace.protocol.messages import LAYOUT, Kind, carries_tuples, data_head, 
 from millrace.protocol.types import FIELD_TYPES
 from tests.protocol.vectors import ACCEPTED, EXAMPLES, MESSAGES, REFUSED, message, plain
 
-# The vectors: msgpack's own packer is the oracle of their bytes.
+# The vectors. The packer of msgpack is the oracle of their bytes.
 
 
 @pytest.mark.parametrize("vector", MESSAGES, ids=lambda vector: f"{vector['message']}: {vector['says']}")
@@ -60,7 +60,7 @@ def test_other_forms_of_the_same_body(vector):
     assert decode(bytes.fromhex(vector["body"])) == decode(bytes.fromhex(vector["same_as"]))
 
 
-# Whole, cut at every byte, and with bytes after it.
+# Complete, cut at every byte, and with further bytes.
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
@@ -79,7 +79,7 @@ def refused(body):
     return caught.value
 
 
-# Any message comes back as it was.
+# Any message is decoded as it was encoded.
 
 NUMBER = st.integers(0, MAX_INT64)
 INT64 = st.integers(MIN_INT64, MAX_INT64)
@@ -122,25 +122,25 @@ def any_message(draw):
 
 
 @given(any_message())
-def test_any_message_comes_back(said):
-    body = encode(said)
-    assert decode(body) == said
-    assert body[1] == kind_of(said)
+def test_any_message_survives_encoding(sample):
+    body = encode(sample)
+    assert decode(body) == sample
+    assert body[1] == kind_of(sample)
     if carries_tuples(body):
-        check_peek(body, said)
+        check_peek(body, sample)
 
 
-def check_peek(body, said):
+def check_peek(body, sample):
     head = peek(body)
-    count = len(said.rows) if hasattr(said, "rows") else said.count
-    assert head[:3] == (kind_of(said), said.channel, said.sequence)
+    count = len(sample.rows) if hasattr(sample, "rows") else sample.count
+    assert head[:3] == (kind_of(sample), sample.channel, sample.sequence)
     assert head.tuples == count
     payload = body[head.offset :]
-    if hasattr(said, "rows"):
-        assert msgpack.unpackb(payload, use_list=False) == tuple(said.rows)
-        assert data_head(Kind(body[1]), said.channel, said.sequence) + payload == body
+    if hasattr(sample, "rows"):
+        assert msgpack.unpackb(payload, use_list=False) == tuple(sample.rows)
+        assert data_head(Kind(body[1]), sample.channel, sample.sequence) + payload == body
     else:
-        assert payload == said.batch
+        assert payload == sample.batch
 
 
 @given(st.integers(0, MAX_INT64))
@@ -153,7 +153,7 @@ def test_array_heads(count):
     assert msgpack.packb([None] * count).startswith(array_head(count) + b"\xc0" * min(count, 1))
 
 
-# Garbage.
+# Invalid bytes.
 
 
 def test_a_hundred_thousand_random_and_mutated_bodies():
@@ -162,13 +162,13 @@ def test_a_hundred_thousand_random_and_mutated_bodies():
     decoded = 0
     for _ in range(100_000):
         body = mutated(chance, bodies)
-        said = ask(decode, body)
+        sample = ask(decode, body)
         if carries_tuples(body):
             ask(peek, body)
-        if said is not None:
+        if sample is not None:
             decoded += 1
-            assert_wholesome(said)
-    assert decoded > 1_000  # the mutations are not all hopeless
+            assert_wholesome(sample)
+    assert decoded > 1_000  # some mutations are still valid
 
 
 def mutated(chance, bodies):
@@ -192,16 +192,16 @@ def mutated(chance, bodies):
 
 
 def ask(reader, body):
-    """What a reader makes of a body; None if that is PeerError with a known code. Anything else is a failure."""
+    """The result of a reader, or None for PeerError with a published code. Any other exception fails the test."""
     try:
         return reader(body)
     except PeerError as refusal:
         return CODES[refusal.code] and None
 
 
-def assert_wholesome(said):
-    """What got through has only values that the wire allows."""
-    for row in getattr(said, "rows", ()):
+def assert_wholesome(sample):
+    """A decoded message has only values that the wire allows."""
+    for row in getattr(sample, "rows", ()):
         assert isinstance(row, tuple)
         for value in row:
             assert type(value) in (type(None), bool, int, float, str, bytes)
@@ -209,7 +209,7 @@ def assert_wholesome(said):
                 assert math.isfinite(value)
             if isinstance(value, int):
                 assert MIN_INT64 <= value <= MAX_INT64
-    assert said is None or decode(encode(said)) == said
+    assert sample is None or decode(encode(sample)) == sample
 
 
 @given(st.binary(max_size=64))
@@ -228,7 +228,7 @@ def test_any_msgpack_value_in_any_field(value):
         assert_wholesome(ask(decode, body))
 
 
-# Memory: a small body must not claim much.
+# Memory: a small body must not cause a large allocation.
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_any_msgpack_value_in_any_field(value):
         b"\x91\xc9\x7f\xff\xff\xff\x05",
     ],
 )
-def test_claims_without_content_are_refused_cheaply(payload):
+def test_announced_lengths_without_content_are_refused_cheaply(payload):
     import tracemalloc
 
     tracemalloc.start()
@@ -286,13 +286,13 @@ def test_a_bad_row_is_named_by_its_index():
         assert (error.code, error.row) == (code, 123)
 
 
-def test_an_exception_as_the_message_that_tells_the_peer():
+def test_an_exception_as_an_error_message():
     row = RowError("row 4: expected bigint, got text", row=3, expected="bigint", got="text")
     assert m.Error.of(row, 1, 7) == m.Error("bad_row", "row 4: expected bigint, got text", 1, 7, 3, "bigint", "text")
     peer = PeerError.at("HELLO", expected="protocol 1", got="2", code="unsupported_protocol")
-    said = m.Error.of(peer)
-    assert said.text == "HELLO: expected protocol 1, got 2"
-    assert (said.channel, said.expected, said.got) == (None, "protocol 1", "2")
+    error = m.Error.of(peer)
+    assert error.text == "HELLO: expected protocol 1, got 2"
+    assert (error.channel, error.expected, error.got) == (None, "protocol 1", "2")
 
 
 def test_layouts_follow_their_dataclasses():

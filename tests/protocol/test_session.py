@@ -35,7 +35,7 @@ def test_every_phase_can_be_reached_and_left():
 
 
 class Pair:
-    """A client's and a server's session, and what one says the other hears."""
+    """A session of a client and one of a server that receive each other's messages."""
 
     def __init__(self, **options):
         self.client, self.server = Session(Side.CLIENT), Session(Side.SERVER, **options)
@@ -76,7 +76,7 @@ def reading(credit=10):
 
 
 def code_of(act, *arguments):
-    """The code that a call is refused with."""
+    """The code with which a call is refused."""
     with pytest.raises((PeerError, Refuse)) as caught:
         act(*arguments)
     assert caught.value.code in CODES
@@ -109,7 +109,7 @@ def test_a_subscription_from_subscribe_to_closed():
     assert pair.server_says(m.Result(0, 0, rows(2)))
     assert code_of(pair.server.say, m.Result(0, 2, rows(1))) == "no_credit"
     assert pair.client_says(m.Credit(0, 4))
-    assert pair.server_says(m.Result(0, 7, rows(1)))  # 2 to 6 were dropped for a slow reader
+    assert pair.server_says(m.Result(0, 7, rows(1)))  # 2 to 6 were lost to a slow reader
     assert pair.server_says(m.Progress(0, 3))
     late = pair.server.say(m.Result(0, 8, rows(1)))
     assert pair.client_says(m.Close(0))
@@ -147,11 +147,11 @@ def test_resent_tuples_are_skipped_and_use_no_credit():
         (m.Welcome(1, "s", Limits(), 0), "unexpected_message"),
     ],
 )
-def test_what_a_client_may_not_say_on_a_feed(message, code):
+def test_messages_that_a_client_may_not_send_on_a_feed(message, code):
     server = feeding().server
-    before = book(server)
+    before = numbers(server)
     assert code_of(server.receive, message) == code
-    assert book(server) == before
+    assert numbers(server) == before
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_what_a_client_may_not_say_on_a_feed(message, code):
         (m.Data(0, 0, rows(1)), "unexpected_message"),
     ],
 )
-def test_what_a_server_may_not_say_on_a_feed(message, code):
+def test_messages_that_a_server_may_not_send_on_a_feed(message, code):
     client = feeding().client
-    before = book(client)
+    before = numbers(client)
     assert code_of(client.receive, message) == code
-    assert book(client) == before
+    assert numbers(client) == before
 
 
 def test_a_server_may_not_exceed_a_readers_credit_or_go_back():
@@ -205,14 +205,14 @@ def test_hello_first_once_and_of_this_protocol():
 
 
 @pytest.mark.parametrize("token", [None, "", "secre", "secret!", "\N{BULLET}"])
-def test_the_token_must_be_shown(token):
+def test_the_token_is_required(token):
     server = Session(Side.SERVER, token="secret")
     assert code_of(server.receive, m.Hello(1, "c", token)) == "unauthorised"
     assert server.stage is Stage.NEW
     assert server.receive(m.Hello(1, "c", "secret"))
 
 
-def test_what_was_under_way_when_a_channel_ended_is_dropped():
+def test_messages_in_flight_for_an_ended_channel_are_dropped():
     pair = feeding()
     under_way = [m.Data(0, 0, rows(1)), m.DataArrow(0, 0, 1, b""), m.Punctuation(0, 1), m.Ets(0, 0, 1), m.Close(0)]
     pair.server_says(m.Closed(0, "dropped"))
@@ -225,7 +225,7 @@ def test_what_was_under_way_when_a_channel_ended_is_dropped():
     assert not pair.server.give(0, 0, 5)
 
 
-def test_a_refused_wish_leaves_its_channel_gone():
+def test_a_refused_request_uses_up_its_channel():
     pair = greeted()
     pair.client_says(m.Open(3, "nope", None, "p"))
     pair.server_says(m.Error("unknown_stream", "no", 3))
@@ -247,10 +247,10 @@ def test_no_more_channels_than_the_limit():
 
 
 @pytest.mark.parametrize("last", [m.Bye("x"), m.Error("internal", "x")])
-def test_after_the_last_word_everything_is_dropped(last):
-    for speaker in Side:
+def test_after_the_last_message_everything_is_dropped(last):
+    for sender in Side:
         pair = feeding()
-        assert pair.client_says(last) if speaker is Side.CLIENT else pair.server_says(last)
+        assert pair.client_says(last) if sender is Side.CLIENT else pair.server_says(last)
         assert pair.server.take(0, 0, 7) == 7
         assert not pair.client.channels
         for example in EXAMPLES:
@@ -258,11 +258,11 @@ def test_after_the_last_word_everything_is_dropped(last):
             assert pair.client.say(example) == b""
 
 
-# Every cell of the table of channels, done to a session that is in that phase.
+# Every cell of the table of channels, applied to a session in that phase.
 
 
 def in_phase(phase):
-    """A server's and a client's session whose channel 5 is in this phase."""
+    """Sessions of a server and a client with channel 5 in this phase."""
     pair = greeted()
     open_feed = [(Side.CLIENT, m.Open(5, "s", None, "p")), (Side.SERVER, m.Opened(5, 0, 10, SCHEMA))]
     open_reader = [(Side.CLIENT, m.Subscribe(5, "q", None, 10)), (Side.SERVER, m.Subscribed(5, SCHEMA, 0))]
@@ -305,20 +305,20 @@ FITTING = {
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize(("side", "kind"), CHANNEL)
-def test_a_session_does_what_the_table_says(side, kind, phase):
+def test_a_session_follows_the_table(side, kind, phase):
     pair = in_phase(phase)
-    hearer = pair.server if side is Side.CLIENT else pair.client
+    receiver = pair.server if side is Side.CLIENT else pair.client
     rule = CHANNEL[side, kind][phase]
-    before = book(hearer)
+    before = numbers(receiver)
     if isinstance(rule, Phase):
-        assert hearer.receive(FITTING[kind])
-        assert phase_of(hearer) is rule
+        assert receiver.receive(FITTING[kind])
+        assert phase_of(receiver) is rule
     elif rule is Verdict.DROP:
-        assert not hearer.receive(FITTING[kind])
-        assert book(hearer) == before
+        assert not receiver.receive(FITTING[kind])
+        assert numbers(receiver) == before
     else:
-        assert code_of(hearer.receive, FITTING[kind]) == rule.value
-        assert book(hearer) == before
+        assert code_of(receiver.receive, FITTING[kind]) == rule.value
+        assert numbers(receiver) == before
 
 
 def phase_of(session):
@@ -327,22 +327,22 @@ def phase_of(session):
     return Phase.GONE if session.highest >= 5 else Phase.FREE
 
 
-def test_saying_what_breaks_the_protocol_is_our_own_mistake():
+def test_sending_a_forbidden_message_is_an_internal_error():
     with pytest.raises(AssertionError, match="must not send"):
         Session(Side.SERVER).say(m.Ping(1))
 
 
-# Any conversation: what one side was allowed to say, the other side takes, and both books agree.
+# Any conversation: one side accepts all messages that the other may send, and both have the same state.
 
 
-def book(session):
+def numbers(session):
     return session.stage, session.highest, copy.deepcopy(session.channels)
 
 
 CHANNEL_NUMBER = st.integers(0, 3)
 SMALL = st.integers(0, 5)
 ROWS = st.integers(0, 3).map(rows)
-SAID = st.one_of(
+SENT = st.one_of(
     st.builds(m.Hello, st.just(1), st.just("c")),
     st.builds(m.Welcome, st.just(1), st.just("s"), st.just(Limits(channels=2)), st.just(0)),
     st.builds(m.Open, CHANNEL_NUMBER, st.sampled_from("ab"), st.none(), st.just("p"), st.none() | SMALL),
@@ -367,31 +367,31 @@ SAID = st.one_of(
 )
 
 
-def play(pair, said):
-    """Each side says what it may; the other hears it at once, so it must agree."""
-    for side, message in said:
-        speaker, hearer = (pair.client, pair.server) if side is Side.CLIENT else (pair.server, pair.client)
-        before = book(speaker)
+def play(pair, conversation):
+    """Each side sends allowed messages, which the other receives at once and must accept."""
+    for side, message in conversation:
+        sender, receiver = (pair.client, pair.server) if side is Side.CLIENT else (pair.server, pair.client)
+        before = numbers(sender)
         try:
-            data = speaker.say(message)
+            data = sender.say(message)
         except (AssertionError, Refuse):
-            assert book(speaker) == before
+            assert numbers(sender) == before
             with pytest.raises((PeerError, Refuse)):
-                hearer.receive(message)
-            assert book(hearer) == book(speaker)
+                receiver.receive(message)
+            assert numbers(receiver) == numbers(sender)
             continue
-        assert hearer.receive(message) == bool(data) or isinstance(message, m.Data | m.DataArrow)
-        assert book(hearer) == book(speaker)
+        assert receiver.receive(message) == bool(data) or isinstance(message, m.Data | m.DataArrow)
+        assert numbers(receiver) == numbers(sender)
 
 
-@given(st.lists(st.tuples(st.sampled_from(Side), SAID), max_size=30))
-def test_both_sides_agree_on_any_conversation(said):
-    play(Pair(), said)
+@given(st.lists(st.tuples(st.sampled_from(Side), SENT), max_size=30))
+def test_both_sides_agree_on_any_conversation(conversation):
+    play(Pair(), conversation)
 
 
-@given(st.lists(st.tuples(st.sampled_from(Side), SAID), max_size=40))
-def test_both_sides_agree_once_a_feed_and_a_subscription_are_open(said):
+@given(st.lists(st.tuples(st.sampled_from(Side), SENT), max_size=40))
+def test_both_sides_agree_once_a_feed_and_a_subscription_are_open(conversation):
     pair = feeding(credit=5)
     pair.client_says(m.Subscribe(1, "q", None, 5))
     pair.server_says(m.Subscribed(1, SCHEMA, 0))
-    play(pair, said)
+    play(pair, conversation)

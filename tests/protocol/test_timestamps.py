@@ -1,4 +1,4 @@
-"""Exact over the whole int64 range; datetime is the oracle where it reaches."""
+"""Timestamps are exact over the whole int64 range. Within its range, datetime is the oracle."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -18,7 +18,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @example(-62_135_596_800_000_001)
 @example(253_402_300_800_000_000)
 @example(-62_167_219_200_000_001)
-def test_every_timestamp_comes_back(us):
+def test_every_timestamp_survives_formatting(us):
     assert parse_timestamp(format_timestamp(us)) == us
     assert parse_timestamp(us) == us
 
@@ -96,7 +96,7 @@ def test_a_datetime_without_a_zone_is_utc():
         "9" * 10_000,
     ],
 )
-def test_what_is_no_timestamp(value):
+def test_invalid_timestamps(value):
     with pytest.raises(TimestampError) as caught:
         parse_timestamp(value)
     assert caught.value.code == "bad_value"

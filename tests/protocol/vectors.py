@@ -1,4 +1,4 @@
-"""The byte vectors of tests/conformance/protocol, as the tests read them."""
+"""Reads the byte vectors of tests/conformance/protocol."""
 
 import json
 from pathlib import Path
@@ -14,14 +14,14 @@ def read(name):
 
 
 def plain(data):
-    """JSON as msgpack's values: `{"bytes": hex}` stands for bin."""
+    """JSON as values of msgpack: `{"bytes": hex}` means bin."""
     if isinstance(data, dict):
         return bytes.fromhex(data["bytes"])
     return [plain(item) for item in data] if isinstance(data, list) else data
 
 
 def message(vector):
-    """The message that a vector's fields say."""
+    """The message with the fields of a vector."""
     fields = [_field(vector["message"], item) for item in vector["data"][1:]]
     return getattr(messages, vector["message"])(*fields)
 

@@ -173,7 +173,7 @@ class FrameDialect(Dialect):
             self.say(Ping(self._pings))
             self._connection.expect(PONG_SECONDS, self._look_for_silence)
         else:
-            text = f"no complete frame arrived for {PING_SECONDS:g} seconds, nor in the {PONG_SECONDS:g} seconds after PING"
+            text = f"no frame arrived for {PING_SECONDS:g} seconds, nor within {PONG_SECONDS:g} seconds after PING"
             self._connection.end_for("silent", text)
 
     def reading_changed(self) -> None:

@@ -223,7 +223,8 @@ class LineDialect(Dialect):
         feed = self._feeds.get((stream, name))
         if feed is None:
             if len(self._feeds) >= self.hall.limits.channels:
-                raise Refuse(f"this connection has {len(self._feeds)} feeds, the limit: close one", code="too_many_channels")
+                text = f"this connection has {len(self._feeds)} feeds, the limit: close one"
+                raise Refuse(text, code="too_many_channels")
             feed = self._feeds[stream, name] = _LineFeed(self, stream, name)
         return feed
 
