@@ -12,6 +12,7 @@
 #   make bench               benchmarks, with ratios
 #   make figures [PAPERS="ets eqg-15"]    the papers' figures and claims, in docs/figures
 #   make docs                renew the parts of the documents that are made from the code
+#   make record              record the README's terminal pictures again
 #   make docs-site           the documentation as a website in build/site, links checked
 #   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks, update queues
 #   make lock                renew the lock files          make setup       .venv with everything   make server   .venv as `make demo` needs it
@@ -25,7 +26,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo docs docs-site test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean need-python
+.PHONY: help setup demo docs docs-site record test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -84,6 +85,9 @@ format: setup
 
 docs: setup
 	@$(BIN)/python docs/generate.py
+
+record: setup
+	@$(BIN)/python -m docs.record
 
 # The site's tools get a separate environment: nothing else needs them.
 SITE_VENV := .venv-docs

@@ -1,14 +1,13 @@
 """Runs a page's commands as a reader would type them: in order, in one shell, against real servers on free ports.
 
     ```sql file=shop.sql      the block is written to that file first
-    ```console                lines that begin with `$ ` are typed (with `> ` they go on); what stands below is expected
+    ```console                a line after `$ ` is typed, `> ` continues it; the lines that follow are expected output
 
-In expected output a line `...` is any number of lines, and `...` within a line any text. A command without expected
-output only has to succeed. One that is expected to say `millrace: ...` has to fail, all others must not. The ports in
-pages, 7420 and 7421, are free ones here, and a second server's 7430 and 7431 too; so that pages read as they are
-meant, and tests disturb nobody.
+In expected output the line `...` matches any number of lines, and `...` within a line any text. A command without
+expected output only has to succeed. A command has to fail if and only if its expected output has a line
+`millrace: ...`. The shell replaces the ports of pages (7420, 7421, and 7430, 7431 of a second server) by free ones.
 
-    python -m tests.documents PAGE...      print what the commands of a page say
+    python -m tests.documents PAGE...      print the output of a page's commands
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tests.patience import HANG_SECONDS
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PORTS = (7420, 7421, 7430, 7431)
 SECONDS = HANG_SECONDS
-END = "--- that was all:"
+END = "--- end of output:"
 
 # netcat as the pages use it: `nc [-N] HOST PORT`.
 NC = """import socket, sys, threading
@@ -53,48 +52,47 @@ while data := at.recv(65536):
 
 @dataclass(frozen=True)
 class File:
-    """A block that is a file."""
+    """A block that the page writes to a file."""
 
     name: str
     text: str
 
 
 @dataclass(frozen=True)
-class Typed:
-    """A command, and what the page says it prints."""
+class Command:
+    """A command and the output that the page shows."""
 
-    command: str
+    text: str
     expected: list[str]
 
 
-def steps(page: str) -> Iterator[File | Typed]:
-    """What a reader does, in order."""
+def steps(page: str) -> Iterator[File | Command]:
+    """The steps of a page, in order."""
     for language, info, body in FENCE.findall(page):
-        named = re.search(r"\bfile=(\S+)", info)
-        if named:
-            yield File(named[1], body)
+        if name := re.search(r"\bfile=(\S+)", info):
+            yield File(name[1], body)
         elif language == "console":
-            yield from _typed(body)
+            yield from _commands(body)
 
 
-def _typed(body: str) -> Iterator[Typed]:
+def _commands(body: str) -> Iterator[Command]:
     command: list[str] = []
     expected: list[str] = []
     for line in body.splitlines():
         if line.startswith("$ "):
             if command:
-                yield Typed("\n".join(command), expected)
+                yield Command("\n".join(command), expected)
             command, expected = [line[2:]], []
         elif line.startswith("> ") and command and not expected:
             command.append(line[2:])
         else:
             expected.append(line)
     if command:
-        yield Typed("\n".join(command), expected)
+        yield Command("\n".join(command), expected)
 
 
 def agrees(expected: list[str], got: list[str]) -> bool:
-    """Whether output is as the page says."""
+    """Whether output matches the page's."""
     if not expected:
         return not got
     if expected[0].strip() == "...":
@@ -106,7 +104,7 @@ def agrees(expected: list[str], got: list[str]) -> bool:
 
 
 class Shell:
-    """A shell in a folder, in which `millrace`, `python` and `nc` are ours."""
+    """A shell in a folder, with this checkout's `millrace`, this `python` and an `nc`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -148,8 +146,8 @@ class Shell:
         assert self._process.stdout
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)  # the leader of a group of its own
-            self._listener.join(HANG_SECONDS)  # until nobody is left who could print
+                os.killpg(self._process.pid, number)  # start_new_session made it a group's leader
+            self._listener.join(HANG_SECONDS)  # until no process is left that could print
             if not self._listener.is_alive():
                 break
         self._process.wait(10)
@@ -161,26 +159,26 @@ class Shell:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self._here(file.text))
 
-    def type(self, typed: Typed) -> None:
+    def type(self, command: Command) -> None:
         """Run a command and compare; an assertion shows both sides."""
-        status, got = self._do(typed)
-        told = "\n".join(got)
-        fails = any(line.startswith("millrace: ") for line in typed.expected)
-        assert (status != 0) == fails, f"$ {typed.command}\n{told}\nexit code {status}"
-        if typed.expected:
-            expected = "\n".join(typed.expected)
-            assert agrees(typed.expected, got), f"$ {typed.command}\n{told}\n--- the page says\n{expected}"
+        status, output = self._execute(command)
+        actual = "\n".join(output)
+        fails = any(line.startswith("millrace: ") for line in command.expected)
+        assert (status != 0) == fails, f"$ {command.text}\n{actual}\nexit code {status}"
+        if command.expected:
+            expected = "\n".join(command.expected)
+            assert agrees(command.expected, output), f"$ {command.text}\n{actual}\n--- the page says\n{expected}"
 
-    def told(self, typed: Typed) -> str:
-        """What a page would show."""
-        status, got = self._do(typed)
-        return "\n".join([f"$ {typed.command}", *got, *([f"(exit code {status})"] if status else [])]) + "\n"
+    def transcript(self, command: Command) -> str:
+        """A command and its output, as a page would show them."""
+        status, output = self._execute(command)
+        return "\n".join([f"$ {command.text}", *output, *([f"(exit code {status})"] if status else [])]) + "\n"
 
-    def _do(self, typed: Typed) -> tuple[int, list[str]]:
-        done = self._run(self._here(typed.command))
-        if "millrace serve" in typed.command and typed.command.rstrip().endswith("&"):
-            self._wait_for_server(typed.command)
-        return done
+    def _execute(self, command: Command) -> tuple[int, list[str]]:
+        result = self._run(self._here(command.text))
+        if "millrace serve" in command.text and command.text.rstrip().endswith("&"):
+            self._wait_for_server(command.text)
+        return result
 
     def _here(self, text: str) -> str:
         for port, free in self.ports.items():
@@ -196,19 +194,19 @@ class Shell:
         assert self._process.stdin
         self._process.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s%s\\n' '{END}' $?\n")
         self._process.stdin.flush()
-        got: list[str] = []
+        output: list[str] = []
         deadline = time.monotonic() + SECONDS
         while True:
             try:
                 line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.01))
             except queue.Empty:
-                raise AssertionError(f"not done after {SECONDS:.0f} s: {command}\n" + "\n".join(got)) from None
-            assert line is not None, f"the shell has ended: {command}\n" + "\n".join(got)
+                raise AssertionError(f"not done after {SECONDS:.0f} s: {command}\n" + "\n".join(output)) from None
+            assert line is not None, f"the shell has ended: {command}\n" + "\n".join(output)
             if line.startswith(END):
-                while got and not got[-1]:
-                    got.pop()
-                return int(line[len(END) :]), got
-            got.append(self._there(line))
+                while output and not output[-1]:
+                    output.pop()
+                return int(line[len(END) :]), output
+            output.append(self._there(line))
 
     def _listen(self) -> None:
         assert self._process.stdout
@@ -221,39 +219,39 @@ class Shell:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             try:
-                asked = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
-                asked.request("GET", "/-/ready")
-                ready = asked.getresponse().status == 200
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+                connection.request("GET", "/-/ready")
+                ready = connection.getresponse().status == 200
             except ConnectionRefusedError:
                 ready = False
             except (OSError, http.client.HTTPException):
                 ready = True  # it speaks TLS
             finally:
-                asked.close()
+                connection.close()
             if ready:
                 return
             time.sleep(0.02)
         raise AssertionError(f"no server answers: {command}")
 
 
-def run_page(page: Path, folder: Path, beside: Path | None = None, *, tell: bool = False) -> int:
-    """Do what a page says, in a folder with copies of the files that lie beside it; the number of commands.
+def run_page(page: Path, folder: Path, files: Path | None = None, *, show: bool = False) -> int:
+    """Run a page's commands in a folder, with copies of the files in `files`; return their number.
 
-    `tell` prints what happens instead of comparing it: for whoever writes a page.
+    `show` prints transcripts instead of comparing, which helps to write a page.
     """
-    if beside is not None:
-        shutil.copytree(beside, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    typed = 0
+    if files is not None:
+        shutil.copytree(files, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    count = 0
     with Shell(folder) as shell:
         for step in steps(page.read_text(encoding="utf-8")):
             if isinstance(step, File):
                 shell.write(step)
-            elif tell:
-                sys.stdout.write(shell.told(step))
+            elif show:
+                sys.stdout.write(shell.transcript(step))
             else:
                 shell.type(step)
-                typed += 1
-    return typed
+                count += 1
+    return count
 
 
 def _tool(path: Path, text: str) -> None:
@@ -262,14 +260,14 @@ def _tool(path: Path, text: str) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
+    sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [opened.getsockname()[1] for opened in sockets]
     finally:
-        for one in held:
-            one.close()
+        for opened in sockets:
+            opened.close()
 
 
 if __name__ == "__main__":
@@ -277,4 +275,4 @@ if __name__ == "__main__":
 
     for name in sys.argv[1:]:
         page = Path(name).resolve()
-        run_page(page, Path(tempfile.mkdtemp()), page.parent if page.name == "README.md" else None, tell=True)
+        run_page(page, Path(tempfile.mkdtemp()), page.parent if page.name == "README.md" else None, show=True)
