@@ -1,5 +1,5 @@
--- Another condition for the demo's alarms: `millrace apply examples/demo-change.sql --plan` says what it would do, and
--- without --plan it is done while rows flow. The join keeps the owners that it knows.
+-- Another condition for the demo's alarms. `millrace apply examples/demo-change.sql --plan` shows the effect; without
+-- --plan, the query is replaced while rows flow. The join keeps its owners.
 CREATE OR REPLACE QUERY alarms AS
   SELECT w.ts, w.link, w.src, o.owner, w.dst, w.port
     FROM watch w LEFT JOIN LATEST owners o ON o.ip = w.src

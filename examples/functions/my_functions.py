@@ -14,13 +14,13 @@ EARTH_KM = 6371.0
 
 @function("double", returns="double")
 def celsius(fahrenheit):
-    """Per tuple: a null argument gives null without a call."""
+    """Per tuple. A null argument returns null without a call."""
     return (fahrenheit - 32) / 1.8
 
 
 @function("double", "double", "double", "double", returns="double", vectorised=True)
 def distance_km(lat1, lon1, lat2, lon2):
-    """Over arrays: one call for many rows. Along a great circle."""
+    """Over arrays: one call for many rows. The distance along a great circle."""
     lat1, lon1, lat2, lon2 = (np.radians(array) for array in (lat1, lon1, lat2, lon2))
     half = np.sin((lat2 - lat1) / 2) ** 2 + np.cos(lat1) * np.cos(lat2) * np.sin((lon2 - lon1) / 2) ** 2
     return 2 * EARTH_KM * np.arcsin(np.sqrt(half))
@@ -28,13 +28,13 @@ def distance_km(lat1, lon1, lat2, lon2):
 
 @function("text", returns="text", nulls=True)
 def plate(text):
-    """Called for nulls too."""
+    """`nulls=True`: called for null arguments, too."""
     return "unknown" if text is None else text.replace(" ", "").upper()
 
 
 @aggregate("double", "double", returns="double")
 class weighted_mean:  # noqa: N801 - SQL's name
-    """With merge: panes of sliding windows and parts of sessions are put together."""
+    """With merge, panes of sliding windows and parts of sessions are combined."""
 
     @staticmethod
     def init():
@@ -43,7 +43,7 @@ class weighted_mean:  # noqa: N801 - SQL's name
     @staticmethod
     def iterate(state, value, weight):
         if weight < 0:
-            raise ValueError(f"a weight is not below 0, got {weight}")
+            raise ValueError(f"expected a weight of at least 0, got {weight}")
         total, weights = state
         return total + value * weight, weights + weight
 
@@ -59,7 +59,7 @@ class weighted_mean:  # noqa: N801 - SQL's name
 
 @aggregate("double", returns="double", vectorised=True)
 class geometric_mean:  # noqa: N801
-    """Over arrays: some of a group's rows at a time."""
+    """Over arrays: each call has some of a group's rows."""
 
     @staticmethod
     def init():
@@ -68,7 +68,7 @@ class geometric_mean:  # noqa: N801
     @staticmethod
     def iterate(state, values):
         if (values <= 0).any():
-            raise ValueError("a geometric mean is of numbers above 0")
+            raise ValueError("expected values above 0")
         return state[0] + np.log(values).sum(), state[1] + len(values)
 
     @staticmethod
@@ -82,7 +82,7 @@ class geometric_mean:  # noqa: N801
 
 @aggregate("text", returns="text")
 class route:  # noqa: N801
-    """Without merge: a session keeps its rows and goes over them in order of time when it ends."""
+    """Without merge, a session keeps its rows and aggregates them in order of time when it ends."""
 
     @staticmethod
     def init():

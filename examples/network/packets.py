@@ -2,7 +2,7 @@
 
     python packets.py [--seconds 30] [--live] > packets.jsonl
 
-The same seed gives the same packets. With --live they carry the present time and come at their own pace.
+The same seed generates the same packets. With --live they carry the present time and arrive in real time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RATE = 40.0  # packets a second, on average
 
 
 def packets(seconds: float, seed: int) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Each packet with the second at which it passes."""
+    """Each packet with its second."""
     chance = random.Random(seed)
     at = 0.0
     scanned = 1
@@ -39,13 +39,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Packets of a small network, as JSON lines.")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--live", action="store_true", help="at their own pace, with the present time")
+    parser.add_argument("--live", action="store_true", help="in real time, with the present time")
     options = parser.parse_args()
-    begun = time.time()
+    started = time.time()
     for at, packet in packets(options.seconds, options.seed):
         if options.live:
-            time.sleep(max(begun + at - time.time(), 0))
-        origin_us = int(begun * 1e6) if options.live else NOON_US
+            time.sleep(max(started + at - time.time(), 0))
+        origin_us = int(started * 1e6) if options.live else NOON_US
         line = json.dumps({"ts": origin_us + int(at * 1e6), **packet})
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
--- A door sensor and a till: what happened, in one order of time?
+-- A door sensor and a till: their events in order of time.
 CREATE STREAM door  (ts TIMESTAMP, visitor TEXT) WITH (timestamps = 'external', time = 'ts');
 CREATE STREAM till  (ts TIMESTAMP, visitor TEXT, cents BIGINT) WITH (timestamps = 'external', time = 'ts');
 

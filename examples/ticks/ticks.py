@@ -2,7 +2,7 @@
 
     python ticks.py [--ticks 200] [--live] > ticks.jsonl
 
-The same seed gives the same ticks. With --live they carry the present time and come at about 50 a second.
+The same seed generates the same ticks. With --live they carry the present time and arrive at about 50 per second.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Ticks of a small market, as JSON lines.")
     parser.add_argument("--ticks", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--live", action="store_true", help="at their own pace, with the present time")
+    parser.add_argument("--live", action="store_true", help="in real time, with the present time")
     options = parser.parse_args()
     chance = random.Random(options.seed)
     prices = dict(SYMBOLS)
-    begun = time.time()
+    started = time.time()
     for number in range(options.ticks):
         (symbol,) = chance.choices(list(prices), WEIGHTS)
         prices[symbol] += chance.randint(-15, 15)
         at = number * EVERY_S
         if options.live:
-            time.sleep(max(begun + at - time.time(), 0))
-        origin_us = int(begun * 1e6) if options.live else NOON_US
+            time.sleep(max(started + at - time.time(), 0))
+        origin_us = int(started * 1e6) if options.live else NOON_US
         tick = {"at": origin_us + int(at * 1e6), "symbol": symbol, "cents": prices[symbol]}
         sys.stdout.write(json.dumps({**tick, "pieces": chance.randint(1, 100)}) + "\n")
         sys.stdout.flush()
