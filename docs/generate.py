@@ -19,7 +19,7 @@ from typing import Any, Final
 import typer
 
 DOCS: Final = Path(__file__).parent
-# Options of every command that speaks to a server: told once, in "Where the server is".
+# Options of every command that uses a server: documented once, in "Where the server is".
 SHARED: Final = frozenset({"admin", "server", "token_file", "ca_file", "as_json", "help"})
 PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -41,8 +41,8 @@ def parts() -> Mapping[str, Callable[[], str]]:
 
 def generated(text: str) -> str:
     """A page with its generated parts as they should be now."""
-    made = parts()
-    return PART.sub(lambda found: f"{found[1]}\n{made[found['name']]()}\n{found[3]}", text)
+    writers = parts()
+    return PART.sub(lambda match: f"{match[1]}\n{writers[match['name']]()}\n{match[3]}", text)
 
 
 def pages() -> Iterator[Path]:
@@ -70,62 +70,64 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _command(command: Any, path: tuple[str, ...]) -> Iterator[str]:
-    params = [one for one in command.params if one.name not in SHARED or not _is_shared(command)]
-    arguments = [_argument(one) for one in params if one.param_type_name == "argument"]
-    told = [one for one in params if one.param_type_name == "option" and one.name != "help"]
+    params = [param for param in command.params if param.name not in SHARED or not _is_shared(command)]
+    arguments = [_argument(param) for param in params if param.param_type_name == "argument"]
+    options = [param for param in params if param.param_type_name == "option" and param.name != "help"]
     yield f"### {' '.join(path)}"
     yield ""
-    yield f"    {' '.join([*path, *arguments, *(['[OPTIONS]'] if told else [])])}"
+    yield f"    {' '.join([*path, *arguments, *(['[OPTIONS]'] if options else [])])}"
     yield ""
     yield _paragraphs(command.help or "")
     yield ""
-    described = [one for one in params if one.param_type_name == "argument" and (one.help or _choices(one))]
-    if described or told:
+    described = [param for param in params if param.param_type_name == "argument" and (param.help or _choices(param))]
+    if described or options:
         yield "| | |"
         yield "|---|---|"
-        yield from (f"| `{_cell(_argument(one))}`{_choices(one)} | {_cell(one.help or '')} |" for one in described)
-        yield from (f"| {_option(one)} | {_cell(_explained(one))} |" for one in told)
+        yield from (
+            f"| `{_cell(_argument(param))}`{_choices(param)} | {_cell(param.help or '')} |" for param in described
+        )
+        yield from (f"| {_option(param)} | {_cell(_explained(param))} |" for param in options)
         yield ""
 
 
 def _is_shared(command: Any) -> bool:
-    """`serve` has an `--admin` of its own, which is told with it."""
-    return any(one.name == "ca_file" for one in command.params)
+    """Whether a command's `--admin` is the shared one; `serve` has another, which is documented with `serve`."""
+    return any(param.name == "ca_file" for param in command.params)
 
 
-def _argument(one: Any) -> str:
-    name = (one.metavar or one.name).upper().replace("_", "-")
-    return name if one.required else f"[{name}]"
+def _argument(param: Any) -> str:
+    name = (param.metavar or param.name).upper().replace("_", "-")
+    return name if param.required else f"[{name}]"
 
 
-def _choices(one: Any) -> str:
-    """What an argument may be, where that is one of a few words."""
-    words = _kind(one)
+def _choices(param: Any) -> str:
+    """The values of an argument that accepts a few words only."""
+    words = _kind(param)
     return f": `{_cell(words)}`" if "|" in words else ""
 
 
-def _option(one: Any) -> str:
-    metavar = "" if one.is_flag else f" {one.metavar or _kind(one)}"
-    again = " (any number of times)" if one.multiple else ""
-    return ", ".join(f"`{_cell(spelt + metavar)}`" for spelt in (*one.opts, *one.secondary_opts)) + again
+def _option(param: Any) -> str:
+    metavar = "" if param.is_flag else f" {param.metavar or _kind(param)}"
+    again = " (any number of times)" if param.multiple else ""
+    return ", ".join(f"`{_cell(spelt + metavar)}`" for spelt in (*param.opts, *param.secondary_opts)) + again
 
 
-def _kind(one: Any) -> str:
+def _kind(param: Any) -> str:
     """What to write for a value of the option's type."""
-    kind = one.type_descriptor.annotation
+    kind = param.type_descriptor.annotation
     if issubclass(kind, Enum):
         return "|".join(member.value for member in kind)
     return {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
 
 
-def _explained(one: Any) -> str:
-    told = (one.help or "").rstrip()
-    default = one.default
+def _explained(param: Any) -> str:
+    text = (param.help or "").rstrip()
+    default = param.default
     if default not in (None, False, True, [], ()) and not callable(default):
-        told += f" Default: `{getattr(default, 'value', default)}`."
-    if one.envvar:
-        told += f" Variable: `{one.envvar}`."
-    return told.strip()
+        text += f" Default: `{getattr(default, 'value', default)}`."
+    if param.envvar:
+        text += f" Variable: `{param.envvar}`."
+    return text.strip()
 
 
 def _paragraphs(text: str) -> str:
@@ -140,7 +142,7 @@ def _cell(text: str) -> str:
 
 
 def metrics() -> str:
-    """What any server exposes: asked of one that was never started."""
+    """The metrics of every server, from one that was never started."""
     from millrace.server.config import Settings
     from millrace.server.daemon import Daemon
     from millrace.server.metrics import reference
@@ -156,7 +158,7 @@ def _claims(paper: str) -> Callable[[], str]:
 
 
 def claims(paper: str) -> str:
-    """What was claimed of a paper's figures, and what was measured here (figures/claims.csv)."""
+    """The claims of a paper's figures and their measurements (figures/claims.csv)."""
     with (DOCS / "figures" / "claims.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["paper"] == paper]
     holds = sum(row["holds"] == "yes" for row in rows)
@@ -184,8 +186,8 @@ def main() -> None:
             if not check:
                 page.write_text(now, encoding="utf-8")
     for page in stale:
-        said = "not current; run make docs" if check else "written"
-        sys.stdout.write(f"{page.relative_to(DOCS.parent)}: {said}\n")
+        state = "not current; run make docs" if check else "written"
+        sys.stdout.write(f"{page.relative_to(DOCS.parent)}: {state}\n")
     if check and stale:
         sys.exit(1)
 

@@ -48,8 +48,8 @@ MESSAGE_LIMIT: Final = 25.0
 ROOM_LIMITS: Final = {
     "bench": 25.0,
     "deploy": 25.0,
-    "docs": 25.0,
-    "examples": 25.0,
+    "docs": 3.0,
+    "examples": 3.0,
     "operators/millrace/engine": 25.0,
     "operators/millrace/functions": 25.0,
     "operators/millrace/operators": 25.0,
@@ -184,7 +184,11 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 def rooms() -> Mapping[str, Report]:
-    return {room: together([examine(path) for path in tracked(f"{room}/*.py")]) for room in ROOM_LIMITS}
+    """Every room except this file, which quotes the constructions."""
+    return {
+        room: together([examine(path) for path in tracked(f"{room}/*.py") if path != Path(__file__).resolve()])
+        for room in ROOM_LIMITS
+    }
 
 
 def messages() -> Report:

@@ -1,4 +1,4 @@
-"""The README's example gives what the README says."""
+"""The README's example prints the rows that the README shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def millrace(*arguments: str, folder: Path) -> str:
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=HANG_SECONDS).stdout
 
 
-def test_the_offline_example_prints_what_stands_there(tmp_path: Path) -> None:
+def test_the_offline_example_prints_the_rows_shown(tmp_path: Path) -> None:
     for file in (ROOT / "examples" / "shop").iterdir():
         (tmp_path / file.name).write_text(file.read_text())
     shown = re.search(r"\$ millrace (run .*)\n((?:\{.*\n)+)\$ cat late.jsonl\n((?:\{.*\n)+)", README)
@@ -34,6 +34,6 @@ def test_the_statements_of_the_readme_are_those_of_the_example() -> None:
     assert statements[1].strip() == example.split("\n", 1)[1].strip()
 
 
-def test_every_page_that_the_readme_names_is_there() -> None:
+def test_every_page_that_the_readme_names_exists() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
