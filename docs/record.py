@@ -116,7 +116,7 @@ def draw(transcript: str, title: str, *, animated: bool = True) -> str:
         body.append(f'<text class="line" x="16" y="{LINE * (number + 2) + 18}"{delay}>{_colour(line)}</text>')
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">',
             f"<title>{escape(title)}</title>",
             f"<style>{STYLE}{ANIMATION if animated else ''}</style>",
             f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>',
