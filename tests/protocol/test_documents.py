@@ -1,5 +1,6 @@
 """The tables and bytes of docs/protocol.md match the code."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -106,3 +107,12 @@ def test_the_client_page_names_all_public_members():
 def test_the_client_examples_are_python():
     for block in re.findall(r"```python\n(.*?)```", (DOCS / "client.md").read_text(), re.DOTALL):
         compile(block, "client.md", "exec", flags=0x2000)  # top-level await allowed
+
+
+@pytest.mark.parametrize("method", ["__init__", "open", "subscribe"])
+def test_the_client_page_has_a_row_for_each_parameter(method):
+    """With its default, as Python prints it; `reconnect` shows the defaults of Backoff."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", (DOCS / "client.md").read_text(), re.MULTILINE))
+    for name, parameter in list(inspect.signature(getattr(AsyncClient, method)).parameters.items())[1:]:
+        if parameter.default is not parameter.empty:
+            assert rows[name].replace('"', "'") == repr(parameter.default)

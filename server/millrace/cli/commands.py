@@ -123,7 +123,7 @@ COMMANDS: Final = (
         "Queries",
         "query rename",
         "admin:query_rename",
-        "Rename a query; readers and row numbers continue",
+        "Rename a query; readers and sequence numbers continue",
         "millrace query rename diary journal",
     ),
     CommandInfo(
