@@ -448,17 +448,17 @@ class AsyncClient:
         pinged = False
         while True:
             assert self._wire is not None
-            heard = self._wire.heard
+            received_bytes = self._wire.received_bytes
             await asyncio.wait([lost], timeout=self._heartbeat)
             if lost.done():
                 return lost.exception()
-            if self._wire.heard != heard:
+            if self._wire.received_bytes != received_bytes:
                 pinged = False
             elif pinged:
                 self._drop(ConnectionLost("the server does not answer PING"))
             else:
                 pinged = True
-                self.say(Ping(heard))
+                self.say(Ping(received_bytes))
 
     def _end_wire(self) -> None:
         if self._wire is not None:
@@ -492,7 +492,7 @@ class _Wire(asyncio.Protocol):
     def __init__(self, client: AsyncClient, lost: asyncio.Future[None]) -> None:
         self.session = Session(Side.CLIENT)
         self.paused = False
-        self.heard = 0  # bytes
+        self.received_bytes = 0
         self._client = client
         self._lost = lost
         self._frames = FrameReader()
@@ -518,7 +518,7 @@ class _Wire(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
 
     def data_received(self, data: bytes) -> None:
-        self.heard += len(data)
+        self.received_bytes += len(data)
         self._frames.feed(data)
         try:
             for body in self._frames.bodies():

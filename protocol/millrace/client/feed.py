@@ -40,8 +40,8 @@ HELD_BYTES = 32 * 2**20  # two frames of the default limit
 ARROW_ROWS = 65_536
 # A frame refused for its place means that client and server count differently, which ends the feed. Every other refusal
 # concerns the frame's rows, and the feed continues.
-_ASTRAY = frozenset({"out_of_order", "no_credit", "not_open"})
-_REFUSALS_KEPT = 1_000
+_COUNT_ERRORS = frozenset({"out_of_order", "no_credit", "not_open"})
+_MOST_REFUSALS = 1_000
 
 
 class AsyncFeed:
@@ -304,7 +304,7 @@ class AsyncFeed:
             self._outbox = Outbox(opened.next_sequence, min(rows, window), frame_bytes, tuples, size)
             self._arrow_rows = min(ARROW_ROWS, window)
         elif not self._outbox.acked <= opened.next_sequence <= self._outbox.next_sequence:
-            self._give_up(self._astray(opened.next_sequence))
+            self._give_up(self._count_error(opened.next_sequence))
             return
         if self._packer is None:
             self._packer = RowPacker(opened.schema)
@@ -314,18 +314,18 @@ class AsyncFeed:
             self._client.say(Punctuation(opened.channel, self._outbox.mark_us))
         self._waiting.wake()
 
-    def _astray(self, sequence: int) -> ServerError:
+    def _count_error(self, sequence: int) -> ServerError:
         expected = f"a number from {self._box.acked} to {self._box.next_sequence}"
         text = f"the server resumes at tuple {sequence}: expected {expected}; do two programs use one producer name?"
         return ServerError(Error("out_of_order", text, expected=expected, got=str(sequence)))
 
     def _on_error(self, error: Error) -> None:
-        if self._channel is None or error.code in _ASTRAY:
+        if self._channel is None or error.code in _COUNT_ERRORS:
             self._give_up(ServerError(error))
             return
         if self._outbox is not None and error.sequence is not None:
             self._refused += self._outbox.frame_at(error.sequence)
-        if len(self._refusals) < _REFUSALS_KEPT:
+        if len(self._refusals) < _MOST_REFUSALS:
             self._refusals.append(ServerError(error))
 
     def _on_closed(self, closed: Closed) -> None:

@@ -181,31 +181,31 @@ class Item(NamedTuple):
     optional: bool = False
 
 
-def a_number(name: str) -> Item:
+def number_item(name: str) -> Item:
     return Item(name, "integer >= 0", NUMBER)
 
 
-def a_number_or_nil(name: str) -> Item:
+def nullable_number_item(name: str) -> Item:
     return Item(name, "integer >= 0 or nil", or_nil(NUMBER))
 
 
-def a_time(name: str) -> Item:
+def time_item(name: str) -> Item:
     return Item(name, "integer", INT64)
 
 
-def words(name: str) -> Item:
+def text_item(name: str) -> Item:
     return Item(name, "text", read_text)
 
 
-def words_or_nil(name: str) -> Item:
+def nullable_text_item(name: str) -> Item:
     return Item(name, "text or nil", or_nil(read_text))
 
 
-def a_flag(name: str) -> Item:
+def flag_item(name: str) -> Item:
     return Item(name, "boolean", read_boolean)
 
 
-def may_follow(item: Item) -> Item:
+def trailing_item(item: Item) -> Item:
     """The item as an optional field at the end of a message: omitted if absent, or nil before a present one."""
     return Item(item.name, f"{item.expects} or nil; may be left out", or_nil(item.read), optional=True)
 
@@ -225,7 +225,7 @@ def read_names(body: Body, at: int) -> tuple[tuple[str, ...], int]:
     return tuple(names), at
 
 
-def a_choice(name: str, *choices: str) -> Item:
+def choice_item(name: str, *choices: str) -> Item:
     return Item(name, " or ".join(f"'{choice}'" for choice in choices), one_of(*choices))
 
 

@@ -28,14 +28,13 @@ from millrace.protocol.fields import (
     NUMBER,
     Item,
     UnfitError,
-    a_choice,
-    a_flag,
-    a_number,
-    a_number_or_nil,
-    a_time,
     announced,
     between,
-    may_follow,
+    choice_item,
+    flag_item,
+    nullable_number_item,
+    nullable_text_item,
+    number_item,
     or_nil,
     pack_integer,
     read_array,
@@ -44,8 +43,9 @@ from millrace.protocol.fields import (
     read_length,
     read_names,
     read_schema,
-    words,
-    words_or_nil,
+    text_item,
+    time_item,
+    trailing_item,
 )
 from millrace.protocol.frames import FRAME_BYTES, Body
 from millrace.protocol.rows import MAX_ARRAY, Rows, read_rows
@@ -362,39 +362,41 @@ _CHANNEL_OR_NIL = Item("channel", "integer 0 to 2^31 - 1 or nil", or_nil(_CHANNE
 _SCHEMA = Item("schema", "array of [name, type, nullable]", read_schema)
 _ROWS = Item("rows", "array of rows", read_rows)
 _BATCH = Item("batch", "bytes", read_bytes)
-_SEQUENCE = a_number("sequence")
-_COUNT = Item("count", "integer >= 0", NUMBER)
-_CAPABILITIES = may_follow(Item("capabilities", "array of text", read_names))
-_HISTORY = may_follow(words("history"))
+_SEQUENCE = number_item("sequence")
+_COUNT = number_item("count")
+_LIMITS = Item("limits", "array of 4 integers >= 0", _limits)
+_CAPABILITIES = trailing_item(Item("capabilities", "array of text", read_names))
+_HISTORY = trailing_item(text_item("history"))
 
 LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
-    Hello: (Kind.HELLO, (a_number("protocol"), words("client"), words_or_nil("token"), _CAPABILITIES)),
-    Welcome: (Kind.WELCOME, (a_number("protocol"), words("server"), Item("limits", "array of 4 integers >= 0", _limits),
-                             a_time("now_us"), _CAPABILITIES)),
-    Open: (Kind.OPEN, (_CHANNEL, words("stream"), words_or_nil("fingerprint"), words("producer"),
-                       a_number_or_nil("sequence"), a_flag("answers"))),
-    Opened: (Kind.OPENED, (_CHANNEL, a_number("next_sequence"), a_number("credit"), _SCHEMA,
-                           a_choice("timestamps", "external", "internal", "latent"), words_or_nil("time"))),
+    Hello: (Kind.HELLO, (number_item("protocol"), text_item("client"), nullable_text_item("token"), _CAPABILITIES)),
+    Welcome: (Kind.WELCOME, (number_item("protocol"), text_item("server"), _LIMITS, time_item("now_us"),
+                             _CAPABILITIES)),
+    Open: (Kind.OPEN, (_CHANNEL, text_item("stream"), nullable_text_item("fingerprint"), text_item("producer"),
+                       nullable_number_item("sequence"), flag_item("answers"))),
+    Opened: (Kind.OPENED, (_CHANNEL, number_item("next_sequence"), number_item("credit"), _SCHEMA,
+                           choice_item("timestamps", "external", "internal", "latent"), nullable_text_item("time"))),
     Data: (Kind.DATA, (_CHANNEL, _SEQUENCE, _ROWS)),
     DataArrow: (Kind.DATA_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
-    Punctuation: (Kind.PUNCTUATION, (_CHANNEL, a_time("value_us"))),
-    EtsRequest: (Kind.ETS_REQUEST, (_CHANNEL, a_number("request"), a_time("need_us"))),
-    Ets: (Kind.ETS, (_CHANNEL, a_number("request"), Item("value_us", "integer or nil", or_nil(INT64)))),
-    Ack: (Kind.ACK, (_CHANNEL, _SEQUENCE, a_choice("meaning", "accepted", "durable"))),
-    Error: (Kind.ERROR, (words("code"), words("text"), _CHANNEL_OR_NIL, a_number_or_nil("sequence"),
-                         a_number_or_nil("row"), words_or_nil("expected"), words_or_nil("got"))),
-    Subscribe: (Kind.SUBSCRIBE, (_CHANNEL, words("query"), a_number_or_nil("from_sequence"), a_number("credit"),
-                                 a_flag("progress"), a_choice("format", "rows", "arrow"), _HISTORY)),
-    Subscribed: (Kind.SUBSCRIBED, (_CHANNEL, _SCHEMA, a_number("next_sequence"), _HISTORY)),
+    Punctuation: (Kind.PUNCTUATION, (_CHANNEL, time_item("value_us"))),
+    EtsRequest: (Kind.ETS_REQUEST, (_CHANNEL, number_item("request"), time_item("need_us"))),
+    Ets: (Kind.ETS, (_CHANNEL, number_item("request"), Item("value_us", "integer or nil", or_nil(INT64)))),
+    Ack: (Kind.ACK, (_CHANNEL, _SEQUENCE, choice_item("meaning", "accepted", "durable"))),
+    Error: (Kind.ERROR, (text_item("code"), text_item("text"), _CHANNEL_OR_NIL, nullable_number_item("sequence"),
+                         nullable_number_item("row"), nullable_text_item("expected"), nullable_text_item("got"))),
+    Subscribe: (Kind.SUBSCRIBE, (_CHANNEL, text_item("query"), nullable_number_item("from_sequence"),
+                                 number_item("credit"), flag_item("progress"), choice_item("format", "rows", "arrow"),
+                                 _HISTORY)),
+    Subscribed: (Kind.SUBSCRIBED, (_CHANNEL, _SCHEMA, number_item("next_sequence"), _HISTORY)),
     Result: (Kind.RESULT, (_CHANNEL, _SEQUENCE, _ROWS)),
     ResultArrow: (Kind.RESULT_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
-    Progress: (Kind.PROGRESS, (_CHANNEL, a_time("value_us"))),
-    Credit: (Kind.CREDIT, (_CHANNEL, a_number("tuples"))),
+    Progress: (Kind.PROGRESS, (_CHANNEL, time_item("value_us"))),
+    Credit: (Kind.CREDIT, (_CHANNEL, number_item("tuples"))),
     Close: (Kind.CLOSE, (_CHANNEL,)),
-    Closed: (Kind.CLOSED, (_CHANNEL, words("code"), words("text"), may_follow(a_number("late")))),
-    Ping: (Kind.PING, (a_number("token"),)),
-    Pong: (Kind.PONG, (a_number("token"),)),
-    Bye: (Kind.BYE, (words("reason"),)),
+    Closed: (Kind.CLOSED, (_CHANNEL, text_item("code"), text_item("text"), trailing_item(number_item("late")))),
+    Ping: (Kind.PING, (number_item("token"),)),
+    Pong: (Kind.PONG, (number_item("token"),)),
+    Bye: (Kind.BYE, (text_item("reason"),)),
 }  # fmt: skip
 # The capability that an optional field requires. HELLO and WELCOME negotiate capabilities, so theirs require none.
 REQUIRED_CAPABILITIES: Mapping[type[Message], Mapping[str, str]] = {

@@ -361,7 +361,7 @@ class Session:
             case ResultArrow():
                 return self.give(channel, message.sequence, message.count)
             case Open() | Subscribe():
-                self._begin(phase, message)
+                self._open_channel(phase, message)
             case _:
                 self._move(channel, phase, message)
         return True
@@ -381,14 +381,16 @@ class Session:
         phase = state.phase if state else Phase.GONE if channel <= self.highest else Phase.FREE
         rule = CHANNEL[speaker, kind][phase]
         if rule is NOT_OPEN:
-            raise Refuse(f"{kind.name} on channel {channel}: it is {_words(phase)}; wait for OPENED", code=rule.value)
+            raise Refuse(
+                f"{kind.name} on channel {channel}: it is {_phase_text(phase)}; wait for OPENED", code=rule.value
+            )
         if rule is UNEXPECTED or rule is USED:
             expected = "a number above every earlier one" if rule is USED else "another message"
-            got = f"{kind.name} from the {speaker.value} while it is {_words(phase)}"
+            got = f"{kind.name} from the {speaker.value} while it is {_phase_text(phase)}"
             raise self._unfit(kind, channel, expected, got, rule.value)
         return rule
 
-    def _begin(self, phase: Phase, message: Open | Subscribe) -> None:
+    def _open_channel(self, phase: Phase, message: Open | Subscribe) -> None:
         if len(self.channels) >= self.limits.channels:
             raise Refuse(
                 f"this connection has {len(self.channels)} open channels, the limit: close one or reconnect",
@@ -396,14 +398,14 @@ class Session:
             )
         state = Channel(message.channel, phase, message.stream if isinstance(message, Open) else message.query)
         if isinstance(message, Open):
-            self._refuse_second(message)
+            self._refuse_duplicate_feed(message)
             state.producer = message.producer
         else:
             state.credit = message.credit
         self.channels[message.channel] = state
         self.highest = message.channel
 
-    def _refuse_second(self, message: Open) -> None:
+    def _refuse_duplicate_feed(self, message: Open) -> None:
         for state in self.channels.values():
             if state.phase in (Phase.OPENING, Phase.FEED) and (state.name, state.producer) == (
                 message.stream,
@@ -460,7 +462,7 @@ class Session:
         return PeerError.at(f"{kind.name} on channel {channel}", expected=expected, got=got, code=code)
 
 
-def _words(phase: Phase) -> str:
+def _phase_text(phase: Phase) -> str:
     return f"{phase.name.lower().replace('_', ' ')} ({phase.value})"
 
 
