@@ -157,7 +157,7 @@ def test_a_unit_is_likely_where_a_time_makes_sense_in_it_alone():
     assert [likely_unit(value) for value in (0, 1, 10**6, NOW_S * 10**6, FIRST_US, LAST_US, -NOW_S)] == [None] * 7
 
 
-@pytest.mark.parametrize(("value", "unit"), UNITS)
+@pytest.mark.parametrize(("value", "unit"), UNITS, ids=[name for _, name in UNITS])
 @served(SQL)
 async def test_lines_in_another_unit_are_refused_with_the_likely_one(daemon, value, unit):
     async with lines(daemon) as nc:
@@ -171,7 +171,7 @@ async def test_lines_in_another_unit_are_refused_with_the_likely_one(daemon, val
         assert (stream(daemon, "s")["rejected"], stream(daemon, "s")["tuples"]) == (1, 1)
 
 
-@pytest.mark.parametrize(("value", "unit"), UNITS)
+@pytest.mark.parametrize(("value", "unit"), UNITS, ids=[name for _, name in UNITS])
 @served(SQL)
 async def test_frames_in_another_unit_are_refused_even_first(daemon, value, unit):
     async with peer(daemon) as feed:
