@@ -57,8 +57,8 @@ WIDTH: Final = 110
 FONT: Final = 13
 LINE: Final = 19
 CHARACTER: Final = 7.83
-# Seconds: before a command appears, and between lines of output.
-BEFORE_COMMAND: Final = 1.1
+# Seconds: before a command lights up, and between lines of output.
+BEFORE_COMMAND: Final = 0.9
 BETWEEN_LINES: Final = 0.08
 
 STYLE: Final = f"""\
@@ -66,8 +66,8 @@ text {{ font: {FONT}px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sa
 text {{ fill: #c9d1d9 }} .prompt {{ fill: #7ee787 }} .head {{ fill: #8b949e }}
 .command {{ fill: #ffffff; font-weight: bold }}"""
 ANIMATION: Final = """
-.line { animation: appear 0.01s backwards }
-@keyframes appear { from { opacity: 0 } }
+.line { animation: light 0.01s backwards }
+@keyframes light { from { opacity: 0.3 } }
 @media (prefers-reduced-motion) { .line { animation: none } }"""
 LIGHTS: Final = ("#ff5f56", "#ffbd2e", "#27c93f")
 
@@ -104,7 +104,7 @@ def record_top(seconds: float = 30.0) -> str:
 
 
 def draw(transcript: str, title: str, *, animated: bool = True) -> str:
-    """An SVG of a terminal; if animated, its lines appear one after the other, once."""
+    """An SVG of a terminal; if animated, its lines light up one after the other, once."""
     lines = list(_wrap(transcript))
     height = LINE * (len(lines) + 2) + 14
     width = round(max(80, *(len(line) for line in lines)) * CHARACTER) + 32
