@@ -188,13 +188,18 @@ async def test_datetimes_become_microseconds(server, client):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([{"ts": 1, "kk": 2}], "unknown field 'kk'"),
-        ([(1, 2**64, "x")], "64 bits"),
-        ([(1, object(), "x")], "got object"),
-        ([{"ts": 1}, (1, 2, "x")], "both"),
+        ([{"ts": 1, "kk": 2}], "^row 1: unknown field 'kk': expected the fields"),
+        ([(1, 2**64, "x")], "^row 1: expected integers of 64 bits, got 18446744073709551616$"),
+        ([(1, object(), "x")], "^row 1: expected None, .*, got object$"),
+        ([{"ts": 1}, (1, 2, "x")], "^row 3: expected rows that are all mappings or all sequences, got both$"),
+        ([(1, 1, "x"), (1, "\ud800", "x")], "^row 3: "),
+        ([*[(1, 1, "x")] * 20_000, (1, object(), "x")], "^row 20002: expected None, "),
     ],
+    ids=["a name", "a large integer", "an object", "both forms", "half a surrogate pair", "a later frame"],
 )
 def test_rows_that_cannot_be_packed_are_refused_whole(rows, words):
+    """The text has the place of the row in the call, from 1."""
+
     @scenario()
     async def play(server, client):
         feed = await client.open("s")

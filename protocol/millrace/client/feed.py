@@ -14,6 +14,7 @@ from millrace.client.outbox import FRAME_TARGET_BYTES, ArrowEntry, Entry, MarkEn
 from millrace.client.rows import Row, RowPacker, least_time, unpack_rows
 from millrace.client.waiting import Waiting
 from millrace.protocol import MAX_INT64, Schema, parse_timestamp
+from millrace.protocol.errors import row_place
 from millrace.protocol.messages import (
     Ack,
     Close,
@@ -198,22 +199,27 @@ class AsyncFeed:
             refusals[0].others = tuple(refusals[1:])
             raise refusals[0]
 
-    def _packed(self, rows: Sequence[Row]) -> Iterator[tuple[bytes, int]]:
-        """Packed rows, a frame at a time. A frame above the server's limit is split into halves."""
+    def _packed(self, rows: Sequence[Row], first: int = 0) -> Iterator[tuple[bytes, int]]:
+        """Packed rows, a frame at a time. A frame above the server's limit is split into halves.
+
+        `first` is the index of the first row in the program's call.
+        """
         assert self._packer is not None
         step = self._box.frame_rows
         for start in range(0, len(rows), step):
             part = rows if len(rows) <= step else rows[start : start + step]
-            packed = self._packer.pack(part)
+            packed = self._packer.pack(part, first + start)
             if len(packed) <= self._client.frame_room:
                 yield packed, len(part)
             elif len(part) == 1:
-                raise ValueError(f"a row of {len(packed)} bytes does not fit a frame of {self._client.frame_room}")
+                size, room = len(packed), self._client.frame_room
+                raise ValueError(f"{row_place(first + start)}: a row of {size} bytes does not fit a frame of {room}")
             else:
-                yield from self._packed(part[: len(part) // 2])
-                yield from self._packed(part[len(part) // 2 :])
+                half = len(part) // 2
+                yield from self._packed(part[:half], first + start)
+                yield from self._packed(part[half:], first + start + half)
 
-    def _streams(self, batch: Any) -> Iterator[tuple[bytes, int]]:
+    def _streams(self, batch: Any, first: int = 0) -> Iterator[tuple[bytes, int]]:
         """The same for Arrow."""
         for start in range(0, batch.num_rows, self._arrow_rows):
             part = batch.slice(start, self._arrow_rows)
@@ -221,10 +227,12 @@ class AsyncFeed:
             if len(stream) <= self._client.frame_room:
                 yield stream, part.num_rows
             elif part.num_rows == 1:
-                raise ValueError(f"a row of {len(stream)} bytes does not fit a frame of {self._client.frame_room}")
+                size, room = len(stream), self._client.frame_room
+                raise ValueError(f"{row_place(first + start)}: a row of {size} bytes does not fit a frame of {room}")
             else:
-                yield from self._streams(part.slice(0, part.num_rows // 2))
-                yield from self._streams(part.slice(part.num_rows // 2))
+                half = part.num_rows // 2
+                yield from self._streams(part.slice(0, half), first + start)
+                yield from self._streams(part.slice(half), first + start + half)
 
     async def _sent(self) -> None:
         self._pump_soon()

@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 
 from millrace.protocol import MillraceError, Schema, parse_timestamp
+from millrace.protocol.errors import row_place
 
 Row = Mapping[str, object] | Sequence[object]
 
@@ -21,16 +22,36 @@ class RowPacker:
         self._known = frozenset(schema.names)
         self._packer = msgpack.Packer(default=_plain, autoreset=True, use_bin_type=True)
 
-    def pack(self, rows: Sequence[Row]) -> bytes:
-        """The rows concatenated, without the head of an array. ValueError or TypeError: nothing was packed."""
-        if isinstance(rows[0], Mapping):
-            rows = [self._in_order(row) for row in rows]
+    def pack(self, rows: Sequence[Row], first: int = 0) -> bytes:
+        """The rows concatenated, without the head of an array. ValueError or TypeError: nothing was packed.
+
+        `first` is the index of the first row in the program's call, for the text of an error.
+        """
+        by_name = isinstance(rows[0], Mapping)
         try:
-            packed: bytes = self._packer.pack(rows)
+            packed = self._pack(rows, by_name)
+        except (ValueError, TypeError):
+            self._raise_located(rows, by_name, first)
+            raise
+        return packed[_array_head_size(len(rows)) :]
+
+    def _pack(self, rows: Sequence[Row], by_name: bool) -> bytes:
+        ordered = [self._in_order(row) for row in rows] if by_name else rows
+        try:
+            packed: bytes = self._packer.pack(ordered)
         except BaseException:
             self._packer.reset()
             raise
-        return packed[_array_head_size(len(rows)) :]
+        return packed
+
+    def _raise_located(self, rows: Sequence[Row], by_name: bool, first: int) -> None:
+        """Raise the error of the first row that cannot be packed, with its place."""
+        for index, row in enumerate(rows, first):
+            try:
+                self._pack([row], by_name)
+            except (ValueError, TypeError) as error:
+                kind = ValueError if isinstance(error, ValueError) else TypeError
+                raise kind(f"{row_place(index)}: {error}") from None
 
     def _in_order(self, row: Row) -> Sequence[object]:
         if not isinstance(row, Mapping):
