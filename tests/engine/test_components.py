@@ -60,13 +60,13 @@ def test_names_are_taken_once() -> None:
     bench = Bench("s")
     bench.query(path("q", 1))
     before = bench.engine.save()
-    assert refusal(bench, AddQuery(path("q", 2), None)) == "there is a query q already"
-    assert refusal(bench, AddQuery(path("s", 2), None)) == "there is a stream s already"
-    assert refusal(bench, AddStream(StreamDefinition("q", V))) == "there is a query q already"
+    assert refusal(bench, AddQuery(path("q", 2), None)) == "query q already exists"
+    assert refusal(bench, AddQuery(path("s", 2), None)) == "stream s already exists"
+    assert refusal(bench, AddStream(StreamDefinition("q", V))) == "query q already exists"
     assert refusal(bench, AddQuery(path("r", 1, "nowhere"), None)).startswith(
-        "query r: there is no operator nowhere.source"
+        "query r reads operator nowhere.source, which does not exist"
     )
-    assert refusal(bench, DropQuery("nothing")) == "there is no query nothing"
+    assert refusal(bench, DropQuery("nothing")) == "query nothing does not exist"
     assert bench.engine.save() == before
 
 

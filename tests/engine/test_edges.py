@@ -212,10 +212,10 @@ def test_what_cannot_be_exchanged_is_refused_and_changes_nothing() -> None:
     bench.query(plan("u", ("U", union(), ["s.source", "plain.source"]), schema=TICKS))
     before = bench.engine.save()
     assert "no update stream" in refusal(bench, SetQueue("p.Q", "inplace"))
-    assert "no operator nobody" in refusal(bench, SetQueue("nobody", "inplace"))
+    assert "operator nobody does not exist" in refusal(bench, SetQueue("nobody", "inplace"))
     assert "from 0 to 1, got 2" in refusal(bench, SetQueue("u.U", "inplace", 2))
     for name in ("s.source", "p.sink1", "plain.fork1"):
-        assert "only the operators of queries" in refusal(bench, SetQueue(name, "inplace"))
+        assert "only operators of queries" in refusal(bench, SetQueue(name, "inplace"))
     assert bench.engine.save() == before
     bench = Bench(StreamDefinition("s", TICKS, "internal", update_key=("k",)))
     bench.query(plan("o", ("Q", identity(TICKS), ["s.source"]), schema=TICKS, ordered=True))
@@ -237,7 +237,7 @@ def test_an_exchange_takes_the_order_of_all_that_follows() -> None:
     assert not any(restored.graph.operators[name].output.ordered for name in ("d.Q", "d.R", "e.Q"))
     before = bench.engine.save()
     changed = plan("d", ("Q", select(), ["s.source"]), ("R", identity(TICKS), ["Q"]), schema=TICKS)
-    assert "would come in order of time" in refusal(
+    assert "would be in order of time" in refusal(
         bench, Change((AddStream(StreamDefinition("z", TICKS)), ReplaceQuery(changed)))
     )
     assert bench.engine.save() == before

@@ -222,23 +222,23 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing() -> None:
     bench.do(PauseQuery("z"))
     before = bench.engine.save()
     for command, text in (
-        (InsertOperator("nobody", ALL), "no operator nobody"),
+        (InsertOperator("nobody", ALL), "operator nobody does not exist"),
         (InsertOperator("a.source", ALL), "is a source"),
         (InsertOperator("p.sink1", ALL), "is a sink"),
         (InsertOperator("a.fork1", ALL), "is a fork"),
         (InsertOperator("u.U", ALL, 2), "from 0 to 1, got 2"),
-        (InsertOperator("u.U", sort()), "a sort cannot be put in"),
+        (InsertOperator("u.U", sort()), "a sort cannot be inserted"),
         (InsertOperator("u.U", SampleSpec(1.5, 0)), "between 0 and 1, got 1.5"),
         (InsertOperator("z.Q1", ALL), "is paused"),
-        (InsertOperator("u.U", ALL, name="p.Q1"), "there is an operator p.Q1"),
+        (InsertOperator("u.U", ALL, name="p.Q1"), "operator p.Q1 already exists"),
         (InsertOperator("u.U", ALL, name="p.select1"), "is called u.select"),
         (InsertOperator("u.U", ALL, name="u.fork1"), "is called u.select"),
         (InsertOperator("u.U", ALL, name="u."), "is called u.select"),
         (RemoveOperator("u.A"), None),
-        (RemoveOperator("u.U"), "is a union that makes rows of its own"),
+        (RemoveOperator("u.U"), "is a union that creates rows"),
         (RemoveOperator("p.Q1"), "is a map"),
         (RemoveOperator("g.H"), "are the result of query g"),
-        (ReplaceOperator("p.Q1", ALL), "not one that leaves rows out"),
+        (ReplaceOperator("p.Q1", ALL), "not one that filters rows"),
     ):
         if text is not None:
             assert text in refusal(bench, command)
@@ -272,7 +272,7 @@ def test_it_is_planned_and_whole_like_every_change() -> None:
     shown = bench.engine.plan([InsertOperator("q.Q2", BELOW_5)])
     assert [row["state"] for row in shown["table"]["after"]] == ["q.Q1", "q.select1", "q.Q2"]
     wrong: tuple[CommandBody, ...] = (InsertOperator("q.Q2", BELOW_5), RemoveOperator("q.select2"))
-    assert "no operator q.select2" in refusal(bench, Change(wrong))
+    assert "operator q.select2 does not exist" in refusal(bench, Change(wrong))
     assert bench.engine.save() == before
     bench.do(Change((InsertOperator("q.Q2", BELOW_5), AddStream(StreamDefinition("t", V)))))
     assert operators(bench, "q") == ["Q1", "select1", "Q2"]
@@ -305,7 +305,7 @@ def test_what_waited_when_an_operator_went_does_not_say_what_is_newer(
         for body in bodies[:-1]:
             bench.do(body)
         before = bench.engine.save()
-        assert "gives no update stream" in refusal(bench, bodies[-1])
+        assert "emits no update stream" in refusal(bench, bodies[-1])
         assert bench.engine.save() == before
         return
     planned = shadow.shadow_of(bench.engine)

@@ -97,10 +97,10 @@ def test_neighbours_of_a_query_that_fails_lose_nothing() -> None:
         assert len(told) == (value == 1)
         if told:
             assert told[0].query == "bad"
-            assert told[0].reason == "bad.Q2 broke off: ValueError: it is broken"
+            assert told[0].reason == "bad.Q2 failed: ValueError: it is broken"
             assert "test_failures.py" in told[0].detail
     assert given == [(value,) for value in range(5)]
-    assert bench.state("bad") == ("failed", "bad.Q2 broke off: ValueError: it is broken", 1)
+    assert bench.state("bad") == ("failed", "bad.Q2 failed: ValueError: it is broken", 1)
     assert bench.state("good") == ("running", None, 0)
 
 
@@ -144,7 +144,7 @@ def test_who_reads_a_failed_query_goes_on_when_it_does() -> None:
     bench.run(arrive("s", 1))
     why = bench.engine.why("r")
     assert why["reason"] == "failed"
-    assert "r reads q, which has failed: q.Q1 broke off" in why["text"]
+    assert "r reads q, which failed: q.Q1 failed" in why["text"]
     assert why["try"] == "millrace query resume q"
     bench.do(ResumeQuery("q"))
     assert rows(bench.run(arrive("s", 2)), "r") == [(2,)]
@@ -169,7 +169,7 @@ def test_a_failed_query_can_be_dropped_but_not_paused() -> None:
     bench.query(path("q", 1))
     bench.breaks("q.Q1")
     bench.run(arrive("s", 1))
-    assert refusal(bench, PauseQuery("q")) == "query q has failed already: q.Q1 broke off: ValueError: it is broken"
+    assert refusal(bench, PauseQuery("q")) == "query q has already failed: q.Q1 failed: ValueError: it is broken"
     bench.do(DropQuery("q"))
     assert rows(bench.run(arrive("s", 1)), "q") == []
 
@@ -194,7 +194,7 @@ def test_a_query_that_remembers_too_much_fails_and_says_so() -> None:
     effects = bench.run(give_tv("s", 21, 31))
     (told,) = failures(effects)
     assert told.query == "q"
-    assert told.reason == "it remembered 4 tuples, and max_state is 2"
+    assert told.reason == "its state grew to 4 tuples, and max_state is 2"
     assert told.lost == 4
     assert bench.state("other")[0] == "running"
 
@@ -228,7 +228,7 @@ def test_backpressure_that_frees_nothing_fails_in_the_end() -> None:
     bench.run(FeedOpened("b", "silent"), give_tv("a", *range(1, 81, 10)))
     assert bench.state("q")[0] == "running"
     (told,) = failures(bench.run(give_tv("a", 81, 91, 101)))
-    assert told.reason == "it remembered 11 tuples although streams waited, and max_state is 3"
+    assert told.reason == "its state grew to 11 tuples although its streams waited, and max_state is 3"
 
 
 def test_a_join_that_begins_again_goes_by_the_order_that_was_decided() -> None:

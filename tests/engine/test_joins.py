@@ -363,7 +363,7 @@ def test_the_order_of_a_query_is_changed_by_a_command() -> None:
     effects = bench.run(give_tv("b", 103), at=104)
     assert rows(effects, "q") == [(100, 95), (101, 95), (103, 95), (100, 103), (101, 103), (103, 103)]
     assert "relies on its order" in refusal(bench, SetOrder("q", "arrival"))
-    assert "no query" in refusal(bench, SetOrder("r"))
+    assert "query r does not exist" in refusal(bench, SetOrder("r"))
 
 
 def test_a_query_without_a_join_has_no_order_to_change() -> None:

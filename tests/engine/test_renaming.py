@@ -94,9 +94,9 @@ def test_a_paused_query_stays_paused():
 def test_what_cannot_be_changes_nothing():
     bench = forked()
     before = bench.engine.save()
-    assert refusal(bench, RenameQuery("q", "r")) == "there is a query r already"
-    assert refusal(bench, RenameQuery("q", "s")) == "there is a stream s already"
-    assert refusal(bench, RenameQuery("nobody", "z")) == "there is no query nobody"
+    assert refusal(bench, RenameQuery("q", "r")) == "query r already exists"
+    assert refusal(bench, RenameQuery("q", "s")) == "stream s already exists"
+    assert refusal(bench, RenameQuery("nobody", "z")) == "query nobody does not exist"
     assert bench.engine.save() == before
 
 

@@ -156,11 +156,11 @@ def test_readers_of_other_columns_are_refused_and_nothing_has_changed():
     bench.run(arrive("s", 1))
     before = bench.engine.save()
     text = refusal(bench, ReplaceQuery(counting()))
-    assert text.startswith("query q is read by r, who cannot go on: they read v bigint, and it would give")
+    assert text.startswith("query q is read by r, which cannot continue: they read v bigint, and it would emit")
     keyed = replace(path("q", 2), update_key=("v",))
     assert "its update key would be (v) instead of none" in refusal(bench, ReplaceQuery(keyed))
     assert "would read its own rows" in refusal(bench, ReplaceQuery(plan("q", ("Q", identity(), ["r.Q1"]))))
-    assert "there is no query p" in refusal(bench, ReplaceQuery(path("p", 2)))
+    assert "query p does not exist" in refusal(bench, ReplaceQuery(path("p", 2)))
     assert bench.engine.save() == before
 
 

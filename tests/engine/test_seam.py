@@ -368,7 +368,7 @@ def test_what_cannot_be_done_meanwhile(held):
     if held:
         live.obey(HoldQuery("q"))
     else:
-        with pytest.raises(Refuse, match="does not wait for its past, or does not keep"):
+        with pytest.raises(Refuse, match="is not waiting for its history, or is not buffering"):
             live.obey(AdoptPast("q", None))
     for command in (PauseQuery("q"), ResumeQuery("q"), ReplaceQuery(planned("tumble", "event"))):
         with pytest.raises(Refuse, match="is catching up with its history"):
@@ -383,21 +383,21 @@ def test_a_past_of_another_query_is_refused():
     live = catching_up()
     live.obey(HoldQuery("q"))
     other = Past(list(CATALOG.streams.values()), planned("hop", "arrival")).finish().state
-    with pytest.raises(Refuse, match="is that of another query"):
+    with pytest.raises(Refuse, match="is from another query"):
         live.obey(AdoptPast("q", other))
-    with pytest.raises(Refuse, match="does not wait for its past"):
+    with pytest.raises(Refuse, match="is not waiting for its history"):
         live.obey(HoldQuery("q"))
     live.obey(AdoptPast("q", None))
-    with pytest.raises(Refuse, match="does not wait for its past"):
+    with pytest.raises(Refuse, match="is not waiting for its history"):
         live.obey(AdoptPast("q", None))
 
 
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("SELECT k FROM q0", "it reads q0, which knows only what came since it was made"),
-        ("SELECT k FROM a.late", "a.late is not archived by itself"),
-        ("SELECT k FROM u LATEST", "depends on how busy the server was"),
+        ("SELECT k FROM q0", "it reads q0, which has only rows since its own creation"),
+        ("SELECT k FROM a.late", "a.late has no separate archive"),
+        ("SELECT k FROM u LATEST", "depend on the load of the server"),
     ],
 )
 def test_queries_without_a_past(sql, said):
@@ -412,7 +412,7 @@ def test_queries_without_a_past(sql, said):
 def test_a_latent_stream_has_no_past():
     catalog = plan_all(parse("CREATE STREAM l (k BIGINT) WITH (timestamps = 'latent')"), Catalog())[1]
     made = catalog.with_(plan(parse("CREATE QUERY q AS SELECT k FROM l")[0], catalog)).queries["q"]
-    with pytest.raises(Refuse, match="get their time from whatever waits for one"):
+    with pytest.raises(Refuse, match="get their time only when an operator needs one"):
         Past(list(catalog.streams.values()), made)
 
 

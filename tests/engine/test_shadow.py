@@ -109,7 +109,7 @@ def test_several_commands_are_obeyed_together_or_not_at_all() -> None:
     bench.query(path("q", 2, "a"))
     before = bench.engine.save()
     wrong = Change((AddStream(StreamDefinition("b", V)), DropQuery("q"), AddQuery(path("z", 1, "b")), DropStream("c")))
-    assert refusal(bench, wrong) == "there is no stream c"
+    assert refusal(bench, wrong) == "stream c does not exist"
     assert bench.engine.save() == before
     bench.do(Change(wrong.commands[:-1]))
     assert list(bench.engine.queries_by_name) == ["z"]

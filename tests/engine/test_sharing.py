@@ -110,7 +110,7 @@ def test_who_comes_later_shares_what_remembers_nothing_and_reads_from_its_own_be
     assert operators(made, "select", "aggregate") == ["p.S1", "p.A", "q.A", "r.A"]
     (told,) = (one["shared"] for one in made.engine.queries() if one["name"] == "q")
     assert told[0]["with"] == ["p", "r"]
-    assert told[1]["apart"].startswith("the same as p.A, but tuples have gone by")
+    assert told[1]["apart"].startswith("equal to p.A, but its state contains tuples")
     effects = made.run(give_tv("s", 4, 12, 40))
     assert rows(effects, "p") == [(3, 0), (1, 10)]
     assert rows(effects, "q") == rows(effects, "r") == [(1, 10)], "the window at 0 began before them"
@@ -150,7 +150,7 @@ def test_what_is_not_equal_is_not_shared(other, why):
     made.query(other(query("q", "select")))
     assert operators(made, "select") == ["p.S1", "q.S1"]
     (told,) = (one["shared"] for one in made.engine.queries() if one["name"] == "q")
-    assert [one["apart"] for one in told] == ([] if why is None else [f"the same as p.S1, but {why}"])
+    assert [one["apart"] for one in told] == ([] if why is None else [f"equal to p.S1, but {why}"])
 
 
 def test_tuples_without_a_time_cannot_be_told_apart():

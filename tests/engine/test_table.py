@@ -126,11 +126,11 @@ def test_a_break_point_is_set_once_and_unset_once() -> None:
     bench = Bench("s")
     bench.query(path("q", 2))
     bench.do(SetBreak("q.Q1", on=True))
-    assert refusal(bench, SetBreak("q.Q1", on=True)) == "operator q.Q1 has a break point already"
+    assert refusal(bench, SetBreak("q.Q1", on=True)) == "operator q.Q1 already has a break point"
     bench.do(SetBreak("q.Q1", on=False))
     assert "no break point" in refusal(bench, SetBreak("q.Q1", on=False))
     assert refusal(bench, SetBreak("q.sink1", on=True)).startswith("q.sink1 is a sink")
-    assert refusal(bench, SetBreak("q.none", on=True)) == "there is no operator q.none"
+    assert refusal(bench, SetBreak("q.none", on=True)) == "operator q.none does not exist"
 
 
 @pytest.mark.parametrize("text", ["", "depth", "dfs(0)", "dfs()", "dfs(-1)", "dfs(1", "rr(1)x", "dfs(9999999999)"])
@@ -155,7 +155,7 @@ def test_an_operator_of_another_component_is_refused() -> None:
     bench.query(path("q", 1))
     bench.query(path("p", 1, "t"))
     assert refusal(bench, SetStrategy("s", "bfs", "p.Q1")) == "operator p.Q1 is not in component s but in t"
-    assert refusal(bench, SetStrategy("x", "bfs")) == "there is no component x; there are: s, t"
+    assert refusal(bench, SetStrategy("x", "bfs")) == "component x does not exist; there are: s, t"
 
 
 def test_a_union_that_reads_one_stream_twice_has_a_fork_of_two_branches() -> None:

@@ -296,7 +296,7 @@ def test_a_paused_query_skips_and_counts_and_its_neighbour_does_not_notice() -> 
     effects = bench.run(arrive("s", 2, 3))
     assert rows(effects, "p") == [(2,), (3,)]
     assert rows(effects, "q") == []
-    assert refusal(bench, PauseQuery("q")) == "query q is paused already: paused by an admin"
+    assert refusal(bench, PauseQuery("q")) == "query q is already paused: paused by an admin"
     assert [query["skipped"] for query in bench.engine.queries()] == [0, 2]
     assert bench.do(ResumeQuery("q")) == {"query": "q", "skipped": 2}
     assert refusal(bench, ResumeQuery("q")) == "query q is not paused"

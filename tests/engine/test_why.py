@@ -222,7 +222,7 @@ def test_a_window_that_is_over_waits_with_what_it_has_gathered() -> None:
 def test_a_query_that_remembered_too_much_is_not_simply_resumed() -> None:
     bench = Bench(external("s"))
     counted(bench)
-    bench.engine.query("q").paused = "it remembered 2 tuples, and max_state is 1"
+    bench.engine.query("q").paused = "its state grew to 2 tuples, and max_state is 1"
     bench.engine.query("q").failed = True
     found = why(bench, "q")
     assert (found["reason"], found["try"]) == ("failed", "millrace explain q")
@@ -329,5 +329,5 @@ def test_all_is_well() -> None:
 
 
 def test_an_unknown_query_is_refused() -> None:
-    with pytest.raises(Refuse, match="there is no query nothing"):
+    with pytest.raises(Refuse, match="query nothing does not exist"):
         Bench().engine.why("nothing")

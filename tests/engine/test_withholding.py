@@ -86,7 +86,7 @@ def test_what_is_withheld_follows_a_name_and_goes_with_its_query() -> None:
     assert restored.save() == bench.engine.save()
     bench.do(DropQuery("z"))
     assert bench.engine.slow == {}
-    with pytest.raises(Refuse, match="there is no query z"):
+    with pytest.raises(Refuse, match="query z does not exist"):
         bench.do(WithholdCredit("z"))
 
 

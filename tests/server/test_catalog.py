@@ -126,7 +126,7 @@ def test_a_query_that_failed_does_not_begin_again_by_itself(tmp_path):
 
     state, reason, after = lives(tmp_path, first, second)[1]
     assert (state, after) == ("paused", "running")
-    assert reason.startswith("failed before the server was started again: it remembered")
+    assert reason.startswith("failed before the server was started again: its state grew to")
 
 
 def test_feeds_that_wait_for_a_slow_consumer_are_no_decision_of_an_admin(tmp_path):
@@ -381,7 +381,7 @@ def test_a_file_that_cannot_be_read_is_told_and_left_alone(tmp_path, spoil):
 def test_two_servers_in_one_folder(tmp_path):
     async def first(daemon):
         await daemon.catalog.execute("CREATE STREAM s (k BIGINT)")
-        with pytest.raises(StoreError, match="does another server use the folder"):
+        with pytest.raises(StoreError, match="is another server using the folder"):
             Store(tmp_path / "catalog.sqlite")
 
     lives(tmp_path, first)
@@ -393,7 +393,7 @@ def test_a_change_that_cannot_be_written_down_says_so(tmp_path, monkeypatch):
         monkeypatch.setattr(Store, "write", full)
         status, _, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "bfs"})
         assert (status, said["code"]) == (500, "catalog")
-        assert "the change holds now but will be forgotten" in said["detail"]
+        assert "the change is in effect, but is lost" in said["detail"]
         assert daemon.components()[0]["strategy"] == "bfs"
 
     def full(self, statements, decisions):

@@ -92,8 +92,8 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(daemon):
     for method, path, body, expected, word in (
         ("POST", "pairs.join1/insert", {"where": "mod(u, 2) = 0"}, 400, "there is no column u"),
         ("POST", "pairs.join1/insert", {"where": "k"}, 400, "expected boolean"),
-        ("POST", "pairs.join1/insert", {}, 400, "one of them"),
-        ("POST", "pairs.join1/insert", {"where": "true", "sample": 0.5}, 400, "one of them"),
+        ("POST", "pairs.join1/insert", {}, 400, "expected either"),
+        ("POST", "pairs.join1/insert", {"where": "true", "sample": 0.5}, 400, "expected either"),
         ("POST", "pairs.join1/insert", {"sample": 1.5}, 422, "sample"),
         ("POST", "pairs.join1/insert", {"where": "true", "input": 2}, 409, "from 0 to 1, got 2"),
         ("POST", "pairs.join1/insert", {"where": "true", "name": "some.select1"}, 409, "already"),
@@ -101,7 +101,7 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(daemon):
         ("POST", "nobody/insert", {"where": "true"}, 404, "nobody"),
         ("DELETE", "pairs.join1", None, 409, "makes rows of its own"),
         ("DELETE", "a.source", None, 409, "is a source"),
-        ("PUT", "pairs.join1", {"where": "true"}, 409, "not one that leaves rows out"),
+        ("PUT", "pairs.join1", {"where": "true"}, 409, "not one that filters rows"),
     ):
         status, _, said = await ask(daemon, method, f"/api/v1/operators/{path}", body)
         assert (status, word in said["detail"] or word in str(said)) == (expected, True), said
@@ -175,7 +175,7 @@ def test_what_was_put_in_is_there_again(tmp_path, how):
             assert again.catalog.export()["commands"] == exported["commands"]
             replaced = "CREATE OR REPLACE QUERY some WITH (fuse = 'off') AS SELECT k, v FROM a WHERE v > 0"
             (told,) = await again.catalog.execute(replaced)
-            assert "that is undone" in told["warnings"][-1]
+            assert "these edits are undone" in told["warnings"][-1]
             assert names(again, "some") == ["some.select1", "some.map1"]
             assert not [edit for edit in again.catalog.decisions().operators if edit.query == "some"]
 
@@ -195,7 +195,7 @@ async def test_what_a_replacement_undoes_is_said_under_whatever_name_the_query_h
     sql = daemon.catalog.known.queries[name].sql.partition(" AS ")[2]
     script = f"ALTER QUERY {name} RENAME TO other; CREATE OR REPLACE QUERY other AS {sql}"
     *_, told = await daemon.catalog.execute(script)
-    assert "query other has operators" in str(told["warnings"])
+    assert "query other has inserted" in str(told["warnings"])
 
 
 ALIKE = """

@@ -85,7 +85,7 @@ async def test_explain_order_says_what_was_measured_and_what_follows(daemon):
     assert done.exit_code == 0, done.output
     assert [one["join"]["order"] for one in daemon.operators() if one["join"]] == ["sync"]
     done = await asyncio.to_thread(CliRunner().invoke, app, ["explain", "pairs", *admin])
-    assert "changed since, until it is replaced:\n  millrace query order pairs sync --alpha 0.5" in done.output
+    assert "edited while it runs, until it is replaced:\n  millrace query order pairs sync --alpha 0.5" in done.output
 
 
 def test_a_changed_order_is_there_again_and_exported(tmp_path):

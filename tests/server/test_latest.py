@@ -71,12 +71,12 @@ async def test_keys_that_wait_are_shown_as_json_can_say_them(daemon):
 @served(SQL)
 async def test_what_cannot_be_shown_or_exchanged_is_refused(daemon):
     for method, path, body, expected, word in (
-        ("GET", "streams/t/stale", None, 404, "there is no stream t"),
+        ("GET", "streams/t/stale", None, 404, "stream t does not exist"),
         ("GET", "streams/s/stale?worst=-1", None, 422, "worst"),
         ("PUT", "operators/nobody/queue", {"kind": "fifo"}, 404, "nobody"),
         ("PUT", "operators/board.map1/queue", {"kind": "lifo"}, 422, "inplace"),
         ("PUT", "operators/board.map1/queue", {"kind": "fifo", "input": 3}, 409, "from 0 to 0, got 3"),
-        ("PUT", "operators/s.source/queue", {"kind": "fifo"}, 409, "only the operators of queries"),
+        ("PUT", "operators/s.source/queue", {"kind": "fifo"}, 409, "only operators of queries"),
     ):
         status, _, said = await ask(daemon, method, f"/api/v1/{path}", body)
         assert status == expected, said

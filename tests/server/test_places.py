@@ -51,8 +51,8 @@ async def refusal(daemon, path, words, status=400):
 OUTSIDE = [
     ("../out.jsonl", "may not contain '..'"),
     ("a/../../out.jsonl", "may not contain '..'"),
-    ("/etc/out.jsonl", "expected a path below"),
-    ("//etc/out.jsonl", "expected a path below"),
+    ("/etc/out.jsonl", "expected a path inside"),
+    ("//etc/out.jsonl", "expected a path inside"),
     ("~/out.jsonl", "'~' is not expanded"),
     ("a\0b.jsonl", "printable"),
     ("a\nb.jsonl", "printable"),
@@ -131,8 +131,8 @@ def test_the_servers_own_files_are_refused_even_below_an_allowed_folder(tmp_path
             await refusal(daemon, config, "the server's own file")
             os.link(data / "catalog.sqlite", tmp_path / "harmless")
             os.link(token, data / "sinks/harmless")
-            await refusal(daemon, tmp_path / "harmless", "name another place")
-            await refusal(daemon, "harmless", "name another place")
+            await refusal(daemon, tmp_path / "harmless", "use another place")
+            await refusal(daemon, "harmless", "use another place")
             await daemon.catalog.execute(sink(data / "sinks/fine.jsonl"))
         with closing(sqlite3.connect(data / "catalog.sqlite")) as found, found:
             assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -191,11 +191,11 @@ async def test_two_sinks_never_share_a_file_whatever_they_call_it(daemon, tmp_pa
         tmp_path / "p/x.jsonl",
         tmp_path / "p/f-0000000000000000000-0000000000000000000.parquet",
     ):
-        with pytest.raises(Refuse, match=r"written by sink|the folder of sink"):
+        with pytest.raises(Refuse, match=r"already writes|the folder of sink"):
             await daemon.catalog.execute(sink(path, "two"))
     with pytest.raises(Refuse, match="symbolic link"):
         await daemon.catalog.execute(sink(tmp_path / "alias/x.jsonl", "two"))
-    with pytest.raises(Refuse, match="written by sink x"):
+    with pytest.raises(Refuse, match="sink x already writes"):
         await daemon.catalog.execute(f"{sink(tmp_path / 'n', 'x')}; {sink(tmp_path / 'n', 'y')}")
     assert not (tmp_path / "n").exists()
 
@@ -290,7 +290,7 @@ def test_sinks_of_an_older_catalog_write_on_where_they_did(tmp_path, monkeypatch
                 for name in "ar":
                     path = str(work / ("absolute.jsonl" if name == "a" else "relative.jsonl"))
                     assert shown[name] == (path, True)
-                with pytest.raises(Refuse, match="expected a path below"):
+                with pytest.raises(Refuse, match="expected a path inside"):
                     await daemon.catalog.execute(sink(work / "absolute.jsonl", "again"))
         told = [line["sink"] for line in logs if "outside the folders" in line["event"]]
         assert told == ["a", "r"]
@@ -340,7 +340,7 @@ def problems(**server):
 
 def test_folders_that_make_no_sense_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "contains the server's data files" in problems(data_dir=tmp_path, sink_dir=tmp_path)
+    assert "contains the server's own files" in problems(data_dir=tmp_path, sink_dir=tmp_path)
     assert "history of streams" in problems(data_dir=tmp_path, sink_dir=tmp_path / "history/x")
     assert "expected an absolute path" in problems(allow_paths=["here"])
     assert "is not a folder" in problems(allow_paths=[str(tmp_path / "file")])

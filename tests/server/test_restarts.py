@@ -24,7 +24,7 @@ CREATE QUERY totals AS SELECT k, count(*) AS n FROM s GROUP BY k;
 CREATE QUERY pairs AS SELECT s.k FROM s JOIN t ON s.k = t.k AND s.ts BETWEEN t.ts AND t.ts + INTERVAL '1 minute';
 """
 MEANINGS = {
-    "windows": "windows that were open at the restart hold only the rows that arrived after it",
+    "windows": "windows that were open at the restart contain only later rows",
     "totals": "totals and current rows start again without the earlier rows",
     "pairs": "joins find no partners among earlier rows",
 }
@@ -111,7 +111,7 @@ def test_a_killed_server_is_reported_once(tmp_path):
     with Server(tmp_path) as first:
         first.millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k, count(*) AS n FROM s GROUP BY k")
         second = millrace("serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(tmp_path))
-        assert "does another server use the folder?" in second.stderr
+        assert "is another server using the folder?" in second.stderr
         first.process.send_signal(signal.SIGKILL)
         first.process.communicate()
     (tmp_path / "addresses.json").unlink()

@@ -108,7 +108,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
             assert Counter(below) + Counter(rows.of["q"]) == Counter(rows.of["always"])
             assert rows.of["q"]
             assert any("QUERY q " in statement for statement in daemon.catalog.statements())
-            with pytest.raises(Refuse, match="go to /past, and now /elsewhere is asked for: go on with the first"):
+            with pytest.raises(Refuse, match="go to /past, not to /elsewhere: continue with the first"):
                 daemon.seams.tell("q", None, False, "/elsewhere")
             assert daemon.seams.tell("q", None, False, "/past")["out"] == "/past"
             told = {query["name"]: query["since_us"] for query in daemon.queries()}
@@ -136,7 +136,7 @@ def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
 
     play(again())
     (tmp_path / seams.FILE).write_text('{"always": 1}')
-    with pytest.raises(MillraceError, match=r"seams\.json: expected what a server has written there"):
+    with pytest.raises(MillraceError, match=r"seams\.json: expected a file written by a server"):
         play(again())
 
 
@@ -243,7 +243,7 @@ def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
             await daemon.seams.cancel("q")
             assert not daemon.engine.queries()
-            with pytest.raises(Refuse, match="was not begun with its history"):
+            with pytest.raises(Refuse, match="was not created with its history"):
                 daemon.seams.look("q")
             # Held too long.
             monkeypatch.setattr(seams, "HOLD_SECONDS", 0.0)
@@ -271,12 +271,15 @@ def test_a_server_that_ends_meanwhile_forgets_the_query(tmp_path):
     [
         ("CREATE QUERY q AS SELECT k FROM nope", "there is no stream or query nope"),
         ("CREATE QUERY q AS SELECT k FROM plain", "stream plain has no history: ALTER STREAM plain SET"),
-        ("CREATE QUERY q AS SELECT k FROM a.late", "a.late is not archived by itself. Make the query without its past"),
-        ("CREATE QUERY q AS SELECT k FROM lazy", "get their time from whatever waits for one"),
-        ("CREATE QUERY q AS SELECT k FROM other", "reads other, which knows only what came since it was made"),
-        ("CREATE OR REPLACE QUERY other AS SELECT k FROM a", "expected one CREATE QUERY of a new name"),
-        ("SELECT k FROM a", "expected one CREATE QUERY of a new name"),
-        ("CREATE QUERY q AS SELECT k FROM a; DROP QUERY other", "expected one CREATE QUERY of a new name"),
+        (
+            "CREATE QUERY q AS SELECT k FROM a.late",
+            "a.late has no separate archive. Create the query without its history",
+        ),
+        ("CREATE QUERY q AS SELECT k FROM lazy", "get their time only when an operator needs one"),
+        ("CREATE QUERY q AS SELECT k FROM other", "reads other, which has only rows since its own creation"),
+        ("CREATE OR REPLACE QUERY other AS SELECT k FROM a", "expected one CREATE QUERY with a new name"),
+        ("SELECT k FROM a", "expected one CREATE QUERY with a new name"),
+        ("CREATE QUERY q AS SELECT k FROM a; DROP QUERY other", "expected one CREATE QUERY with a new name"),
     ],
 )
 def test_what_has_no_past(tmp_path, sql, said):
@@ -294,9 +297,9 @@ def test_what_has_no_past(tmp_path, sql, said):
 
 @served()
 async def test_only_a_live_query_can_be_done(daemon):
-    with pytest.raises(Refuse, match="was not begun"):
+    with pytest.raises(Refuse, match="was not created"):
         daemon.seams.tell("q", None, True)
-    with pytest.raises(Refuse, match="does not wait for its past"):
+    with pytest.raises(Refuse, match="is not waiting for its history"):
         await daemon.runner.command(HoldQuery("q"))
     assert json.dumps(daemon.queries())
 

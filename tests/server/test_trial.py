@@ -65,7 +65,7 @@ def test_any_text_is_a_condition_or_is_refused(text):
 
 def test_rows_that_stay_away_are_a_reason():
     before, during = {**NOTHING, "rows": 5.0, "p99_us": 5.0}, {**NOTHING, "rows": 0.0, "p99_us": None}
-    assert "no row came out during the trial" in str(parse_condition("p99 > 1s").reason(before, during))
+    assert "no rows were emitted during the trial" in str(parse_condition("p99 > 1s").reason(before, during))
     assert parse_condition("queue > 5").reason(before, during) is None
     assert parse_condition("p99 > 1s").reason(during, during) is None
 
@@ -137,7 +137,7 @@ async def test_a_trial_is_measured_and_kept(daemon):
             fed += 1
             await asyncio.sleep(0.002)
         said = await ended(daemon)
-    assert (said["outcome"], said["reason"]) == ("kept", "as asked")
+    assert (said["outcome"], said["reason"]) == ("kept", "as requested")
     assert strategies(daemon)[0] == "bfs"
     for span, seconds in (("before", 0.2), ("during", 0.3)):
         measured = said[span]
@@ -153,12 +153,12 @@ async def test_a_trial_is_measured_and_kept(daemon):
 @pytest.mark.parametrize(
     ("more", "outcome", "reason"),
     [
-        ({"revert": True}, "reverted", "as asked"),
+        ({"revert": True}, "reverted", "as requested"),
         ({"revert_if": "queue >= 0"}, "reverted", "queue >= 0"),
         ({"revert_if": "queue > 1000000 or steps >= 0"}, "reverted", "steps >= 0"),
-        ({"revert_if": "queue > 1000000"}, "kept", "no row came out, so there was nothing to go back for"),
-        ({"operator": "q.select1", "revert": True}, "reverted", "as asked"),
-        ({"operator": "q.select1"}, "kept", "as asked"),
+        ({"revert_if": "queue > 1000000"}, "kept", "no row was emitted, so nothing could be compared"),
+        ({"operator": "q.select1", "revert": True}, "reverted", "as requested"),
+        ({"operator": "q.select1"}, "kept", "as requested"),
     ],
 )
 @served()
@@ -224,7 +224,7 @@ async def test_a_component_that_goes_ends_its_trial(daemon):
     await daemon.catalog.execute("DROP QUERY q; DROP STREAM s")
     await until(lambda: daemon.trials.look("s")["state"] == "ended")
     said = daemon.trials.look("s")
-    assert (said["outcome"], said["reason"]) == ("failed", "component s is gone")
+    assert (said["outcome"], said["reason"]) == ("failed", "component s no longer exists")
     await daemon.catalog.execute(SCHEMA_SQL)
     await begin(daemon)
     assert (await ended(daemon))["outcome"] == "kept"

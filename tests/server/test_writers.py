@@ -137,7 +137,7 @@ def test_a_tombstone_is_its_key_and_both_marks(tmp_path):
 async def test_two_sinks_do_not_share_a_file(daemon, tmp_path):
     path = tmp_path / "out.jsonl"
     await daemon.catalog.execute(f"CREATE SINK one FROM q WITH (type = 'file', path = '{path}')")
-    with pytest.raises(Refuse, match=r"sink two: .*out.jsonl is written by sink one already"):
+    with pytest.raises(Refuse, match=r"sink two: sink one already writes .*out.jsonl"):
         await daemon.catalog.execute(f"CREATE SINK two FROM q WITH (type = 'file', path = '{tmp_path}/./out.jsonl')")
     assert [sink["name"] for sink in daemon.catalog.sinks()] == ["one"]
 
@@ -156,7 +156,7 @@ async def test_a_sink_of_the_same_text_keeps_a_query_from_other_columns(daemon, 
 @pytest.mark.parametrize(
     ("sql", "words"),
     [
-        ("CREATE SINK two FROM q WITH (type = 'file', path = '{0}/a.jsonl')", "is written by sink one already"),
+        ("CREATE SINK two FROM q WITH (type = 'file', path = '{0}/a.jsonl')", "sink one already writes"),
         ("CREATE SINK two FROM q WITH (type = 'file', path = '{0}/no/a.jsonl')", "no such file or directory"),
         ("CREATE OR REPLACE QUERY q AS SELECT k, w FROM s", "would have other columns than one writes"),
     ],

@@ -45,7 +45,7 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
         again = cli_at(server.admin, *flags)
         assert "this backfill is done already" in again.output, (again.output, again.exception)
         other = cli_at(server.admin, *flags[:-4], "--out", str(tmp_path / "second"))
-        assert f"below its seam go to {out}, and now {tmp_path / 'second'} is asked for" in str(other.exception)
+        assert f"before its seam go to {out}, not to {tmp_path / 'second'}" in str(other.exception)
         assert not (tmp_path / "second").exists()
         assert server.millrace("feed", "packets", stdin="\n".join(after) + "\n").returncode == 0
         # History's part and the sink's rows, up to the windows that are open: no span has to be named.

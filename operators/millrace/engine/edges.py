@@ -32,7 +32,7 @@ def check(engine: Engine, plan: QueryPlan) -> None:
     for node in plan.nodes:
         inputs = [node.edge(at).reads(_schema(engine, schemas, name, plan)) for at, name in enumerate(node.inputs)]
         if len(node.edges) > len(node.inputs):
-            raise Refuse(f"operator {node.name}: it has {len(node.inputs)} inputs, and edges for {len(node.edges)}")
+            raise Refuse(f"operator {node.name}: it has {len(node.inputs)} inputs, but edges for {len(node.edges)}")
         for position, schema in enumerate(inputs):
             node.edge(position).check(schema, f"operator {node.name}, input {position}")
         schemas[node.name] = node.spec.schema(inputs)
@@ -42,7 +42,7 @@ def _schema(engine: Engine, schemas: dict[str, Schema], name: str, plan: QueryPl
     if name in schemas:
         return schemas[name]
     if not engine.knows(name):
-        raise Refuse(f"query {plan.name}: there is no operator {name} to read", code="unknown_operator")
+        raise Refuse(f"query {plan.name} reads operator {name}, which does not exist", code="unknown_operator")
     return engine.named(name).output.schema
 
 
@@ -86,7 +86,7 @@ def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[
     """Give an operator's input another kind of queue."""
     operator, node, query = _find(engine, name, position)
     if query.paused is not None:
-        raise Refuse(f"query {query.plan.name} is paused: resume it, then exchange its queue", code="paused")
+        raise Refuse(f"query {query.plan.name} is paused: resume it before you change its queue", code="paused")
     before = node.edge(position)
     keyed = before.updates or before.keyed
     edge = replace(before, kind=kind, shed=None, queued=True, keyed=keyed)
@@ -136,7 +136,9 @@ def _place_of(engine: Engine, operator: Operator, name: str) -> tuple[Query, Nod
         for node in query.plan.nodes:
             if node.name == name:
                 return query, node
-    raise Refuse(f"{operator.name} is {article(operator.kind)}: only the operators of queries have queues to exchange")
+    raise Refuse(
+        f"{operator.name} is {article(operator.kind)}: only operators of queries have queues that can be changed"
+    )
 
 
 def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int, ...]:
@@ -153,8 +155,8 @@ def _update_key(engine: Engine, operator: Operator, position: int) -> tuple[int,
                 key = query.plan.update_key
     if key is None:
         raise Refuse(
-            f"operator {operator.name}, input {position}: {producer.name} gives no update stream, so nothing says "
-            "what is newer; create its stream with an update_key",
+            f"operator {operator.name}, input {position}: {producer.name} emits no update stream, so no row "
+            "replaces another; create its stream with an update_key",
             code="no_update_key",
         )
     at = [producer.output.schema.index(column) for column in key]
@@ -188,7 +190,7 @@ def _refuse_disorder(engine: Engine, disordered: list[Operator]) -> None:
         output = engine.named(query.plan.output)
         if query.plan.options.order == "event" and output in disordered:
             raise Refuse(
-                f"query {query.plan.name} gives its rows in order of time, which an update queue does not keep; "
+                f"query {query.plan.name} emits its rows in order of time, which an update queue does not preserve; "
                 "create it with order = 'arrival'",
                 code="in_order",
             )
@@ -250,7 +252,7 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
     operator, _, _ = _find(engine, name, position)
     reader = operator.inputs[position]
     if not isinstance(reader, QueueReader) or not reader.edge.updates:
-        raise Refuse(f"operator {name}, input {position}: it is no update queue", code="no_update_queue")
+        raise Refuse(f"operator {name}, input {position}: it is not an update queue", code="no_update_queue")
     found = reader.queue.staleness(engine.moment.now_us, worst)
     fields = [reader.schema.fields[at].name for at in reader.edge.key]
     return {

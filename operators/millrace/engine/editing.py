@@ -73,7 +73,7 @@ def _find(engine: Engine, name: str, *, looking: bool = False) -> tuple[Operator
     assert looking or len(engine.owners(operator)) == 1, f"{name} was to be its query's own before it is changed"
     query = owners[0]
     if query.paused is not None:
-        raise Refuse(f"query {query.plan.name} is paused: resume it, then change its operators", code="paused")
+        raise Refuse(f"query {query.plan.name} is paused: resume it before you change its operators", code="paused")
     return operator, query, next(node for node in query.plan.nodes if node.name == name)
 
 
@@ -85,7 +85,7 @@ def _checked(node: Node, position: int) -> int:
 
 def _refuse_spec(spec: Spec) -> None:
     if not isinstance(spec, SelectSpec | SampleSpec):
-        raise Refuse(f"{article(spec.kind or type(spec).__name__)} cannot be put in: select rows, or sample them")
+        raise Refuse(f"{article(spec.kind or type(spec).__name__)} cannot be inserted: use a condition or a sample")
     if isinstance(spec, SampleSpec) and not 0 < spec.share < 1:
         raise Refuse(f"a sample is a share of the rows between 0 and 1, got {spec.share:g}", code="bad_share")
 
@@ -95,7 +95,7 @@ def _free_name(engine: Engine, query: Query, wanted: str | None) -> str:
     name = query.plan.name
     if wanted is not None:
         if wanted in engine.graph.operators:
-            raise Refuse(f"there is an operator {wanted} already", code="exists")
+            raise Refuse(f"operator {wanted} already exists", code="exists")
         if re.fullmatch(rf"{re.escape(name)}\.select[0-9]+", wanted) is None:
             raise Refuse(f"an operator of query {name} is called {name}.select1 or another number, not {wanted}")
         return wanted
@@ -141,8 +141,8 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
 
 def _replacing(name: str, position: int) -> Refuse:
     return Refuse(
-        f"operator {name}, input {position}: its rows replace each other; leaving one out would keep the row that it "
-        "replaces for ever",
+        f"operator {name}, input {position}: its rows replace each other; dropping one would keep the row that it "
+        "replaces forever",
         code="update_stream",
     )
 
@@ -221,8 +221,8 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
     operator, query, node = _find(engine, name)
     if not isinstance(node.spec, SelectSpec | SampleSpec):
         raise Refuse(
-            f"{name} is {article(node.spec.kind)} that makes rows of its own, which others are built for: only an "
-            "operator that passes rows as they are can be taken out; replace the query",
+            f"{name} is {article(node.spec.kind)} that creates rows, which other operators expect: only an "
+            "operator that passes rows unchanged can be removed; replace the query instead",
             code="not_removable",
         )
     if query.plan.output == name:
@@ -234,8 +234,8 @@ def remove(engine: Engine, command: RemoveOperator) -> dict[str, Any]:
     own = operator.inputs[0]
     if replace(node.edge(0), columns=None) != APPEND:
         raise Refuse(
-            f"the input of {name} keeps less than everything ({_edge(node)}), which would go with it; exchange that "
-            f"first: millrace operator queue {name} append",
+            f"the input of {name} drops tuples ({_edge(node)}), and removing the operator would end that; change "
+            f"the queue first: millrace operator queue {name} append",
             code="not_removable",
         )
     waiting = own.take(own.waiting)
@@ -326,7 +326,7 @@ def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
         spec = FilterSpec(spec.predicate, node.spec.key, node.spec.emit)
     elif not isinstance(node.spec, SelectSpec | SampleSpec):
         raise Refuse(
-            f"{node.name} is {article(node.spec.kind)}, not one that leaves rows out: replace the query instead",
+            f"{node.name} is {article(node.spec.kind)}, not one that filters rows: replace the query instead",
             code="not_replaceable",
         )
     if _is_sample_of_newest(spec, node, 0):

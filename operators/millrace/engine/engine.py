@@ -830,9 +830,9 @@ class Engine:
     def _pause(self, name: str, reason: str) -> dict[str, Any]:
         query = self.query(name)
         if query.failed:
-            raise Refuse(f"query {name} has failed already: {query.paused}", code="already_paused")
+            raise Refuse(f"query {name} has already failed: {query.paused}", code="already_paused")
         if query.paused is not None:
-            raise Refuse(f"query {name} is paused already: {query.paused}", code="already_paused")
+            raise Refuse(f"query {name} is already paused: {query.paused}", code="already_paused")
         for reader in query.entries:
             reader.leave()
         query.paused = reason
@@ -879,14 +879,14 @@ class Engine:
 
     def refuse_taken(self, name: str) -> None:
         if name in self.streams_by_name:
-            raise Refuse(f"there is a stream {name} already", code="exists")
+            raise Refuse(f"stream {name} already exists", code="exists")
         if name in self.queries_by_name:
-            raise Refuse(f"there is a query {name} already", code="exists")
+            raise Refuse(f"query {name} already exists", code="exists")
 
     def _stream(self, name: str) -> Stream:
         found = self.streams_by_name.get(name)
         if found is None:
-            raise Refuse(f"there is no stream {name}", code="unknown_stream")
+            raise Refuse(f"stream {name} does not exist", code="unknown_stream")
         return found
 
     def source(self, name: str) -> Source:
@@ -895,7 +895,7 @@ class Engine:
     def query(self, name: str) -> Query:
         found = self.queries_by_name.get(name)
         if found is None:
-            raise Refuse(f"there is no query {name}", code="unknown_query")
+            raise Refuse(f"query {name} does not exist", code="unknown_query")
         return found
 
     # -- views, between steps ------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def broken(engine: Engine, component: Component, effects: Effects) -> None:
     owners = engine.owners(operator)
     if not owners:
         raise error  # a source broke: that is nobody's query
-    reason = f"{operator.name} broke off: {type(error).__name__}: {error}"
+    reason = f"{operator.name} failed: {type(error).__name__}: {error}"
     if isinstance(operator, Sink):
         operator.inputs[0].jump()
     for query in owners:
@@ -47,10 +47,10 @@ def check_states(engine: Engine, worked: Sequence[Component], effects: Effects) 
         if held <= most or engine.graph.component_of(query.operators[0]) not in worked:
             continue
         if query.plan.options.on_max_state == "fail":
-            fail(engine, query, f"it remembered {held} tuples, and max_state is {most}", effects)
+            fail(engine, query, f"its state grew to {held} tuples, and max_state is {most}", effects)
         elif held > 2 * (most + engine.credit):
             # What clients were allowed to send has come, and more with it: no stream that waits will free this.
-            reason = f"it remembered {held} tuples although streams waited, and max_state is {most}"
+            reason = f"its state grew to {held} tuples although its streams waited, and max_state is {most}"
             fail(engine, query, reason, effects)
 
 

@@ -206,7 +206,7 @@ class Graph:
         if isinstance(operator, Fork):
             raise Refuse(f"{operator_name} is a fork: set the break point at the operator before it")
         if on == (operator.name in self.breaks):
-            raise Refuse(f"operator {operator_name} has {'a' if on else 'no'} break point already")
+            raise Refuse(f"operator {operator_name} {'already has a' if on else 'has no'} break point")
         if on:
             self.breaks[operator.name] = None
         else:
@@ -277,7 +277,7 @@ class Graph:
             if component.name == name:
                 return component
         raise Refuse(
-            f"there is no component {name}; there are: {', '.join(c.name for c in self._components) or 'none'}",
+            f"component {name} does not exist; there are: {', '.join(c.name for c in self._components) or 'none'}",
             code="unknown_component",
         )
 
@@ -292,7 +292,7 @@ class Graph:
     def operator(self, name: str) -> Operator:
         found = self.operators.get(name) or next((fork for fork in self.forks.values() if fork.name == name), None)
         if found is None:
-            raise Refuse(f"there is no operator {name}", code="unknown_operator")
+            raise Refuse(f"operator {name} does not exist", code="unknown_operator")
         return found
 
     def producer(self, reader: Reader) -> Operator:

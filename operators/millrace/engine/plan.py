@@ -84,7 +84,9 @@ class StreamDefinition:
 
     def __post_init__(self) -> None:
         if (self.time is not None) != (self.timestamps == "external"):
-            raise Refuse(f"stream {self.name}: an external stream names its time field, and no other does")
+            raise Refuse(
+                f"stream {self.name}: an external stream must name its time field, and other streams cannot have one"
+            )
         if self.time is not None and self.time_field.type is not Type.TIMESTAMP:
             raise Refuse(
                 f"stream {self.name}: the time field {self.time} must be a TIMESTAMP, it is {self.time_field.type}"
@@ -119,7 +121,7 @@ class StreamDefinition:
     def time_field(self) -> Field:
         position = self.time_position
         if position is None:
-            raise Refuse(f"stream {self.name}: there is no field {self.time} to take the time from")
+            raise Refuse(f"stream {self.name}: its time field {self.time} does not exist")
         return self.schema.fields[position]
 
     @property

@@ -138,17 +138,17 @@ def _check_readers(
     reason = None
     old, new = before.output, after.output
     if query.plan.schema != plan.schema or old.schema != new.schema:
-        reason = f"they read {_columns(old)}, and it would give {_columns(new)}"
+        reason = f"they read {_columns(old)}, and it would emit {_columns(new)}"
     elif query.plan.update_key != plan.update_key:
         reason = f"its update key would be {_key(plan)} instead of {_key(query.plan)}"
     elif old.ordered != new.ordered:
-        reason = f"its rows would {'not ' if old.ordered else ''}come in order of time"
+        reason = f"its rows would {'not ' if old.ordered else ''}be in order of time"
     elif (old.promise == ANY_TIME) != (new.promise == ANY_TIME):
-        reason = "its rows would get a time, or lose it"
+        reason = "its rows would gain or lose a time"
     if reason is not None:
         others = dict.fromkeys(other.plan.name for other in readers.values())
         raise Refuse(
-            f"query {plan.name} is read by {names(others)}, who cannot go on: {reason}; drop them first",
+            f"query {plan.name} is read by {names(others)}, which cannot continue: {reason}; drop them first",
             code="in_use",
         )
 

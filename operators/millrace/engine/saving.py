@@ -109,7 +109,7 @@ def _restore(code: int, data: bytes) -> Any:
             array = np.empty(len(inner), object)
             array[:] = inner
             return array
-    raise Refuse(f"the saved state holds something unknown (extension {code})", code="bad_state")
+    raise Refuse(f"the saved state contains an unknown extension ({code})", code="bad_state")
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------

@@ -72,17 +72,18 @@ def check(plan: QueryPlan) -> None:
     late = [name for name in plan.reads_streams if name.endswith(".late")]
     reason = None
     if plan.reads_queries:
-        reason = f"it reads {names(plan.reads_queries)}, which knows only what came since it was made: read its streams"
+        reason = f"it reads {names(plan.reads_queries)}, which has only rows since its own creation: read its streams "
+        "instead"
     elif late:
         reason = (
-            f"{late[0]} is not archived by itself. Make the query without its past, and have that computed with "
+            f"{late[0]} has no separate archive. Create the query without its history, and compute its past with "
             "`millrace backfill start` without --then-live: late tuples are marked in the history of "
             f"{late[0].removesuffix('.late')}"
         )
     elif any(not node.edge(at).plain for node in plan.nodes for at in range(len(node.inputs))):
-        reason = "what LATEST and SHED leave out depends on how busy the server was"
+        reason = "the rows that LATEST and SHED drop depend on the load of the server"
     if reason is not None:
-        raise Refuse(f"query {plan.name} cannot be given a past: {reason}", code="no_past")
+        raise Refuse(f"query {plan.name} cannot start with its history: {reason}", code="no_past")
 
 
 def is_gated(plan: QueryPlan) -> bool:
@@ -104,14 +105,16 @@ def catching_up(query: Query) -> bool:
 def refuse_catching_up(query: Query) -> None:
     if catching_up(query):
         name = query.plan.name
-        raise Refuse(f"query {name} is catching up with its history: wait until it has, or drop it", code="catching_up")
+        raise Refuse(
+            f"query {name} is catching up with its history: wait until it is live, or drop it", code="catching_up"
+        )
 
 
 def hold(engine: Engine, name: str) -> dict[str, Any]:
     """Let the gates keep what comes from now on; says how far each stream is at this cut."""
     query = engine.query(name)
     if not catching_up(query) or query.paused is None:
-        raise Refuse(f"query {name} does not wait for its past", code="not_catching_up")
+        raise Refuse(f"query {name} is not waiting for its history", code="not_catching_up")
     for reader in query.entries:
         reader.come_back()
         reader.skipped = 0
@@ -124,7 +127,7 @@ def let_go(engine: Engine, name: str) -> dict[str, Any]:
     """Keep nothing any more: the past did not come."""
     query = engine.query(name)
     if not catching_up(query) or query.paused is not None:
-        raise Refuse(f"query {name} does not keep what comes", code="not_held")
+        raise Refuse(f"query {name} is not buffering live input", code="not_held")
     for reader in query.entries:
         reader.leave()
     query.paused = CATCHING_UP
@@ -138,12 +141,14 @@ def adopt(engine: Engine, name: str, past: bytes | None) -> dict[str, Any]:
 
     query = engine.query(name)
     if not catching_up(query) or query.paused is not None:
-        raise Refuse(f"query {name} does not wait for its past, or does not keep what comes yet", code="not_held")
+        raise Refuse(
+            f"query {name} is not waiting for its history, or is not buffering live input yet", code="not_held"
+        )
     given = 0
     if past is not None:
         saved = saving.unpack(past)
         if saved["version"] != saving.VERSION or saved["plan"] != query.plan:
-            raise Refuse(f"query {name}: the past is that of another query, or of another version", code="bad_state")
+            raise Refuse(f"query {name}: the state is from another query, or from another version", code="bad_state")
         given = _restore(query, saved, engine.moment.now_us)
     for gate in gates(query):
         gate.open()
@@ -203,8 +208,8 @@ class Past:
         latent = [stream.name for stream in streams if stream.timestamps == "latent"]
         if latent:
             raise Refuse(
-                f"query {plan.name} cannot be given a past: the tuples of {names(latent)} get their time from whatever "
-                "waits for one",
+                f"query {plan.name} cannot start with its history: the tuples of {names(latent)} get their time only "
+                "when an operator needs one",
                 code="no_past",
             )
         self.plan = gated(plan)
@@ -272,9 +277,9 @@ class Past:
                 case Answer(refused=refused) | Rejected(refused=refused) if refused is not None:
                     raise refused
                 case QueryFailed(query, reason):
-                    raise Refuse(f"query {query} fails over its history: {reason}", code="query_failed")
+                    raise Refuse(f"query {query} fails on its history: {reason}", code="query_failed")
                 case Late(stream):
-                    raise AssertionError(f"history of {stream} breaks the promise that came with it")
+                    raise AssertionError(f"the history of {stream} violates its own watermark")
                 case _:
                     pass
         return effects

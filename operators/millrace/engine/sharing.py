@@ -64,7 +64,7 @@ def common(engine: Engine, plan: QueryPlan) -> Common:
         query, operator = same
         why = _why_apart(engine, query, plan, operator)
         if why is not None:
-            found.apart[node.name] = f"the same as {operator.name}, but {why}"
+            found.apart[node.name] = f"equal to {operator.name}, but {why}"
             continue
         found.operators[node.name] = operator
         found.since[node.name] = None if _nothing_went_by(engine, operator) else engine.beginning(operator)
@@ -155,9 +155,9 @@ def _why_apart(engine: Engine, query: Query, plan: QueryPlan, operator: Operator
     if query.plan.options != plan.options:
         return "its query has other options"
     if query.paused is not None:
-        return f"query {query.plan.name} stands still"
+        return f"query {query.plan.name} is paused"
     if engine.graph.decided(operator):
-        return "it has a strategy or a break point of its own"
+        return "it has a separate strategy or break point"
     if _nothing_went_by(engine, operator):
         return None
     # What still waits above would be read from the mark on although it came earlier.
@@ -165,8 +165,8 @@ def _why_apart(engine: Engine, query: Query, plan: QueryPlan, operator: Operator
     if newest and not plan.reads_queries and _remembers_nothing(engine, operator):
         return None
     return (
-        "tuples have gone by that the newcomer must not see, and it remembers them, or they wait without a time or "
-        "behind another query"
+        "its state contains tuples that the new query must not read, or such tuples wait without a time or for "
+        "another query"
     )
 
 

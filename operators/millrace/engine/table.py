@@ -63,8 +63,8 @@ class Strategy:
         names = [discipline.value for discipline in Discipline]
         if found is None or found[1] not in names:
             raise Refuse(
-                f"unknown strategy {text!r}: expected one of {', '.join(names)}, each also with the most tuples of "
-                "an execution, as in dfs(1)",
+                f"unknown strategy {text!r}: expected one of {', '.join(names)}, each optionally with the most tuples "
+                "per execution, as in dfs(1)",
                 code="unknown_strategy",
             )
         if found[2] is not None and int(found[2]) < 1:

@@ -24,11 +24,11 @@ def check(stream: StreamDefinition, fields: Sequence[Field]) -> None:
         if field.name in taken:
             own = field.name in stream.schema.names
             where = f"a field {field.name}" if own else f"a side stream whose late tuples have a {field.name}"
-            raise Refuse(f"stream {stream.name} has {where} already", code="exists")
+            raise Refuse(f"stream {stream.name} already has {where}", code="exists")
         if not field.nullable:
             raise Refuse(
-                f"stream {stream.name}: a field that comes later is nullable: tuples that are there have no "
-                f"{field.name}, nor do those of feeds that are connected",
+                f"stream {stream.name}: an added field must be nullable: existing tuples and connected feeds have "
+                f"no {field.name}",
                 code="not_nullable",
             )
         taken.add(field.name)

@@ -89,7 +89,7 @@ class StrategyRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
-    operator: str | None = Field(default=None, description="Re-map this operator's row alone.", max_length=1_000)
+    operator: str | None = Field(default=None, description="Change only this operator's row.", max_length=1_000)
 
 
 class WeightRequest(BaseModel):
@@ -104,14 +104,16 @@ class OrderRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     join: Literal["arrival", "sync", "filter", "adaptive"] | None = Field(
-        default=None, description="As they come, put in order before, held back after, or whichever pays."
+        default=None,
+        description="arrival: rows as they arrive; sync: inputs sorted first; filter: results sorted "
+        "after; adaptive: the cheaper of both.",
     )
     alpha: float | None = Field(
         default=None,
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="When adaptive turns to filter: c |w| l1 l2 >= alpha.",
+        description="adaptive uses filter when c |w| l1 l2 >= alpha.",
     )
 
 
@@ -135,7 +137,8 @@ class UnshareRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     operators: list[Annotated[str, Field(max_length=1_000)]] = Field(
         default=[],
-        description="By the names of the query's plan, with all that reads them; none: all.",
+        description="Operators by their names in the query's plan, with all operators that read them; all operators if "
+        "empty.",
         max_length=1_000,
     )
 
@@ -145,33 +148,42 @@ class QueueRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     kind: Literal["append", "fifo", "inplace", "linecutting"] = Field(
-        description="Everything, or the newest of each key: to the end, in the old one's place, the rare ones first."
+        description="append: all rows. The others keep the newest row of each key: fifo at the end, inplace in the old "
+        "row's place, linecutting with rare keys first."
     )
-    input: int = Field(default=0, ge=0, le=1_000, description="Which of its inputs, from 0.")
+    input: int = Field(default=0, ge=0, le=1_000, description="The number of the input, from 0.")
 
 
 class BackfillRequest(BaseModel):
     """A query that begins with the history of its streams."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    sql: str = Field(description="CREATE QUERY of a new name, and CREATE SINK over it if wanted.", max_length=1_000_000)
+    sql: str = Field(
+        description="CREATE QUERY with a new name, and optionally CREATE SINK for it.", max_length=1_000_000
+    )
     margin_us: int | None = Field(
         default=None,
         ge=0,
         le=2**62,
-        description="How far its operators look back and ahead together: history is read from so far below the marks "
-        "of its streams on. Null: from its beginning.",
+        description="The total look-back and look-ahead of its operators. The server reads history from this far "
+        "before the marks of the streams. Null: from the start of history.",
     )
-    out: str | None = Field(default=None, max_length=10_000, description="Where the rows below its seam will be.")
+    out: str | None = Field(default=None, max_length=10_000, description="The folder for the rows before its seam.")
 
 
 class BackfillTold(BaseModel):
     """How far the rows below the seam have been computed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    history_us: int | None = Field(default=None, ge=-(2**63), lt=2**63, description="All rows below are written.")
-    done: bool = Field(default=False, description="All rows below the seam are written.")
-    out: str | None = Field(default=None, max_length=10_000, description="Where; another place than before is refused.")
+    history_us: int | None = Field(
+        default=None, ge=-(2**63), lt=2**63, description="All rows before this time are written."
+    )
+    done: bool = Field(default=False, description="All rows before the seam are written.")
+    out: str | None = Field(
+        default=None,
+        max_length=10_000,
+        description="The folder of these rows; a different folder than before is refused.",
+    )
 
 
 class RowsRequest(BaseModel):
@@ -182,17 +194,21 @@ class RowsRequest(BaseModel):
         default=None, max_length=100_000, description="A condition over the columns of the input, as after WHERE."
     )
     sample: float | None = Field(
-        default=None, gt=0, lt=1, allow_inf_nan=False, description="The share of the rows that go on, drawn at random."
+        default=None, gt=0, lt=1, allow_inf_nan=False, description="The share of rows that pass, drawn at random."
     )
-    seed: int | None = Field(default=None, ge=0, lt=2**32, description="What the lots are drawn from.")
+    seed: int | None = Field(default=None, ge=0, lt=2**32, description="The seed of the random numbers.")
     dry_run: bool = Field(default=False, description="Plan and check everything, change nothing.")
 
 
 class InsertRequest(RowsRequest):
     """An operator in front of an input."""
 
-    input: int = Field(default=0, ge=0, le=1_000, description="In front of which of its inputs, from 0.")
-    name: str | None = Field(default=None, max_length=1_000, description="Its name; without one, the query's next.")
+    input: int = Field(default=0, ge=0, le=1_000, description="The number of the input to insert before, from 0.")
+    name: str | None = Field(
+        default=None,
+        max_length=1_000,
+        description="The name of the new operator. Default: the next free name of the query.",
+    )
 
 
 Name = Annotated[str, Path(max_length=1_000)]
@@ -203,13 +219,13 @@ class TrialRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
     strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
-    operator: str | None = Field(default=None, description="Try it for this operator's row alone.", max_length=1_000)
-    for_: str = Field(alias="for", description="How long to try it, such as 30s.", max_length=100)
+    operator: str | None = Field(default=None, description="Try it only for this operator's row.", max_length=1_000)
+    for_: str = Field(alias="for", description="How long to try it, for example 30s.", max_length=100)
     before: str | None = Field(
-        default=None, description="How long to measure before; as long as `for` if not given.", max_length=100
+        default=None, description="How long to measure before the trial. Default: as long as `for`.", max_length=100
     )
-    revert_if: str | None = Field(default=None, description=f"When to go back: {FORMS}.", max_length=1_000)
-    revert: bool = Field(default=False, description="Go back in any case.")
+    revert_if: str | None = Field(default=None, description=f"When to revert: {FORMS}.", max_length=1_000)
+    revert: bool = Field(default=False, description="Revert in any case.")
 
     def wish(self, component: str) -> Wish:
         for_us = _span_us("for", self.for_)
@@ -225,14 +241,17 @@ def _span_us(name: str, text: str) -> int:
 
 
 DryRun = Annotated[bool, Query(description="Plan and check everything, change nothing.")]
-Analyze = Annotated[bool, Query(description="Measured rates, selectivity and cost per operator as well.")]
+Analyze = Annotated[bool, Query(description="Also measured rates, selectivity and cost per operator.")]
 Form = Annotated[
     Literal["json", "mermaid", "dot", "table", "text"],
-    Query(alias="format", description="Data, or a drawing: for any but json the answer has a `text`."),
+    Query(alias="format", description="json for data; any other format answers with a drawing in `text`."),
 ]
 IfMatch = Annotated[
     str | None,
-    Header(description="Make the change only if the thing still has this ETag; else 412 says what it is now."),
+    Header(
+        description="Apply the change only if the item still has this ETag; otherwise the answer is 412 with the "
+        "present item."
+    ),
 ]
 
 
@@ -303,7 +322,9 @@ def _invalid(_: Request, error: Exception) -> JSONResponse:
 
 
 def _mistake(_: Request, error: Exception) -> JSONResponse:
-    return problem(500, "internal", _title(500), f"the server made a mistake of its own ({type(error).__name__})")
+    return problem(
+        500, "internal", _title(500), f"internal error ({type(error).__name__}); the server's log has the details"
+    )
 
 
 def _no_route(_: Request, error: Exception) -> JSONResponse:
@@ -356,8 +377,9 @@ def _refuse_host(request: Request, hosts: Hosts) -> Response | None:
         return None
     got = f"got {spelt(', '.join(named))}" if named else "got none"
     text = (
-        "the Host header of a request without the token names this server: localhost, the address of the connection, "
-        f"or a name of server.hosts; {got}. Add the name to server.hosts, or send the token without an Origin"
+        "a request without the token must have a Host header that names this server: localhost, the address of the "
+        f"connection, or a name in server.hosts; {got}. Add the name to server.hosts, or send the token without an "
+        "Origin"
     )
     return problem(403, "foreign_host", _title(403), text)
 
@@ -367,7 +389,7 @@ def _refuse_page(request: Request) -> Response | None:
     host = request.headers.get("host", "")
     for origin in request.headers.getlist("origin"):
         if origin.partition("://")[2].lower() != host.lower():
-            return problem(403, "forbidden", _title(403), f"requests from pages of {spelt(origin)} are not taken")
+            return problem(403, "forbidden", _title(403), f"requests from web pages of {spelt(origin)} are refused")
     return None
 
 
@@ -379,7 +401,7 @@ def _refuse_body(request: Request) -> Response | None:
         or int(length) > BODY_BYTES
         or "transfer-encoding" in request.headers
     ):
-        text = f"a request's body has a length given beforehand, at most {BODY_BYTES} bytes"
+        text = f"the body of a request needs a Content-Length of at most {BODY_BYTES} bytes"
         return problem(413, "too_large", _title(413), text)
     return None
 
@@ -396,7 +418,8 @@ async def _refuse_token(request: Request, daemon: Daemon) -> Response:
         delay = daemon.guesses.wrong("admin", request.client.host if request.client else "")
         if delay is None:
             text = (
-                "too many wrong tokens from this address wait for their answers; the right token is taken at any time"
+                "too many requests with wrong tokens from this address are waiting; a request with the right token is "
+                "always accepted"
             )
             answer = problem(429, "too_many_guesses", _title(429), text)
             answer.headers.update({"retry-after": "1", "connection": "close"})
@@ -419,9 +442,9 @@ def _add_pages(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get(
         "/-/ready",
-        responses={503: {"description": "The server starts or ends"}},
+        responses={503: {"description": "The server is starting or stopping"}},
         response_class=PlainTextResponse,
-        summary="Whether feeds and queries are served",
+        summary="Whether the server is ready for feeds and queries",
     )
     async def ready() -> Response:
         return PlainTextResponse(f"{daemon.state}\n", 200 if daemon.state == "ready" else 503)
@@ -458,7 +481,7 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
         return {"dry_run": request.dry_run, "statements": statements}
 
     @app.get(
-        "/api/v1/catalog", responses=tagged(), summary="Everything that was created and decided, as SQL and as data"
+        "/api/v1/catalog", responses=tagged(), summary="The catalog: all definitions and decisions, as SQL and as data"
     )
     async def catalog(response: Response) -> dict[str, Any]:
         return look.tagged(response, "catalog", "")
@@ -478,7 +501,7 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     @app.get(
         "/api/v1/streams/{name}/stale",
         responses=refusals(404),
-        summary="How stale the update queues behind a stream are, with their worst keys",
+        summary="Staleness of the update queues that read a stream, with their worst keys",
     )
     async def stale(name: Name, worst: Annotated[int, Query(ge=0, le=1_000)] = 10) -> list[dict[str, Any]]:
         return daemon.stale(name, worst)
@@ -486,7 +509,7 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/streams/{name}/archive",
         responses=refusals(404, 409),
-        summary="Write all that has come in so far into whole files of the stream's history",
+        summary="Write all rows so far into complete files of the stream's history",
     )
     async def archive(name: Name) -> dict[str, Any]:
         return await daemon.archive_now(name)
@@ -510,7 +533,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
         return look.tagged(response, "query", name)
 
     @app.delete(
-        "/api/v1/queries/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a query that nothing reads"
+        "/api/v1/queries/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a query that no query reads"
     )
     async def drop_query(name: Name, if_match: IfMatch = None) -> dict[str, Any]:
         return await daemon.catalog.drop("query", name, look.unless_changed("query", name, if_match))
@@ -518,12 +541,12 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.get(
         "/api/v1/queries/{name}/explain",
         responses=refusals(404),
-        summary="The plan of a query, and what its operators really do",
+        summary="The plan of a query, and measurements of its operators",
     )
     async def explain(name: Name, analyze: Analyze = False) -> dict[str, Any]:
         return await (analyzed(daemon, name) if analyze else daemon.catalog.explain(name))
 
-    @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="What a query waits for, if it waits")
+    @app.get("/api/v1/queries/{name}/why", responses=refusals(404), summary="Why a query emits no rows")
     async def why(name: Name) -> dict[str, Any]:
         look.at("query", name)
         return daemon.why(name)
@@ -544,7 +567,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/queries/{name}/resume",
         responses=tagged(404, 409, 412),
-        summary="Resume a query at the then current end",
+        summary="Resume a query at the present end of its streams",
     )
     async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
@@ -554,7 +577,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/queries/{name}/rename",
         responses=tagged(400, 404, 409, 412),
-        summary="Give a query another name; its rows go on with their numbers",
+        summary="Rename a query; its sequence numbers continue",
     )
     async def rename(
         name: Name, request: RenameRequest, response: Response, if_match: IfMatch = None
@@ -566,7 +589,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/queries/{name}/unshare",
         responses=tagged(400, 404, 409, 412),
-        summary="Give a query operators of its own, with what the shared ones remember",
+        summary="Give a query separate copies of shared operators, with their state",
     )
     async def unshare(
         name: Name, response: Response, request: UnshareRequest | None = None, if_match: IfMatch = None
@@ -579,7 +602,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.put(
         "/api/v1/queries/{name}/order",
         responses=tagged(400, 404, 409, 412),
-        summary="Change how a query's joins take and give rows, while they run",
+        summary="Change the order mode of a query's joins while they run",
     )
     async def set_order(
         name: Name, request: OrderRequest, response: Response, if_match: IfMatch = None
@@ -595,19 +618,19 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
         "/api/v1/backfills",
         responses=refusals(400, 404, 409, 500),
         status_code=202,
-        summary="Make a query that begins with the history of its streams",
+        summary="Create a query that starts with the history of its streams",
     )
     async def begin(request: BackfillRequest) -> dict[str, Any]:
         return await daemon.seams.begin(request.sql, request.margin_us, request.out)
 
-    @app.get("/api/v1/backfills/{name}", responses=refusals(404), summary="How far such a query is")
+    @app.get("/api/v1/backfills/{name}", responses=refusals(404), summary="Progress of such a query")
     async def look(name: Name) -> dict[str, Any]:
         return daemon.seams.look(name)
 
     @app.put(
         "/api/v1/backfills/{name}",
         responses=refusals(400, 404, 409),
-        summary="Say how far the rows below its seam have been computed",
+        summary="Report how far the rows before its seam have been computed",
     )
     async def tell(name: Name, request: BackfillTold) -> dict[str, Any]:
         return daemon.seams.tell(name, request.history_us, request.done, request.out)
@@ -615,7 +638,7 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
     @app.delete(
         "/api/v1/backfills/{name}",
         responses=refusals(404),
-        summary="Give it up, query and sinks; one that is live goes on",
+        summary="Cancel it: drop the query and its sinks; a live query stays",
     )
     async def cancel(name: Name) -> dict[str, Any]:
         return await daemon.seams.cancel(name)
@@ -692,19 +715,17 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
         "/api/v1/components/{name}/trial",
         responses=refusals(400, 404, 409, 412),
         status_code=202,
-        summary="Try a strategy, measured; then keep it or not",
+        summary="Try a strategy with measurements, then keep or revert it",
     )
     async def try_strategy(name: Name, request: TrialRequest, if_match: IfMatch = None) -> dict[str, Any]:
         look.at("component", name)
         return await daemon.trials.begin(request.wish(name), look.unless_changed("component", name, if_match))
 
-    @app.get("/api/v1/components/{name}/trial", responses=refusals(404), summary="The trial that runs, or the last one")
+    @app.get("/api/v1/components/{name}/trial", responses=refusals(404), summary="The running trial, or the last one")
     async def trial(name: Name) -> dict[str, Any]:
         return daemon.trials.look(name)
 
-    @app.delete(
-        "/api/v1/components/{name}/trial", responses=refusals(404), summary="End the trial that runs, and go back"
-    )
+    @app.delete("/api/v1/components/{name}/trial", responses=refusals(404), summary="End the running trial, and revert")
     async def end_trial(name: Name) -> dict[str, Any]:
         return await daemon.trials.cancel(name)
 
@@ -749,7 +770,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     @app.put(
         "/api/v1/operators/{name}/queue",
         responses=tagged(400, 404, 409, 412),
-        summary="Exchange the queue of an operator's input while it runs",
+        summary="Change the queue of an operator's input while it runs",
     )
     async def set_queue(
         name: Name, request: QueueRequest, response: Response, if_match: IfMatch = None
@@ -768,7 +789,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/operators/{name}/insert",
         responses=tagged(400, 404, 409, 412),
-        summary="Put an operator in front of an operator's input, until its query is replaced",
+        summary="Insert an operator before an operator's input, until the query is replaced",
     )
     async def insert(
         name: Name, request: InsertRequest, response: Response, if_match: IfMatch = None
@@ -789,7 +810,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     @app.put(
         "/api/v1/operators/{name}",
         responses=tagged(400, 404, 409, 412),
-        summary="Let an operator that leaves rows out leave out others",
+        summary="Change the condition or sample of a filtering operator",
     )
     async def replace(name: Name, request: RowsRequest, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         wish = OperatorEdit(
@@ -802,7 +823,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     @app.delete(
         "/api/v1/operators/{name}",
         responses=refusals(404, 409, 412),
-        summary="Take out an operator that only leaves rows out",
+        summary="Remove an operator that only filters rows",
     )
     async def remove(name: Name, dry_run: DryRun = False, if_match: IfMatch = None) -> dict[str, Any]:
         return await edit(OperatorEdit(change="remove", operator=name), name, if_match, dry_run=dry_run)
@@ -867,4 +888,4 @@ def find(items: Sequence[dict[str, Any]], name: str, kind: str) -> dict[str, Any
         if item["name"] == name:
             return item
     known = [item["name"] for item in items]
-    raise Refuse(f"there is no {kind} {name}{nearest(name, known)}", code=f"unknown_{kind}")
+    raise Refuse(f"{kind} {name} does not exist{nearest(name, known)}", code=f"unknown_{kind}")

@@ -245,8 +245,8 @@ class Archive:
         reach = history.read_reach(folder)
         if reach is not None and not reach.fits(stream):
             raise Refuse(
-                f"stream {stream.name}: {folder} holds the history of a stream of this name with other columns: move "
-                "it away, or give the stream another name",
+                f"stream {stream.name}: {folder} contains the history of a stream with the same name and other "
+                "columns: move it away, or rename the stream",
                 code="history",
             )
 

@@ -293,7 +293,7 @@ class Catalog:
                 case CreateQuery(query, replaces=True) if query.name in edited:
                     edited.remove(query.name)
                     told["warnings"].append(
-                        f"query {query.name} has operators that were put in, taken out or exchanged: that is undone"
+                        f"query {query.name} has inserted, removed or replaced operators: these edits are undone"
                     )
                 case RenameStatement(name, to) if name in edited:
                     edited = edited - {name} | {to}
@@ -330,7 +330,7 @@ class Catalog:
         for step in planned:
             if isinstance(step, QueryPlan):
                 raise Refuse(
-                    "a SELECT alone has nowhere to send its rows here: write CREATE QUERY name AS SELECT ..., "
+                    "a SELECT alone has no destination for its rows here: write CREATE QUERY name AS SELECT ..., "
                     "then read it with `millrace tail name`",
                     code="sql",
                 )
@@ -567,7 +567,7 @@ class Catalog:
         """Refuse a name that nothing has; there may be one much like it."""
         known = {"stream": self.known.streams, "query": self.known.queries, "sink": self.known.sinks}[kind]
         if name not in known:
-            raise Refuse(f"there is no {kind} {name}{nearest(name, list(known))}", code=f"unknown_{kind}")
+            raise Refuse(f"{kind} {name} does not exist{nearest(name, list(known))}", code=f"unknown_{kind}")
 
     async def drop(self, kind: Kind, name: str, check: Check = _nothing) -> dict[str, Any]:
         """What DROP says, by the API."""
@@ -611,7 +611,9 @@ class Catalog:
             queues=exchanged(self._engine, {name: self.known.queries[name]}),
         ).shell()
         if changed:
-            text = "\n".join([text, "", "changed since, until it is replaced:", *(f"  {line}" for line in changed)])
+            text = "\n".join(
+                [text, "", "edited while it runs, until it is replaced:", *(f"  {line}" for line in changed)]
+            )
         return {"query": name, "text": text, "sql": query.sql, "shared": shared}
 
     async def pause(self, name: str, reason: str | None = None, check: Check = _nothing) -> dict[str, Any]:
@@ -736,10 +738,10 @@ class Catalog:
         """What is decided of the component, if no trial of it runs."""
         found = next((one for one in decided(self._engine) if one.component == name), None)
         if found is None:
-            raise Refuse(f"there is no component {name}", code="unknown_component")
+            raise Refuse(f"component {name} does not exist", code="unknown_component")
         if found.first in self._held:
             raise Refuse(
-                f"a trial of component {name} runs: wait for it, or end it with "
+                f"a trial of component {name} is running: wait for its end, or cancel it with "
                 f"`millrace strategy trial {name} --cancel`",
                 code="trial_running",
             )
@@ -783,7 +785,7 @@ class Catalog:
             await self._apply(steps)
         except Refuse as error:
             raise Refuse(
-                f"{store.path} has a statement that cannot be carried out now: {error.text}\n"
+                f"{store.path} contains a statement that cannot be executed now: {error.text}\n"
                 f"(the statement: {statement})",
                 code="start",
             ) from None
@@ -866,7 +868,9 @@ class Catalog:
         parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
                  for statement in statements]  # fmt: skip
         if commands:
-            parts.append("\n".join(["-- What SQL does not say:", *(f"-- {command}" for command in commands)]))
+            parts.append(
+                "\n".join(["-- Decisions that SQL does not express:", *(f"-- {command}" for command in commands)])
+            )
         return {
             "sql": "".join(f"{part}\n\n" for part in parts)[:-1],
             "statements": statements,
@@ -887,7 +891,7 @@ class Catalog:
         try:
             await asyncio.shield(writing)
         except StoreError as error:
-            text = f"the change holds now but will be forgotten when the server ends: {error.text}"
+            text = f"the change is in effect, but is lost when the server ends: {error.text}"
             raise StoreError(text) from None
 
     def _begin_to_write(self) -> asyncio.Future[None] | None:
@@ -919,7 +923,7 @@ class Catalog:
 
     def problems(self) -> list[str]:
         """What the next start would not know and which sinks do not write, for the server's health."""
-        found = [] if self.error is None else [f"{self.error}; what has changed since is lost at the next start"]
+        found = [] if self.error is None else [f"{self.error}; later changes are lost at the next start"]
         sinks = (made.consumer.problem() for made in self._sinks.values())
         return found + [problem for problem in sinks if problem is not None]
 

@@ -20,7 +20,7 @@ OTHERS: Final = {"queue": "queue_mean", "peak-queue": "queue_peak", "idle-wait":
 MEASURES: Final[Mapping[str, str]] = {**LATENCIES, **OTHERS}
 FORMS: Final = (
     "'p99 > 200ms' (also mean, p50, max), 'queue > 1000' (also peak-queue), 'idle-wait > 20%', 'steps > 5000' (a "
-    "second); with >, >=, < or <=; 'p99 > 1.5x' means times as much as before; several are joined by 'or'"
+    "second); with >, >=, < or <=; 'p99 > 1.5x' means 1.5 times the value before; join several with 'or'"
 )
 _COMPARISON: Final = re.compile(r"\s*([a-z0-9-]+)\s*(>=|<=|>|<)\s*(\S.*?)\s*", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,15}(?:\.\d{1,9})?|\.\d{1,9}")
@@ -62,7 +62,7 @@ class Condition:
             if comparison.holds(before, during):
                 return comparison.text
             if comparison.measure in LATENCIES and before["rows"] and not during["rows"]:
-                return f"{comparison.text}: no row came out during the trial, and {before['rows']:.0f} did before"
+                return f"{comparison.text}: no rows were emitted during the trial, and {before['rows']:.0f} before"
         return None
 
 
@@ -78,7 +78,7 @@ def _comparison(text: str) -> Comparison:
         raise _refused(f"expected a comparison, got {text!r:.60}")
     measure, sign, bound = found[1].lower(), found[2], found[3]
     if measure not in MEASURES:
-        raise _refused(f"{found[1]!r:.60} is not measured: there are {', '.join(MEASURES)}")
+        raise _refused(f"{found[1]!r:.60} is not a known measure; the known ones are {', '.join(MEASURES)}")
     relative = bound.endswith(("x", "X"))
     if relative:
         value = _number(bound[:-1], bound)
@@ -105,7 +105,7 @@ def _interval(text: str) -> float:
     except Refuse as error:
         raise _refused(error.text) from None
     if us < 0:
-        raise _refused(f"no latency is negative, got {text!r:.60}")
+        raise _refused(f"expected a latency of 0 or more, got {text!r:.60}")
     return float(us)
 
 

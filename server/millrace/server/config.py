@@ -156,7 +156,7 @@ class ServerSection(Section):
     allow_paths: Paths = Field(
         default=(),
         description="More folders that sinks may write to, as absolute paths, separated by commas in the environment. "
-        "Sinks can never write to the server's data files.",
+        "Sinks can never write to the server's own files.",
     )
     archive_file_bytes: int = Field(
         default=64 * 2**20,
@@ -586,7 +586,7 @@ def _exposed(server: ServerSection) -> Iterator[str]:
     """A sink folder is for sinks alone."""
     sinks = os.path.realpath(sink_folder(server))
     if server.sink_dir is not None and server.data_dir is not None and sinks == os.path.realpath(server.data_dir):
-        yield f"server.sink_dir: {server.sink_dir} is data_dir, which contains the server's data files; use a folder "
+        yield f"server.sink_dir: {server.sink_dir} is data_dir, which contains the server's own files; use a folder "
         "inside"
     history = history_folder(server)
     if history is not None and Path(sinks).is_relative_to(os.path.realpath(history)):

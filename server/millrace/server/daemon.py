@@ -475,7 +475,7 @@ class Daemon:
         except Exception as error:
             text = "a shutdown step failed; the others continue"
             log.error(text, part=part.__name__.strip("_"), reason=repr(error))
-            told = "the server could not end in good order; its log has the story"
+            told = "a shutdown step failed; see the server's log"
             self._disorder = StartError(told, code="internal")
 
     async def _withdraw_addresses(self) -> None:
@@ -546,7 +546,7 @@ class Daemon:
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("internal error: the server is stopping", task=task.get_name(), exc_info=error)
-            self._failure = StartError("the server made a mistake of its own; its log has the story", code="internal")
+            self._failure = StartError("internal error; see the server's log", code="internal")
             self.stop()
 
     async def _sweep(self, idle_seconds: float) -> None:
@@ -554,7 +554,7 @@ class Daemon:
             await asyncio.sleep(idle_seconds / SWEEP_SHARE)
             for connection in tuple(self.hall.connections):
                 if connection.idle_since(self.timers.time()) > idle_seconds:
-                    connection.farewell(f"nothing was said for {idle_seconds} seconds")
+                    connection.farewell(f"no input for {idle_seconds} seconds")
 
     async def _measure(self) -> None:
         while True:
@@ -800,4 +800,4 @@ def _make_folder(settings: Settings) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError([f"server.data_dir: cannot make {folder}: {_reason(error)}"]) from None
+        raise ConfigError([f"server.data_dir: cannot create {folder}: {_reason(error)}"]) from None

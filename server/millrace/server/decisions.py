@@ -147,7 +147,7 @@ class OperatorEdit(Part):
     def _spec(self, engine: Engine, at: str, predicate: Expression | None) -> Spec:
         schema = self._columns(engine, at)
         if (self.where is None) == (self.sample is None):
-            raise Refuse("say which rows go on: a condition (where) or a share (sample), one of them", code="bad_edit")
+            raise Refuse("expected either a condition (where) or a share (sample)", code="bad_edit")
         if self.where is not None:
             return SelectSpec(condition(self.where, schema, KNOWN) if predicate is None else predicate)
         assert self.sample is not None

@@ -46,9 +46,9 @@ class Changed(MillraceError):  # noqa: N818 - not an error: an answer
 
     def __init__(self, kind: str, name: str, wanted: str, etag: str, now: Mapping[str, Any]) -> None:
         super().__init__(
-            f"{f'{kind} {name}'.strip()} is not what you have seen: "
-            f"If-Match wants {wanted[:200]}, and it is {etag} now. "
-            "Look at it again, and repeat the change if it is still right"
+            f"{f'{kind} {name}'.strip()} has changed since you read it: "
+            f"If-Match has {wanted[:200]}, and the present tag is {etag}. "
+            "Read it again, and repeat the change if it is still right"
         )
         self.etag = etag
         self.now = now

@@ -211,7 +211,7 @@ class Feeds:
             if origin in self._streams:
                 text = f"{stream} cannot be fed: it contains the late tuples of {origin}; feed {origin}"
                 raise Refuse(text, code="unknown_stream")
-            raise Refuse(f"there is no stream {stream}{nearest(stream, list(self._streams))}", code="unknown_stream")
+            raise Refuse(f"stream {stream} does not exist{nearest(stream, list(self._streams))}", code="unknown_stream")
         return found
 
     # -- feeds -------------------------------------------------------------------------------------

@@ -515,7 +515,9 @@ class _Subscriber:
             self.send_rows(sequence + half, batch.slice(half, len(batch)))
         else:
             size, limit = len(body), self._dialect.frame_limit
-            self.end("failed", f"the row with sequence {sequence} has {size} bytes, and a frame at most {limit}")
+            self.end(
+                "failed", f"the row with sequence {sequence} has {size} bytes, more than a frame can hold ({limit})"
+            )
 
     def _body(self, sequence: int, batch: Batch) -> bytes:
         if self._wish.format == "rows":

@@ -113,7 +113,7 @@ class Freshness:
             return None
         times = "once" if self.breaches == 1 else f"{self.breaches} times"
         said = (
-            f"The sink {sink} promises rows no older than {format_interval(self.bound_us)}: that was broken {times}, "
+            f"The sink {sink} promises rows no older than {format_interval(self.bound_us)}. It broke this {times}, "
             f"{self._whose(*self.worst[0], keys)}."
         )
         if not self.waiting:

@@ -128,7 +128,7 @@ def text(graph: Graph) -> str:
         words = _arc_words(arc)
         head = f"{indent}{'└─' if last else '├─'} {name}"
         if name in seen:
-            yield head + (f"  [{words}]" if words else "") + "  (told above)"
+            yield head + (f"  [{words}]" if words else "") + "  (see above)"
             return
         seen.add(name)
         yield f"{head}  {', '.join(_label(nodes[name])[1:])}" + (f"  [{words}]" if words else "")

@@ -144,8 +144,8 @@ def hold(history: Path) -> int:
         os.close(handle)
         if isinstance(error, BlockingIOError):
             raise Refuse(
-                f"another server writes history below {history}: give this one a folder of its own "
-                "(server.history_dir), or end the other first",
+                f"another server writes history to {history}: set another folder for this server "
+                "(server.history_dir), or stop the other one first",
                 code="history",
             ) from None
         raise
@@ -160,7 +160,7 @@ def read_reach(folder: Path) -> Reach | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise HistoryError(f"{path}: expected what a server has written there, got {words(error)}") from None
+        raise HistoryError(f"{path}: expected a file written by a server, got {words(error)}") from None
 
 
 def write_reach(folder: Path, reach: Reach) -> None:
@@ -262,8 +262,8 @@ def check_columns(stream: StreamDefinition) -> None:
     clash = [name for name in stream.schema.names if name.lower() in taken]
     if clash:
         raise Refuse(
-            f"stream {stream.name}: a stream with history cannot have a column {clash[0]}, the archive has one of its "
-            "own by that name: give the column another name",
+            f"stream {stream.name}: a stream with history cannot have a column {clash[0]}, because the archive adds a "
+            "column with this name: rename the column",
             code="history",
         )
 
@@ -433,7 +433,7 @@ def _give_name(aside: Path, path: Path) -> None:
             return
         # What failed half way and is done again gives the same files.
         if not filecmp.cmp(aside, path, shallow=False):
-            text = f"{path} is there already, with other rows: does somebody else write there? Move it away to go on"
+            text = f"{path} already exists with other rows: does another program write there? Move it away to continue"
             raise FileExistsError(errno.EEXIST, text) from None
     aside.unlink()
 

@@ -113,7 +113,12 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._most:
-            self._refuse("too_many_connections", 503, f"{self._most} connections are open, the limit; try again later")
+            self._refuse(
+                "too_many_connections",
+                503,
+                f"the server already has {self._most} open HTTP connections "
+                "(limits.admin_connections); try again later",
+            )
             return
         self._await("head")
 
@@ -184,7 +189,7 @@ class HttpConnection(H11Protocol):
         seconds = BODY_SECONDS if self._phase == "body" else HEAD_SECONDS
         text = f"the {self._phase} of a request was not complete after {seconds:g} seconds"
         if self._phase == "head" and not self.conn.trailing_data[0]:
-            self._count("silent", 408, "the peer said nothing")
+            self._count("silent", 408, "the client sent nothing")
             self._close()  # it is owed no answer
         else:
             self._refuse("too_slow", 408, text)
@@ -202,7 +207,7 @@ class HttpConnection(H11Protocol):
         """The time for the answer is over: let a peer go that has not read it."""
         self._answer_ends = None
         if self.transport.is_closing() or self.transport.get_write_buffer_size() or self.flow.write_paused:
-            self._count("not_read", 408, "the peer did not read the answer")
+            self._count("not_read", 408, "the client did not read the answer")
             self.transport.abort()
 
     # -- refusing ----------------------------------------------------------------------------------
@@ -219,7 +224,7 @@ class HttpConnection(H11Protocol):
         if cast(_Requests, self.conn).refusal == 431:
             self._refuse("too_large", 431, f"the head of a request has at most {HEAD_BYTES} bytes")
         else:
-            self._refuse("malformed", 400, "expected a request of HTTP/1.1 with a body of the announced length")
+            self._refuse("malformed", 400, "expected an HTTP/1.1 request with a body of the announced length")
 
     def _count(self, reason: Reason, status: int, text: str) -> None:
         self._refusals.count("admin", reason)

@@ -17,13 +17,13 @@ TITLES: Final[Mapping[int, str]] = {
     400: "The statement cannot be used",
     401: "A token is required",
     403: "This is not allowed",
-    404: "There is no such thing",
+    404: "It does not exist",
     405: "This cannot be done here",
     408: "The request took too long",
     409: "This cannot be done now",
     412: "It has changed meanwhile",
     413: "The request is too large",
-    422: "The request is not well formed",
+    422: "The request is malformed",
     429: "Too many wrong tokens",
     431: "The head of the request is too large",
     500: "The server failed",
@@ -34,19 +34,19 @@ TITLES: Final[Mapping[int, str]] = {
 ALWAYS: Final = (401, 403, 413, 422, 429, 500, 503)
 SCHEMA: Final = {
     "title": "Problem",
-    "description": "What was refused, and why (RFC 9457).",
+    "description": "A refused request and the reason (RFC 9457).",
     "type": "object",
     "required": ["type", "title", "status", "detail", "code"],
     "properties": {
         "type": {"type": "string", "description": "urn:millrace: and the code."},
         "title": {"type": "string"},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "A sentence for people, with what would help."},
+        "detail": {"type": "string", "description": "A sentence for people, with a remedy."},
         "code": {"type": "string", "description": "The word for programs."},
         "line": {"type": "integer", "description": "Where in the SQL, counted from 1."},
         "column": {"type": "integer"},
-        "etag": {"type": "string", "description": "The present tag of what has changed meanwhile."},
-        "now": {"type": "object", "description": "What it is now."},
+        "etag": {"type": "string", "description": "The present tag of the changed item."},
+        "now": {"type": "object", "description": "The present item."},
     },
 }
 Responses = dict[int | str, dict[str, Any]]
@@ -60,7 +60,7 @@ def refusals(*statuses: int) -> Responses:
 
 def tagged(*statuses: int, status: int = 200) -> Responses:
     """A route whose answer carries the thing's tag, and its problems."""
-    head = {"ETag": {"description": "The tag of what was decided.", "schema": {"type": "string"}}}
+    head = {"ETag": {"description": "The tag of the item's decisions.", "schema": {"type": "string"}}}
     return {status: {"description": "Done", "headers": head}, **refusals(*statuses)}
 
 

@@ -155,10 +155,10 @@ def _check_free(mine: Taken, taken: Sequence[Taken]) -> None:
     for other in taken:
         same = mine.identity is not None and mine.identity == other.identity
         if same or mine.path == other.path:
-            raise Refuse(f"sink {mine.sink}: {mine.path} is written by sink {other.sink} already", code="in_use")
+            raise Refuse(f"sink {mine.sink}: sink {other.sink} already writes {mine.path}", code="in_use")
         for inner, outer in ((mine, other), (other, mine)):
             if inner.path.is_relative_to(outer.path):
-                text = f"sink {mine.sink}: {inner.path} lies in {outer.path}, the folder of sink {outer.sink}"
+                text = f"sink {mine.sink}: {inner.path} is inside {outer.path}, the folder of sink {outer.sink}"
                 raise Refuse(text, code="in_use")
 
 

@@ -25,7 +25,7 @@ LIBRARIES: Final = ("fastapi", "msgpack", "msgspec", "numpy", "pyarrow", "pydant
 
 
 def add_operations(app: FastAPI, daemon: Daemon) -> None:
-    @app.get("/api/v1/configuration", summary="The configuration that holds, without its secrets")
+    @app.get("/api/v1/configuration", summary="The effective configuration, without secrets")
     async def configuration() -> dict[str, Any]:
         return redacted(daemon.settings)
 

@@ -122,7 +122,7 @@ class Places:
                 if path != spelled and path.is_relative_to(spelled):
                     return self._checked(Place(_real(root), path.relative_to(spelled).parts), text)
         raise refused(
-            f"cannot write {text}: expected a path below {self._listed()}; give a relative path, or add the folder to "
+            f"cannot write {text}: expected a path inside {self._listed()}; use a relative path, or add the folder to "
             "server.allow_paths in the server's configuration"
         )
 
@@ -145,13 +145,15 @@ class Places:
         """The place, unless it is the server's own."""
         path = place.path
         if (hidden := next((name for name in place.names if name.startswith(".")), None)) is not None:
-            raise refused(f"cannot write {text}: {hidden} starts with a dot, as unfinished files do; give another name")
+            raise refused(
+                f"cannot write {text}: {hidden} starts with a dot, which marks unfinished files; use another name"
+            )
         if (owner := self._own_file(path)) is not None:
             raise refused(f"cannot write {text}: {owner}")
         if self._data is not None and self._inside(path, self._data):
             raise refused(
-                f"cannot write {text}: {self._data} (server.data_dir) has the server's own files; give a relative "
-                f"path, which lies below {self.folder} (server.sink_dir)"
+                f"cannot write {text}: {self._data} (server.data_dir) contains the server's own files; use a relative "
+                f"path, which starts at {self.folder} (server.sink_dir)"
             )
         return place
 
@@ -165,11 +167,11 @@ class Places:
         """Why the path is the server's own; None if it is not."""
         for folder in self._own_folders:
             if self._inside(path, folder):
-                return f"{folder} has the server's own files; name another place"
+                return f"{folder} contains the server's own files; use another place"
         if self._data is not None and path.parent == _real(self._data) and path.name.startswith(_OWN_NAMES):
-            return "it is one of the server's own files; name another place"
+            return "it is one of the server's own files; use another place"
         if any(path == _real(file) for file in self._own_files):
-            return "it is one of the server's own files; name another place"
+            return "it is one of the server's own files; use another place"
         return None
 
     def _own_identities(self) -> dict[Identity, str]:
@@ -217,7 +219,7 @@ class Places:
 
     def _check_own(self, status: os.stat_result, own: dict[Identity, str], path: Path) -> None:
         if (name := own.get(identity(status))) is not None:
-            raise refused(f"cannot write {path}: it is {name}; name another place")
+            raise refused(f"cannot write {path}: it is {name}; use another place")
 
     def status(self, place: Place) -> os.stat_result | None:
         """The status of a place that a sink is to write to; None if it does not exist yet.
@@ -317,7 +319,7 @@ def _real(path: Path) -> Path:
 def _names(text: str) -> tuple[str, ...]:
     """The names of a path; Refuse if one of them cannot be a sink's."""
     if not text.isprintable():
-        raise refused(f"cannot write {text!r:.200}: a path has printable characters alone")
+        raise refused(f"cannot write {text!r:.200}: a path must consist of printable characters")
     names = tuple(name for name in text.split("/") if name not in ("", "."))
     if len(os.fsencode(text)) > PATH_BYTES or any(len(os.fsencode(name)) > NAME_BYTES for name in names):
         raise refused(f"cannot write {text:.100}...: expected names of up to {NAME_BYTES} bytes, got a longer one")
@@ -326,7 +328,7 @@ def _names(text: str) -> tuple[str, ...]:
     if ".." in names:
         raise refused(f"cannot write {text}: a sink's path may not contain '..'")
     if names[0].startswith("~"):
-        raise refused(f"cannot write {text}: '~' is not expanded; give a relative path")
+        raise refused(f"cannot write {text}: '~' is not expanded; use a relative path")
     return names
 
 
@@ -353,7 +355,7 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
 def _check_single(status: os.stat_result, place: Place) -> None:
     """A second name may belong to another user's file."""
     if status.st_nlink > 1 and not place.lenient:
-        raise refused(f"cannot write {place.path}: the file has other names (hard links); name a file without any")
+        raise refused(f"cannot write {place.path}: the file has other names (hard links); use a file without them")
 
 
 def _not_regular(path: Path, got: str) -> Refuse:

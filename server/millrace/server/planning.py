@@ -49,8 +49,8 @@ class Planning:
         if self._admitted >= self.most:
             self.refused += 1
             raise Refuse(
-                f"{self._admitted} requests with SQL are being planned or wait for it, and limits.sql_waiting allows "
-                "no more: send this one again in a second",
+                f"{self._admitted} requests with SQL are being planned or waiting, the maximum of limits.sql_waiting: "
+                "send this one again in a second",
                 code="busy",
             )
         self._admitted += 1
@@ -89,6 +89,4 @@ def _bounded(work: Callable[[], T]) -> T:
     try:
         return work()
     except RecursionError:
-        raise Refuse(
-            "this SQL is nested too deeply to be planned: compute the inner parts in separate queries", code="sql"
-        ) from None
+        raise Refuse("this SQL is nested too deeply: compute the inner parts in separate queries", code="sql") from None

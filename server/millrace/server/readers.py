@@ -31,18 +31,18 @@ class SlowReader:
     @property
     def text(self) -> str:
         who = f"{self.kind} {self.name} of query {self.query}"
-        behind = f"it is {counted(self.rows, 'row')} ({_readable(self.bytes)}) behind"
+        backlog = f"it has {counted(self.rows, 'row')} ({_readable(self.bytes)}) to read"
         since = format_timestamp(self.since_us)
         if self.streams:
             waits = f"The feeds of {_listed(self.streams)} wait since {since} for {who}"
         else:
             waits = f"Since {since} {who} is too slow; its streams get credit, because another query waits for them"
         obstacle = f", and cannot write: {self.obstacle}" if self.obstacle else ""
-        return f"{waits}: {behind}{obstacle} (on_slow = 'wait'). No row is lost. {self._advice}"
+        return f"{waits}: {backlog}{obstacle} (on_slow = 'wait'). No row is lost. {self._advice}"
 
     @property
     def _advice(self) -> str:
-        latest = ", or on_slow = 'latest' to give it the newest row of each key" if self.keyed else ""
+        latest = ", or on_slow = 'latest' to send it only the newest row of each key" if self.keyed else ""
         if self.kind == "sink":
             return f"To let the feeds continue without it, create it with on_slow = 'disconnect'{latest}."
         return f"To let the feeds continue without it, set limits.on_slow = 'disconnect'{latest}."

@@ -111,10 +111,10 @@ def _kind(operator: Operator, spec: object) -> str:
 
 # By operator kind.
 _MEANINGS: Final = {
-    "window": "windows that were open at the restart hold only the rows that arrived after it",
+    "window": "windows that were open at the restart contain only later rows",
     "aggregate": "totals and current rows start again without the earlier rows",
     "join": "joins find no partners among earlier rows",
     "sequence": "sequences find no earlier rows",
-    "top": "ranks leave out earlier rows",
-    "": "earlier rows are not in its state",
+    "top": "ranks ignore earlier rows",
+    "": "its state has no earlier rows",
 }

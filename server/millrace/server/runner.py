@@ -249,7 +249,7 @@ class Runner:
         """Where a query's rows, or a stream's late tuples, are read."""
         found = self.outlets.get(query)
         if found is None:
-            raise Refuse(f"there is no query {query}{nearest(query, list(self.outlets))}", code="unknown_query")
+            raise Refuse(f"query {query} does not exist{nearest(query, list(self.outlets))}", code="unknown_query")
         return found
 
     def remove_outlet(self, query: str, why: str = "was dropped") -> bool:

@@ -116,7 +116,7 @@ class Seams:
     def _find(self, query: str) -> _Job:
         job = self._jobs.get(query)
         if job is None:
-            raise Refuse(f"query {query} was not begun with its history", code="unknown_backfill")
+            raise Refuse(f"query {query} was not created with its history", code="unknown_backfill")
         return job
 
     def _view(self, job: _Job) -> dict[str, Any]:
@@ -147,20 +147,20 @@ class Seams:
         if job is None or self._state(job) == "caught up":
             return None
         if job.phase == "failed":
-            return f"It could not be given its past: {job.reason}."
+            return f"It could not process its history: {job.reason}."
         if job.phase == "live":
-            return "It is live; what lies before its seam is still being computed from history."
-        return f"{job.rows:,} of {job.of:,} archived rows are worked through."
+            return "It is live; rows before its seam are still being computed from history."
+        return f"{job.rows:,} of {job.of:,} archived rows are processed."
 
     def tell(self, query: str, until_us: int | None, done: bool, out: str | None = None) -> dict[str, Any]:
         """Whoever computes the rows below the seam says how far that is, and where they go."""
         job = self._find(query)
         if done and job.phase != "live":
-            raise Refuse(f"query {query} is not live yet: there is no seam to be done up to", code="not_live")
+            raise Refuse(f"query {query} is not live yet, so it has no seam", code="not_live")
         if out is not None and job.out not in (None, out):
             raise Refuse(
-                f"the rows of query {query} below its seam go to {job.out}, and now {out} is asked for: go on with the "
-                "first. If that is gone, drop the query, and begin again",
+                f"the rows of query {query} before its seam go to {job.out}, not to {out}: continue with the "
+                "first folder. If it no longer exists, drop the query and start again",
                 code="history_elsewhere",
             )
         job.out = out if out is not None else job.out
@@ -176,7 +176,7 @@ class Seams:
             job.task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await job.task
-            await self._give_up(job, "it was given up")
+            await self._give_up(job, "it was cancelled")
         del self._jobs[query]
         self._keep()
         return {"query": query, "cancelled": job.phase != "live"}
@@ -217,7 +217,7 @@ class Seams:
                 if plan is not None:
                     self._jobs[name] = _Job(plan, (), phase="live", **{key: kept[key] for key in KEPT})
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise HistoryError(f"{path}: expected what a server has written there, got {words(error)}") from None
+            raise HistoryError(f"{path}: expected a file written by a server, got {words(error)}") from None
         self._keep()  # not those whose queries are gone: another of such a name may come
 
     def _keep(self) -> None:
@@ -249,7 +249,7 @@ class Seams:
                     async with asyncio.timeout(HOLD_SECONDS):
                         await self._hand_over(job, child, Path(folder) / "state", margin_us)
         except TimeoutError:
-            await self._give_up(job, f"the last of its past took more than {HOLD_SECONDS:g} seconds")
+            await self._give_up(job, f"its last history rows took more than {HOLD_SECONDS:g} seconds")
         except (MillraceError, OSError) as error:
             await self._give_up(job, error.text if isinstance(error, MillraceError) else str(error))
 
@@ -382,7 +382,7 @@ class _Child:
         line = await self._process.stdout.readline()
         if not line:
             code = await self._process.wait()
-            raise HistoryError(f"the process that works through history ended with {code}; the server's log has more")
+            raise HistoryError(f"the process that reads history ended with exit code {code}; see the server's log")
         told: dict[str, Any] = json.loads(line)
         return told
 
@@ -394,7 +394,8 @@ def _wanted(planned: Sequence[Planned]) -> tuple[QueryPlan, tuple[str, ...]]:
     fits = len(queries) == 1 and len(planned) == 1 + len(sinks)
     if not fits or any(sink.query != queries[0].name for sink in sinks):
         raise Refuse(
-            "expected one CREATE QUERY of a new name, and sinks of it: a query gets its past when it is made",
+            "expected one CREATE QUERY with a new name, and sinks for it: a query reads its history only when it is "
+            "created",
             code="sql",
         )
     return queries[0], tuple(sink.name for sink in sinks)

@@ -245,7 +245,7 @@ class Consumer:
             held = f"{counted(self.held, 'row')} ({counted(self.held_bytes, 'byte')})"
             limit = f"{counted(self.slow.limit, 'row')} or {counted(self.slow.most_bytes, 'byte')}"
             self._drop(self.held)
-            self.ended("too_slow", f"{held} waited for {self.name}, the limit is {limit}")
+            self.ended("too_slow", f"{held} waited for {self.name}, more than the limit of {limit}")
 
     def _drop_oldest(self) -> None:
         """Drop as few rows as bring what is held back to the limit; those that are being written cannot be dropped."""
@@ -598,7 +598,7 @@ class WriterSink(Consumer):
         since = format_timestamp(self.trouble.since_us)
         return (
             f"sink {self.name} cannot write since {since}: {self.trouble.reason}; it holds "
-            f"{counted(self.held + self.unfinished, 'row')}, has lost {self.dropped}, and tries again"
+            f"{counted(self.held + self.unfinished, 'row')}, has lost {self.dropped}, and retries"
         )
 
     def look(self, now_us: int, above: Iterable[tuple[Key, int]]) -> None:

@@ -51,7 +51,7 @@ class Store:
             raise StoreError(f"{self.path} was written by a newer Millrace (format {found}, this one reads {VERSION})")
         self._tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         if (self._tables and not found) or (found and "statements" not in self._tables):
-            raise StoreError(f"{self.path} is no catalog of Millrace's: name another data_dir, or move the file away")
+            raise StoreError(f"{self.path} is not a Millrace catalog: use another data_dir, or move the file away")
         damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if damage != "ok":
             raise sqlite3.DatabaseError(damage)
@@ -94,6 +94,6 @@ class Store:
     def _hint(self, error: sqlite3.Error) -> str:
         """SQLite has the same few words for many causes: the one that a person can mend is looked for."""
         if "locked" in str(error):
-            return "; does another server use the folder?"
+            return "; is another server using the folder?"
         closed = next((path for path in (self.path.parent, self.path) if path.exists() and not is_writable(path)), None)
         return "" if closed is None else f"; {closed} is not writable for this server's user"

@@ -243,7 +243,7 @@ class Trials:
         """End a trial now, and go back."""
         trial = self._trials.get(component)
         if trial is None or trial.state == "ended":
-            raise Refuse(f"no trial of component {component} runs", code="unknown_trial")
+            raise Refuse(f"no trial of component {component} is running", code="unknown_trial")
         await self._stop(trial)
         return trial.to_data(self._runner.now_us())
 
@@ -282,12 +282,12 @@ class Trials:
                 await self._go_back(trial)
                 await self._decide(trial, "reverted", reason)
         except asyncio.CancelledError:
-            await self._give_up(trial, tried, "cancelled", "somebody ended the trial")
+            await self._give_up(trial, tried, "cancelled", "the trial was cancelled")
         except MillraceError as error:
             await self._give_up(trial, tried, "failed", error.text)
         except Exception as error:
             log.error("internal error in a trial", component=trial.wish.component, exc_info=error)
-            await self._give_up(trial, tried, "failed", f"the server made a mistake of its own ({error!r:.200})")
+            await self._give_up(trial, tried, "failed", f"internal error ({error!r:.200})")
 
     async def _give_up(self, trial: Trial, tried: bool, outcome: Outcome, reason: str) -> None:
         if tried:
@@ -305,7 +305,7 @@ class Trials:
         assert trial.before is not None
         assert trial.during is not None
         if trial.wish.revert:
-            return "as asked"
+            return "as requested"
         condition = trial.wish.condition
         return None if condition is None else condition.reason(asdict(trial.before), asdict(trial.during))
 
@@ -313,7 +313,7 @@ class Trials:
         """The component's present name: it may have merged with an older one."""
         name = component_names(self._engine).get(trial.was.first)
         if name is None:
-            raise Refuse(f"component {trial.wish.component} is gone", code="unknown_component")
+            raise Refuse(f"component {trial.wish.component} no longer exists", code="unknown_component")
         return name
 
     def _command(self, trial: Trial) -> SetStrategy:
@@ -347,9 +347,9 @@ class Trials:
 
 def _why_kept(trial: Trial) -> str:
     if trial.wish.revert_if is None:
-        return "as asked"
+        return "as requested"
     assert trial.during is not None
-    return "the condition did not hold" if trial.during.rows else "no row came out, so there was nothing to go back for"
+    return "the condition was not met" if trial.during.rows else "no row was emitted, so nothing could be compared"
 
 
 def undo(engine: Engine, component: str, trial: Trial) -> list[CommandBody]:
