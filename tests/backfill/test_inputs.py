@@ -49,7 +49,7 @@ def refusal(path, sql=SQL, stream="s"):
 
 def test_columns_that_are_missing_or_of_another_type(tmp_path):
     text = refusal(write(tmp_path / "a.parquet", v=None))
-    assert "expected the columns of stream s (ts, k, v), got no v; there are: ts, k" in text
+    assert "expected the columns of stream s (ts, k, v), got no v; the columns are: ts, k" in text
     assert "column k: expected bigint, got string" in refusal(write(tmp_path / "b.parquet", k=["a", "b", "c"]))
     assert "column ts: expected timestamp, got date32" in refusal(
         write(tmp_path / "c.parquet", ts=[datetime.date(2026, 1, 1)] * 3)
@@ -68,7 +68,7 @@ def test_a_column_that_a_stream_got_while_it_was_archived(tmp_path):
     assert found.widened
     assert "v" in found.columns
     write(place / "c.parquet", v=["x", "y", "z"], __seq=[6, 7, 8])
-    assert "its columns differ" in refusal(place)
+    assert "have different columns" in refusal(place)
     strict = "CREATE STREAM s (ts TIMESTAMP, k BIGINT, v DOUBLE NOT NULL) WITH (time = 'ts'); SELECT k FROM s"
     assert "got no v" in refusal(place / "a.parquet", strict)
 
@@ -81,11 +81,11 @@ def test_wider_types_and_more_columns_are_taken(tmp_path):
 
 
 def test_files_that_are_none(tmp_path):
-    assert "there is no such file" in refusal(tmp_path / "gone.parquet")
+    assert "the file or directory does not exist" in refusal(tmp_path / "gone.parquet")
     (tmp_path / "empty").mkdir()
-    assert "got no file of any" in refusal(tmp_path / "empty")
+    assert "got no such file" in refusal(tmp_path / "empty")
     (tmp_path / "a.txt").write_text("x")
-    assert "expected files that end in" in refusal(tmp_path / "a.txt")
+    assert "expected files of one kind" in refusal(tmp_path / "a.txt")
     (tmp_path / "b.parquet").write_text("not parquet")
     assert "expected a Parquet file, got something else" in refusal(tmp_path / "b.parquet")
     (tmp_path / "c.csv").write_text("ts,v,k\n")
@@ -104,7 +104,7 @@ def test_rows_without_a_time(tmp_path):
 def test_files_of_one_input_that_differ(tmp_path):
     write(tmp_path / "in" / "a.parquet")
     write(tmp_path / "in" / "b.parquet", k=pa.array([1, 2, 3], pa.int32()))
-    assert "its columns differ" in refusal(tmp_path / "in")
+    assert "have different columns" in refusal(tmp_path / "in")
 
 
 def test_what_is_being_written_is_passed_over(tmp_path):
@@ -120,10 +120,10 @@ def test_what_is_being_written_is_passed_over(tmp_path):
 
 def test_history_says_what_it_lacks_and_how_far_it_reaches(tmp_path):
     flow = flow_of_text(SQL)
-    with pytest.raises(Refuse, match="there is no such directory"):
+    with pytest.raises(Refuse, match="the directory does not exist"):
         find_history(flow, str(tmp_path / "gone"), ["s"])
     write(tmp_path / "other" / "a.parquet")
-    with pytest.raises(Refuse, match=r"nothing of stream s is there \(there is: other\)"):
+    with pytest.raises(Refuse, match=r"it has no rows of stream s \(it has: other\)"):
         find_history(flow, str(tmp_path), ["s"])
     write(tmp_path / "s" / "a.parquet", __seq=[0, 1, 2], __late=[False] * 3)
     reach(tmp_path / "s", reach_us=2)
@@ -131,7 +131,7 @@ def test_history_says_what_it_lacks_and_how_far_it_reaches(tmp_path):
     assert notes_of(flow, found, END_OF_TIME) == []
     assert notes_of(flow, found, 3, whole=True) == []
     (note,) = notes_of(flow, found, 3)
-    assert "the archive is whole up to 1970-01-01T00:00:00.000002Z" in note
+    assert "the archive is complete up to 1970-01-01T00:00:00.000002Z" in note
 
 
 def test_gaps_are_counted_as_people_do(tmp_path):
@@ -275,13 +275,13 @@ def test_what_cannot_be_done_is_refused_before_spark_starts(no_spark, sql, tmp_p
     (tmp_path / "full" / "mine.txt").write_text("x")
     for flags, said in (
         (["--from", "2026-01-02", "--to", "2026-01-01", "--out", tmp_path / "o"], "the span is empty"),
-        (["--from", "2026-01-02", "--out", tmp_path / "o"], "there are no rows from 2026-01-02"),
-        (["--out", tmp_path / "in" / "o"], "lie inside one another"),
-        (["--out", tmp_path], "lie inside one another"),
-        (["--out", tmp_path / "full"], "there is something else in it already"),
-        (["--out", tmp_path / "o", "--mode", "key"], "cannot be split by key, because no operator keeps rows"),
+        (["--from", "2026-01-02", "--out", tmp_path / "o"], "no rows from 2026-01-02"),
+        (["--out", tmp_path / "in" / "o"], "are nested"),
+        (["--out", tmp_path], "are nested"),
+        (["--out", tmp_path / "full"], "the directory contains other files"),
+        (["--out", tmp_path / "o", "--mode", "key"], "cannot be split by key, because no operator has a key"),
         (["--out", sql], "expected a directory, got a file"),
-        (["nothing", "--out", tmp_path / "o"], "there is no query nothing; there are: q"),
+        (["nothing", "--out", tmp_path / "o"], "query nothing does not exist; the queries are: q"),
     ):
         done = call("start", "--sql", sql, "--input", f"s={path.parent}", *flags)
         assert isinstance(done.exception, MillraceError), (flags, done.output)
@@ -291,4 +291,4 @@ def test_what_cannot_be_done_is_refused_before_spark_starts(no_spark, sql, tmp_p
 def test_status_of_what_is_no_backfill(tmp_path):
     done = call("status", tmp_path)
     assert isinstance(done.exception, MillraceError)
-    assert "there is no backfill" in done.exception.text
+    assert "is not a backfill" in done.exception.text

@@ -88,10 +88,10 @@ def test_else_the_runtime_of_the_extra_without_the_module_that_it_lacks(runtime,
 @pytest.mark.parametrize(
     ("versions", "said"),
     [
-        ([], "there is none on the PATH"),
+        ([], "the PATH has no Java"),
         ([("11.0.2", 0)], "is Java 11"),
         ([("1.8.0_402", 0)], "is Java 8"),
-        ([("17.0.1", 1)], "is no Java that answers"),
+        ([("17.0.1", 1)], "is not a working Java"),
     ],
 )
 def test_neither_is_said_with_what_to_do(no_runtime, tmp_path, versions, said):

@@ -128,26 +128,26 @@ def test_other_tasks_than_those_that_have_begun_are_refused(tmp_path):
     for begun in ({"split": split.to_data(), "asked": {"mode": "time", "tasks": 8}}, {"split": split.to_data()}):
         check_asked(begun, asked(tmp_path, flow))
         check_asked(begun, asked(tmp_path, flow, mode="key", tasks=3))
-        with pytest.raises(Refuse, match=r"--tasks 4: the backfill .* has 3 tasks; leave --tasks out to go on with it"):
+        with pytest.raises(Refuse, match=r"--tasks 4: the backfill .* has 3 tasks; omit --tasks to continue it"):
             check_asked(begun, asked(tmp_path, flow, tasks=4))
     check_asked(
         {"split": split.to_data(), "asked": {"mode": "time", "tasks": 8}}, asked(tmp_path, flow, mode="time", tasks=8)
     )
-    with pytest.raises(Refuse, match=r"--mode time: the backfill .* is split by key; leave --mode out"):
+    with pytest.raises(Refuse, match=r"--mode time: the backfill .* is split by key; omit --mode"):
         check_asked({"split": split.to_data()}, asked(tmp_path, flow, mode="time"))
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"query": "other"}, "a backfill of query q is there already, and now one of query other is asked for"),
+        ({"query": "other"}, "already contains a backfill of query q, not one of query other"),
         (
             {"to_us": 2},
-            "with --to 1970-01-01T00:00:00.000001Z is there already, and now one with --to 1970-01-01T00:00:00.000002Z",
+            "with --to 1970-01-01T00:00:00.000001Z, not one with --to 1970-01-01T00:00:00.000002Z",
         ),
-        ({"to_us": END_OF_TIME}, "000001Z is there already, and now one without --to is asked for"),
-        ({"sql": ["SELECT 2"]}, "a backfill of other statements is there already; name another directory"),
-        ({"inputs": [1]}, "a backfill with other input files is there already"),
+        ({"to_us": END_OF_TIME}, "000001Z, not one without --to"),
+        ({"sql": ["SELECT 2"]}, "already contains a backfill of other statements; use another directory"),
+        ({"inputs": [1]}, "already contains a backfill with other input files"),
     ],
 )
 def test_another_plan_is_not_mixed_in(work, tmp_path, changed, said):
@@ -159,5 +159,5 @@ def test_another_plan_is_not_mixed_in(work, tmp_path, changed, said):
 
 def test_a_plan_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / PLAN).write_text("{")
-    with pytest.raises(Refuse, match="expected what a backfill has written"):
+    with pytest.raises(Refuse, match="expected a file written by a backfill"):
         Destination(tmp_path).begun(IDENTITY)

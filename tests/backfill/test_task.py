@@ -148,7 +148,9 @@ def test_streams_beside_counted_rows_come_together_by_time(one, other, at_once):
 def test_what_is_out_of_order_is_told_without_its_rows():
     flow = flow_of_text(T + "SELECT k FROM t")
     chunks = [{"t": batch_of_times(flow, "t", [at])} for at in (7, 3)]
-    with pytest.raises(AssertionError, match=r"^t: 1 row came out of order, .* fault of Millrace's, not of the input$"):
+    with pytest.raises(
+        AssertionError, match=r"^t: 1 row came out of order, .* bug in Millrace, not a problem of the input$"
+    ):
         list(Task(flow, Slice()).run(chunks))
 
 

@@ -103,18 +103,18 @@ def test_what_was_made_of_tuples_in_a_gap_is_not_compared(history, sql, after_se
 
 def test_a_gap_that_may_matter_for_ever_is_told(history, compared):
     gap_in(history, 4)
-    with pytest.raises(Refuse, match=r"the archive of s lacks \(those that arrived after number 4: killed\)"):
+    with pytest.raises(Refuse, match=r"the archive of s lacks \(those that arrived after sequence number 4: killed\)"):
         compared(TOTALS, [], [], mark=90)
     gap_in(history, 9)
     with pytest.raises(
-        Refuse, match=r"it would begin behind a gap of an archive, and no tuple has come since, and all"
+        Refuse, match=r"it would start after a gap of an archive, and no tuple has arrived since, and rows"
     ):
         compared(WINDOWS, [], [], mark=90)
 
 
 def test_a_query_that_never_has_all_is_told_so(history):
     flow = flow_of_text(TOTALS)
-    with pytest.raises(Refuse, match=r"q began at 1970-01-01T00:00:00.001004Z, when s had rows already"):
+    with pytest.raises(Refuse, match=r"q was created at 1970-01-01T00:00:00.001004Z, when s already had rows"):
         span_of_query(flow, find_history(flow, str(history), ["s"]), told(since_us=1_004))
 
 
@@ -166,7 +166,7 @@ def test_rows_below_a_seam_and_of_open_windows_are_no_differences(compared):
     made, said = compared(WINDOWS, rows, [*rows, (1, 1, 60)], seam_us=25, mark=45)
     assert (made.span, made.differences.count) == (Slice(25, 45), 0)
     (line,) = said
-    assert line.startswith("compared from 1970-01-01T00:00:00.000025Z to 1970-01-01T00:00:00.000045Z, of which both")
+    assert line.startswith("compared from 1970-01-01T00:00:00.000025Z to 1970-01-01T00:00:00.000045Z, where both")
     made, said = compared(WINDOWS, rows, [*rows, (1, 1, 60)], Slice(25, 70), seam_us=25, mark=45)
     assert (made.differences.extra, said) == ([{"k": 1, "n": 1, "window_end": 60}], [])
     made, _ = compared(WINDOWS, rows, rows[:1], Slice(to_us=40), seam_us=25, mark=45)
@@ -176,16 +176,16 @@ def test_rows_below_a_seam_and_of_open_windows_are_no_differences(compared):
 def test_where_no_column_tells_the_time_what_is_left_over_may_lie_outside(compared):
     made, _ = compared(BARE, [(1, 2), (2, 1)], [(1, 2), (3, 1)], seam_us=25, mark=45)
     assert (made.differences.missing, made.differences.extra) == ([{"k": 2, "n": 1}], [])
-    assert "no column tells a row's time" in made.notes[0]
+    assert "no column has the time of a row" in made.notes[0]
 
 
 def test_nothing_that_both_have(compared):
-    with pytest.raises(Refuse, match="there is no span yet of which both have all rows"):
+    with pytest.raises(Refuse, match="no span is complete on both sides yet"):
         compared(WINDOWS, [], [], since_us=1_009, mark=70)
-    with pytest.raises(Refuse, match=r"begin at 1970-01-01T00:00:00\.000100Z, and nothing is complete yet\. Wait"):
+    with pytest.raises(Refuse, match=r"start at 1970-01-01T00:00:00\.000100Z, and no row is complete yet\. Wait"):
         compared(WINDOWS, [], [], since_us=1_009)
 
 
 def test_of_a_paused_query_it_is_said_that_rows_passed_it_by(compared):
     made, _ = compared(WINDOWS, [], [], mark=70, skipped=1)
-    assert made.notes == ("1 tuple passed q by while it was paused: its rows lack them",)
+    assert made.notes == ("q skipped 1 tuple while it was paused: its rows do not contain them",)

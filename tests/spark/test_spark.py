@@ -178,7 +178,7 @@ def test_what_has_come_since_it_began_is_left_out(spark, files, tmp_path):
     again = run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
     assert again["files"] == first["files"]
     (history / "a.parquet").unlink()
-    with pytest.raises(Refuse, match="a backfill with other input files is there already"):
+    with pytest.raises(Refuse, match="already contains a backfill with other input files"):
         run(Wanted(flow, {"packets": find_input(flow, "packets", str(history))}, str(out), tasks=2))
 
 

@@ -43,7 +43,7 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
         assert "talkers is caught up" in done.output
         assert server.json("query", "show", "talkers")["backfill"]["state"] == "caught up"
         again = cli_at(server.admin, *flags)
-        assert "this backfill is done already" in again.output, (again.output, again.exception)
+        assert "this backfill is already done" in again.output, (again.output, again.exception)
         other = cli_at(server.admin, *flags[:-4], "--out", str(tmp_path / "second"))
         assert f"before its seam go to {out}, not to {tmp_path / 'second'}" in str(other.exception)
         assert not (tmp_path / "second").exists()
@@ -57,20 +57,20 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
         # It may be asked for again after the server was: done is done, and what is not done goes on.
         again = cli_at(server.admin, *flags)
         assert again.exit_code == 0, (again.output, again.exception)
-        assert "this backfill is done already" in again.output
+        assert "this backfill is already done" in again.output
         assert "talkers is caught up" in again.output
         (out / MANIFEST).unlink()
         (out / "_tasks" / "00001.json").unlink()
         again = cli_at(server.admin, *flags)
         assert again.exit_code == 0, (again.output, again.exception)
         assert "going on: 1 of 2 tasks are done" in again.output
-        assert "rows at or above that may still be missing" not in again.output
+        assert "later rows may still be missing" not in again.output
         # Made by hand, nobody knows where its history ends.
         assert server.millrace("sql", QUERY.replace("QUERY talkers", "QUERY byhand")).returncode == 0
         (tmp_path / "byhand.sql").write_text(QUERY.replace("QUERY talkers", "QUERY byhand"))
         by_hand = ("start", "--sql", str(tmp_path / "byhand.sql"))
         refused = cli_at(server.admin, *by_hand, "--then-live", "--out", str(tmp_path / "third"))
-        assert "byhand is there already, and was not begun with its history" in str(refused.exception)
+        assert "byhand already exists and was not created with its history" in str(refused.exception)
         assert not (tmp_path / "third").exists()
         assert server.end()[0] == 0
     assert sink.read_text() == written
@@ -106,7 +106,7 @@ def test_windows_of_rows_go_on_in_the_order_of_arrival(spark, tmp_path):
         nothing = text_of(tmp_path, query.replace("QUERY q", "QUERY early"))
         done = cli_at(server.admin, "start", "--sql", nothing, "--then-live", "--out", str(tmp_path / "none"))
         assert done.exit_code == 0, (done.output, done.exception)
-        assert "early is live, and all rows are its own: there is nothing to compute from history" in done.output
+        assert "early is live and has emitted all its rows: no rows to compute from history" in done.output
         assert server.json("query", "show", "early")["backfill"]["state"] == "caught up"
         feed_rows(server, 41, 61)
         done = cli_at(server.admin, "start", "--sql", sql, "--then-live", "--out", str(tmp_path / "out"))

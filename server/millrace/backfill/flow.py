@@ -115,7 +115,7 @@ def flow_of(catalog: Catalog, name: str) -> Flow:
     """The flow of a query of a catalog, with nothing beside it."""
     if name not in catalog.queries:
         listed = ", ".join(catalog.queries) or "none"
-        raise Refuse(f"there is no query {name}; there are: {listed}", code="unknown_name")
+        raise Refuse(f"query {name} does not exist; the queries are: {listed}", code="unknown_name")
     wanted = {name}
     for query in reversed(list(catalog.queries.values())):
         if query.name in wanted:

@@ -211,7 +211,8 @@ def _micros(frame: DataFrame, name: str) -> Column:
         zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
         if zone not in ("UTC", "Etc/UTC", "Z", "+00:00"):
             raise Refuse(
-                f"column {name} has no time zone and the session's is {zone}: set spark.sql.session.timeZone to UTC",
+                f"column {name} has no time zone, and the time zone of the session is {zone}: set "
+                "spark.sql.session.timeZone to UTC",
                 code="schema",
             )
         return f.unix_micros(column.cast("timestamp"))

@@ -108,15 +108,15 @@ def find_history(flow: Flow, directory: str, streams: Sequence[str]) -> dict[str
     """The archives of streams of a flow, below a server's history directory."""
     top = Path(directory)
     if not top.is_dir():
-        raise Refuse(f"--history {directory}: there is no such directory", code="bad_path")
+        raise Refuse(f"--history {directory}: the directory does not exist", code="bad_path")
     found = {}
     for name in streams:
         place = top / name
         if not place.is_dir():
             there = sorted(one.name for one in top.iterdir() if one.is_dir() and not one.name.startswith((".", "_")))
             raise Refuse(
-                f"--history {directory}: nothing of stream {name} is there (there is: {', '.join(there) or 'nothing'})"
-                "; a stream is archived once it is created WITH (history = 'true')",
+                f"--history {directory}: it has no rows of stream {name} (it has: {', '.join(there) or 'none'})"
+                "; a stream is archived if it is created WITH (history = 'true')",
                 code="bad_path",
             )
         found[name] = find_input(flow, name, str(place))
@@ -140,12 +140,12 @@ def find_input(flow: Flow, stream: str, path: str) -> Input:
         return Input(stream, path, "table")
     place = Path(path)
     if not place.exists():
-        raise Refuse(f"{path}: there is no such file or directory", code="bad_path")
+        raise Refuse(f"{path}: the file or directory does not exist", code="bad_path")
     files = [place] if place.is_file() else sorted(_files_below(place))
     kinds = {_format(file) for file in files}
     if len(kinds) != 1 or None in kinds:
-        got = "no file of any" if not files else f"files such as {files[0].name}"
-        raise Refuse(f"{path}: expected files that end in {', '.join(FORMATS)}, all alike; got {got}", code="bad_path")
+        got = "no such file" if not files else f"files such as {files[0].name}"
+        raise Refuse(f"{path}: expected files of one kind ({', '.join(FORMATS)}); got {got}", code="bad_path")
     made = _LOOKED_INTO[kinds.pop() or ""](stream, path, files, flow)
     check_columns(made.columns, flow.catalog.stream(stream), path)
     return made
@@ -181,7 +181,7 @@ def _look_into_parquet(stream: str, path: str, files: Sequence[Path], flow: Flow
             archived = SEQ in own and SEQ in columns
             if not archived or any(columns.get(name, kind) != kind for name, kind in own.items()):
                 told = _unlike(columns, own)
-                raise Refuse(f"{file}: its columns differ from those of {files[0]}: {told}", code="schema")
+                raise Refuse(f"{file} and {files[0]} have different columns: {told}", code="schema")
             widened = True
         columns |= own
         parts.append(_part(file, _spans(head, time, file)))
@@ -337,8 +337,8 @@ def _declared(stream: StreamDefinition) -> dict[str, Any]:
     """The columns of files of text, which are read as the stream declares them."""
     if stream.time is None:
         raise Refuse(
-            f"stream {stream.name} has no time column: only an archive (Parquet with a column {IMPLICIT_TIME}) tells "
-            "when its rows came",
+            f"stream {stream.name} has no time column: only an archive (Parquet with a column {IMPLICIT_TIME}) records "
+            "when its rows arrived",
             code="schema",
         )
     return {one.name: TEXT_TYPES[one.type] for one in stream.schema}
@@ -375,7 +375,7 @@ def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: s
     if missing:
         raise Refuse(
             f"{where}: expected the columns of stream {stream.name} ({', '.join(wanted)}), got no {', '.join(missing)}"
-            f"; there are: {', '.join(columns) or 'none'}",
+            f"; the columns are: {', '.join(columns) or 'none'}",
             code="schema",
         )
     for name, type_ in wanted.items():
@@ -383,7 +383,7 @@ def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: s
             raise Refuse(f"{where}: column {name}: expected {type_}, got {columns[name]}", code="schema")
     flags = [name for name in OWN_COLUMNS if name in columns]
     if LATE in flags and SEQ not in flags:
-        raise Refuse(f"{where}: expected {SEQ} beside {LATE}, as an archive has it, got none", code="schema")
+        raise Refuse(f"{where}: expected a column {SEQ} as well as {LATE}, got none", code="schema")
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
@@ -471,12 +471,12 @@ def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool
     for name, one in inputs.items():
         if not whole and one.reach_us is not None and to_us != END_OF_TIME and to_us > one.reach_us:
             reach = "nothing yet" if one.reach_us == BEGINNING else format_timestamp(one.reach_us)
-            notes.append(f"{name}: the archive is whole up to {reach}; rows at or above that may still be missing")
+            notes.append(f"{name}: the archive is complete up to {reach}; later rows may still be missing")
         if one.gaps:
             gaps = counted(len(one.gaps), "gap")
             notes.append(f"{name}: the archive has {gaps}, where rows may be missing ({one.path}/{REACH_FILE})")
         if one.columns and not one.flagged:
-            notes.append(f"{name}: no {LATE} column, so rows are read in order of time and none is late")
+            notes.append(f"{name}: no {LATE} column, so rows are read in order of time and none counts as late")
         if f"{name}.late" in flow.streams and one.columns and not one.flagged:
-            notes.append(f"{name}.late: nothing says which rows of {name} were late, so there are none")
+            notes.append(f"{name}.late: the input does not mark late rows of {name}, so it has none")
     return notes

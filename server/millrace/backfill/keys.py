@@ -67,7 +67,7 @@ def keys_of(flow: Flow) -> Keys:
             origins = _agreeing(group[1], origins)
             streams |= group[0]
         if not origins:
-            return Keys({}, (node.name, "it shares no key with the other operators that keep state"))
+            return Keys({}, (node.name, "it has no key in common with the other stateful operators"))
         groups.append((streams, origins))
     found: dict[str, tuple[e.Expression, ...]] = {}
     for streams, origins in groups:
@@ -96,12 +96,12 @@ def _no_key_because(node: Node) -> str:
         case JoinSpec() as spec if spec.counts_rows:
             return "it counts all rows of an input"
         case AggregateSpec(keys=()):
-            return "it groups by nothing"
+            return "it has no GROUP BY"
         case TopSpec(partition=()):
             return "it ranks all rows together"
         case JoinSpec(equal=()) | SequenceSpec(keys=()):
-            return "it has no equality"
-    return "its key is not one of the streams' columns"
+            return "it has no equality condition"
+    return "its key is not a column of the streams"
 
 
 # -- what the rows of one state share ----------------------------------------------------------------------------------

@@ -134,26 +134,26 @@ def unbounded_because(node: Node) -> str | None:
         return "LATEST keeps the newest row of each key, however old"
     match node.spec:
         case AggregateSpec(window=SessionWindow()):
-            return "a session may last for ever"
+            return "a session can be of any length"
         case AggregateSpec(window=RowWindow()) | WindowSpec(window=RowWindow()):
-            return "windows of rows count from the first row on"
+            return "windows of rows count from the first row"
         case AggregateSpec(replaces=tuple()) | AggregateSpec(newest=True) | FilterSpec() | UnionSpec(key=tuple()):
-            return "the current row of a key may be of any age"
+            return "the current row of a key can be of any age"
         case AggregateSpec(window=None):
             return "a running total has no window"
         case TopSpec(closes_at=None):
-            return "a place among the first may be held for ever"
+            return "a row can keep its rank for any time"
         case JoinSpec() as spec if spec.counts_rows:
-            return "the newest rows of a join's input may be of any age"
+            return "the newest rows of a join's input can be of any age"
         case JoinSpec() as spec:
             bounded = all(reach.bounded for reach in _join_reaches(spec, len(node.inputs)))
-            return None if bounded else "the join has no bound in time on one of its inputs"
+            return None if bounded else "one input of the join has no time bound"
         case SequenceSpec(absent=True):
             return None
         case SequenceSpec(mode="chronicle"):
-            return "CHRONICLE uses rows up, so who got one depends on all before"
+            return "CHRONICLE consumes rows, so each match depends on all earlier ones"
         case SequenceSpec(within_us=None):
-            return "FOLLOWED BY without WITHIN reaches back for ever"
+            return "FOLLOWED BY without WITHIN has no time bound"
         case SequenceSpec() | AggregateSpec() | TopSpec() | WindowSpec() | RetimeSpec():
             return None
         case SelectSpec() | GateSpec() | SampleSpec() | MapSpec() | SortSpec() | UnionSpec():

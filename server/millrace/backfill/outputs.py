@@ -72,7 +72,7 @@ class Destination:
             _same_plan(found["identity"], _plain(identity), self.path)
         elif self.path.exists() and not all(map(_left_at_birth, self.path.iterdir())):
             raise Refuse(
-                f"--out {self.path}: there is something else in it already; name an empty or a new directory",
+                f"--out {self.path}: the directory contains other files; use an empty or a new directory",
                 code="destination",
             )
         return found
@@ -141,9 +141,9 @@ def _same_plan(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) 
     for name in wanted:
         if found.get(name) != wanted[name]:
             told, asked = _told(name, found.get(name)), _told(name, wanted[name])
-            now = "" if told == asked else f", and now one {asked} is asked for"
+            now = "" if told == asked else f", not one {asked}"
             raise Refuse(
-                f"--out {path}: a backfill {told} is there already{now}; name another directory, or remove it",
+                f"--out {path}: it already contains a backfill {told}{now}; use another directory, or remove it",
                 code="destination",
             )
 
@@ -179,7 +179,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise Refuse(f"{path}: expected what a backfill has written, got {error}", code="destination") from None
+        raise Refuse(f"{path}: expected a file written by a backfill, got {error}", code="destination") from None
     return found if isinstance(found, dict) else None
 
 
@@ -291,7 +291,7 @@ def check_destination(out: str, inputs: Iterable[str]) -> None:
         source = Path(path).resolve()
         if place == source or source in place.parents or place in source.parents:
             raise Refuse(
-                f"--out {out}: it and the input {path} lie inside one another; name a directory outside",
+                f"--out {out}: the input {path} and this directory are nested; use a separate directory",
                 code="bad_path",
             )
     if place.exists() and not place.is_dir():

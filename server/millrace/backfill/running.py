@@ -100,7 +100,7 @@ def start(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
             # Its input will be another one when it is mended.
             place.abandon(keep_folder=there)
         elif error.code == TASK_FAILED and place.plan() is not None:
-            text = f"{error.text}. What is done stays in {wanted.out}: start it again with the same flags to go on"
+            text = f"{error.text}. Finished tasks stay in {wanted.out}: start again with the same flags to continue"
             raise Refuse(text, code=error.code) from None
         raise
 
@@ -112,7 +112,7 @@ def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
     check_beforehand(wanted)
     manifest = place.manifest()
     if manifest is not None:
-        say(f"{wanted.out}: this backfill is done already, {counted(manifest['rows'], 'row')}")
+        say(f"{wanted.out}: this backfill is already done, {counted(manifest['rows'], 'row')}")
         return manifest
     times = times_of(wanted.inputs.values())
     if times is not None:
@@ -122,7 +122,7 @@ def compute(wanted: Wanted, say: Said, advanced: Advanced) -> dict[str, Any]:
             return _run(wanted, session, place, times, say, advanced)
     except Refuse as error:
         if error.code == BAD_ROW:
-            say("a row of the input does not fit; looking for its place")
+            say("a row of the input does not match the stream; searching for its position")
             raise _located(error, wanted) from None
         raise
 
@@ -160,7 +160,7 @@ def as_it_began(wanted: Wanted, plan: Mapping[str, Any] | None, say: Said) -> Wa
         parts = tuple(part for part in one.parts if (part.path, part.size, part.changed_ns) in files)
         if len(parts) == len(files) < len(one.parts):
             newer = counted(len(one.parts) - len(parts), "newer file")
-            say(f"note: {name}: {newer} left out: this backfill began without")
+            say(f"note: {name}: ignoring {newer}: this backfill started without")
             one = replace(one, parts=parts)
         inputs[name] = one
     return replace(wanted, inputs=inputs)
@@ -171,9 +171,9 @@ def _refuse_nothing(times: Times, wanted: Wanted) -> None:
     if times.extent(*wanted.span.reads(margins_of(wanted.flow).widest)) is None:
         whole = times.extent(ALWAYS.from_us, ALWAYS.to_us)
         there = (
-            "the inputs have no rows at all" if whole is None else f"there are rows {_span(whole.from_us, whole.to_us)}"
+            "the inputs have no rows" if whole is None else f"the inputs have rows {_span(whole.from_us, whole.to_us)}"
         )
-        raise Refuse(f"there are no rows {span_words(wanted.span)}; {there}", code="no_rows")
+        raise Refuse(f"no rows {span_words(wanted.span)}; {there}", code="no_rows")
 
 
 def _span(from_us: int, to_us: int) -> str:
@@ -199,7 +199,7 @@ def _run(
         say(line)
     done = sorted(place.done())
     if done:
-        say(f"going on: {len(done)} of {split.tasks} tasks are done")
+        say(f"continuing: {len(done)} of {split.tasks} tasks are done")
     job = job_of(flow, split, wanted.functions, goes_on=wanted.goes_on)
     if len(done) < split.tasks:
         rows = rows_for_tasks(job, frames_of(session, wanted.inputs, flow, split), done)
@@ -222,7 +222,7 @@ def check_asked(begun: Mapping[str, Any], wanted: Wanted) -> None:
 def _refuse_other(wanted: Wanted, flag: str, told: str) -> NoReturn:
     given = wanted.asked[flag.removeprefix("--")]
     raise Refuse(
-        f"{flag} {given}: the backfill that has begun in {wanted.out} {told}; leave {flag} out to go on with it",
+        f"{flag} {given}: the backfill in {wanted.out} {told}; omit {flag} to continue it",
         code="destination",
     )
 
@@ -320,7 +320,7 @@ def _told(error: Exception) -> Refuse:
     causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
     causes += [line for line in lines if re.match(r"\[[A-Z_.0-9]+\]", line)]
     reason = causes[-1] if causes else lines[0] if lines else type(error).__name__
-    return Refuse(f"Spark could not run it: {reason[:400]}", code=_code(reason))
+    return Refuse(f"Spark failed: {reason[:400]}", code=_code(reason))
 
 
 def _code(text: str) -> str:
@@ -332,7 +332,7 @@ def status(out: str) -> dict[str, Any]:
     place = Destination(out)
     plan = place.plan()
     if plan is None:
-        raise Refuse(f"{out}: there is no backfill (no {PLAN}); name the directory given as --out", code="bad_path")
+        raise Refuse(f"{out} is not a backfill (no {PLAN}); expected the directory of --out", code="bad_path")
     manifest = place.manifest()
     done = place.done()
     return {

@@ -139,7 +139,7 @@ def plan_split(
     if flow.equality == "load":
         return _only_one(margins, wanted, mode, LOAD)
     if extent is None or not extent.span_us:
-        return Split("one", (wanted,), margins, "there is nothing to split", overall=wanted)
+        return Split("one", (wanted,), margins, "the inputs have nothing to split", overall=wanted)
     by_time = _no_slices(flow, margins)
     by_key = _no_keys(keys)
     if mode == "time" and by_time:
@@ -149,7 +149,7 @@ def plan_split(
     if by_time and by_key:
         return _only_one(margins, wanted, mode, f"{by_time}, and {by_key}")
     if tasks == 1:
-        return Split("one", (wanted,), margins, "one task was asked for", overall=wanted)
+        return Split("one", (wanted,), margins, "one task was requested", overall=wanted)
     choose_time, reason = _choose(margins, keys, extent, by_time, by_key, mode, tasks)
     if choose_time:
         slices = _slices(extent, wanted, tasks, margins, cuts)
@@ -158,23 +158,23 @@ def plan_split(
 
 
 LOAD: Final = (
-    "what comes out depends on how busy the engine is (equality load: a latent stamp, SHED, or rows appended below "
-    "LATEST), so tasks could not agree"
+    "the result depends on the load of the engine (equality load: a latent stamp, SHED, or rows appended below "
+    "LATEST), so the results of tasks could not be combined"
 )
 
 
 def _only_one(margins: Margins, wanted: Slice, mode: Mode, reason: str) -> Split:
     if mode != "auto":
-        raise Refuse(f"--mode {mode}: {reason}. Leave --mode out: it runs in one task", code="cannot_split")
+        raise Refuse(f"--mode {mode}: {reason}. Omit --mode to run it in one task", code="cannot_split")
     return Split("one", (wanted,), margins, reason, overall=wanted)
 
 
 def _no_slices(flow: Flow, margins: Margins) -> str | None:
     """What forbids slices of time."""
     for name, reason in margins.unbounded.items():
-        return f"it cannot be cut in time, because {name} has no bound: {reason}"
+        return f"it cannot be split by time, because {name} has no bound: {reason}"
     if not margins.widest.bounded:
-        return "it cannot be cut in time, because a row's input may lie any time before it"
+        return "it cannot be split by time, because the input of a row can be of any age"
     return None
 
 
@@ -183,32 +183,35 @@ def _no_keys(keys: Keys) -> str | None:
     if keys.refused is not None:
         return "it cannot be split by key, because of {}: {}".format(*keys.refused)
     if not keys.streams:
-        return "it cannot be split by key, because no operator keeps rows together"
+        return "it cannot be split by key, because no operator has a key"
     return None
 
 
 def _instead(forbidden: str | None, mode: str) -> str:
-    return f"--mode {mode} would do" if forbidden is None else "Leave --mode out: it runs in one task"
+    return f"--mode {mode} would work" if forbidden is None else "Omit --mode to run it in one task"
 
 
 def _choose(
     margins: Margins, keys: Keys, extent: Extent, by_time: str | None, by_key: str | None, mode: Mode, tasks: int
 ) -> tuple[bool, str]:
     """Whether by time, and why."""
-    key = f"all operators that keep state share a key ({keys.words()})"
+    key = f"all stateful operators share a key ({keys.words()})"
     margin = (margins.widest.back or 0) + (margins.widest.ahead or 0)
     share = margin * tasks / extent.span_us
-    short = f"its margin is {_part(share)} of a slice" if margin else "no row depends on rows of other times"
+    short = f"its margin is {_part(share)} of a slice" if margin else "no row depends on rows of another time"
     if mode != "auto":
-        return mode == "time", f"--mode {mode} was asked for; {short if mode == 'time' else key}"
+        return mode == "time", f"--mode {mode} was requested; {short if mode == 'time' else key}"
     if by_time:
         return False, f"{key}; {by_time}"
     if by_key:
         return True, f"{short}; {by_key}"
     if share <= MOST_MARGIN:
-        return True, f"{short}, so slices of time repeat little and keep each task's state small; a key is there too"
+        return (
+            True,
+            f"{short}, so slices of time repeat little work and keep the state of each task small; a key exists too",
+        )
     again = f"{share:,.0f} times" if share >= 2 else f"{share:.0%} of"
-    return False, f"{key}; every slice of time would read {again} its own length again, as its margin"
+    return False, f"{key}; every slice of time would read {again} its length again as its margin"
 
 
 def _part(share: float) -> str:
@@ -230,6 +233,6 @@ def _slices(
 
 
 def span_words(wanted: Slice) -> str:
-    low = format_timestamp(wanted.from_us) if wanted.begins else "the beginning"
+    low = format_timestamp(wanted.from_us) if wanted.begins else "the start"
     high = format_timestamp(wanted.to_us) if wanted.ends else "the end"
     return f"from {low} to {high}"

@@ -77,7 +77,7 @@ class Collected:
             case Late(stream, batch=batch) | TooFar(stream, batch=batch):
                 raise AssertionError(
                     f"{stream}: {counted(len(batch), 'row')} came out of order, although they were sorted. This is a "
-                    "fault of Millrace's, not of the input"
+                    "bug in Millrace, not a problem of the input"
                 )
             case _:
                 pass  # nobody here answers requests or needs credit
@@ -90,7 +90,7 @@ class Collected:
             self._rows.append(batch.take(np.flatnonzero(inside)))
 
     def executed(self, step: int, at_us: Time, execution: Execution) -> None:
-        raise AssertionError("nobody asked for a trace")
+        raise AssertionError("no trace was requested")
 
     def stepped(self) -> None:
         """Nothing is measured."""

@@ -73,13 +73,13 @@ def verify(
     flow = wanted.flow
     if flow.equality == "load":
         raise Refuse(
-            f"{flow.name} cannot be verified: what it gives depends on how busy the engine is (equality load), so no "
-            "two runs need to agree",
+            f"{flow.name} cannot be verified: its rows depend on the load of the engine (equality load), so two "
+            "runs can differ",
             code="cannot_verify",
         )
     for path in against:
         if not Path(path).exists():
-            raise Refuse(f"{path}: there is no such file or directory to compare with", code="bad_path")
+            raise Refuse(f"{path}: the file or directory to compare with does not exist", code="bad_path")
     asked = wanted.span
     if lived is not None:
         wanted = replace(wanted, goes_on=any(lived.marks.get(name) != END_OF_TIME for name in flow.streams))
@@ -92,7 +92,7 @@ def verify(
         both = span_of_files(flow, against) if lived is None else span_of_query(flow, wanted.inputs, lived, below=below)
         span = _within(asked, both)
         wanted = replace(wanted, span=span, whole=lived is not None)
-        say(f"compared {span_words(span)}, of which both have all rows; --from and --to name another span")
+        say(f"compared {span_words(span)}, where both sides have all rows; --from and --to set another span")
     written = _written(flow, wanted.span, against)
     with tempfile.TemporaryDirectory(prefix="millrace-verify-") as folder:
         out = str(Path(folder) / "rows")
@@ -108,7 +108,7 @@ def verify(
         differences.extra = [row for row in differences.extra if id(row) not in spared]
     if lived is not None and lived.skipped:
         passed = counted(lived.skipped, "tuple")
-        written.notes.append(f"{passed} passed {flow.name} by while it was paused: its rows lack them")
+        written.notes.append(f"{flow.name} skipped {passed} while it was paused: its rows do not contain them")
     return Verdict(flow.equality, wanted.span, differences, len(rows), tuple(written.notes))
 
 
@@ -121,10 +121,14 @@ def _within(asked: Slice, both: Slice) -> Slice:
     high = asked.to_us if asked.ends else both.to_us
     if low >= high:
         begins = _begins_words(low)
-        ends = "nothing is complete yet" if high <= NOTHING_US else f"all is there below {format_timestamp(high)} only"
+        ends = (
+            "no row is complete yet"
+            if high <= NOTHING_US
+            else f"rows are complete only before {format_timestamp(high)}"
+        )
         raise Refuse(
-            f"there is no span yet of which both have all rows: it would begin {begins}, and {ends}. Wait for more "
-            "rows, or name a span with --from and --to",
+            f"no span is complete on both sides yet: it would start {begins}, and {ends}. Wait for more "
+            "rows, or set a span with --from and --to",
             code="no_span",
         )
     return Slice(low, high)
@@ -132,8 +136,8 @@ def _within(asked: Slice, both: Slice) -> Slice:
 
 def _begins_words(low: int) -> str:
     if low == END_OF_TIME:
-        return "behind a gap of an archive, and no tuple has come since"
-    return "at the beginning" if low == BEGINNING else f"at {format_timestamp(low)}"
+        return "after a gap of an archive, and no tuple has arrived since"
+    return "at the start" if low == BEGINNING else f"at {format_timestamp(low)}"
 
 
 def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived, *, below: bool = False) -> Slice:
@@ -166,9 +170,9 @@ def _seen_from(flow: Flow, inputs: Mapping[str, Input], name: str, since_us: int
     back = margins_of(flow).streams[name].back
     if back is None:
         raise Refuse(
-            f"{flow.name} began at {format_timestamp(since_us)}, when {base} had rows already, and what it gives may "
-            "depend on those for ever: no span is the same. One that begins with its history can be compared (millrace "
-            "backfill start --then-live)",
+            f"{flow.name} was created at {format_timestamp(since_us)}, when {base} already had rows, and its rows can "
+            "depend on those forever: no span can be compared. A query that starts with its history can be compared "
+            "(millrace backfill start --then-live)",
             code="no_span",
         )
     return newest + 1 + back
@@ -194,8 +198,8 @@ def _archived_from(flow: Flow, inputs: Mapping[str, Input], name: str, gap: Gap)
         return END_OF_TIME
     if back is None:
         raise Refuse(
-            f"what {flow.name} gives may depend for ever on tuples that the archive of {base} lacks (those that "
-            f"arrived after number {gap.after_seq}: {gap.reason}): no span is the same",
+            f"the rows of {flow.name} can depend forever on tuples that the archive of {base} lacks (those that "
+            f"arrived after sequence number {gap.after_seq}: {gap.reason}): no span can be compared",
             code="no_span",
         )
     return first + stream.disorder_us + 1 + back
@@ -291,7 +295,9 @@ def _sort_out(flow: Flow, span: Slice, path: str, found: _Written) -> None:
             found.inside += rows
         else:
             found.perhaps += rows
-            found.notes.append(f"{path}: no column tells a row's time, so rows that are only there are not counted")
+            found.notes.append(
+                f"{path}: no column has the time of a row, so rows that exist only there are not counted"
+            )
         return
     for row in rows:
         time = row[told.name]

@@ -142,7 +142,7 @@ def start(
 
 
 @contextmanager
-def _interruptible(advice: str = "start it again with the same flags to go on") -> Iterator[None]:
+def _interruptible(advice: str = "start it again with the same flags to continue") -> Iterator[None]:
     """Ctrl-C is one line: what Spark's bridge to Java logs of it is left out."""
     logging.disable(logging.CRITICAL)
     try:
@@ -166,7 +166,7 @@ def status(
         return
     show.details(found)
     if found["finished"] is None:
-        show.tell("it is not finished: start it again with the same flags to go on")
+        show.tell("it is not finished: start it again with the same flags to continue")
 
 
 @asking
@@ -500,7 +500,7 @@ def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted) -> Wanted | None:
     if seam is None:
         return None
     show.tell(
-        f"{found['query']} is live: its rows from {_iso(seam)} on are the server's, those before it go to {wanted.out}"
+        f"{found['query']} is live: the server emits its rows from {_iso(seam)} on, and earlier rows go to {wanted.out}"
     )
     # What the archive has got meanwhile belongs to the input.
     return replace(wanted, span=Slice(to_us=seam), inputs=_inputs(link, asked, wanted.flow, live=True))
@@ -523,8 +523,8 @@ def _begin_on_the_server(link: Link, asked: Asked, wanted: Wanted) -> None:
         if error.code != UNKNOWN:
             raise
         raise MillraceError(
-            f"query {name} is there already, and was not begun with its history, so nobody knows which of its rows are "
-            f"history's: give the new one another name, or drop that one first (millrace query drop {name})"
+            f"query {name} already exists and was not created with its history, so it has no seam: use another name "
+            f"for the new query, or drop the old one first (millrace query drop {name})"
         ) from None
 
 
@@ -535,7 +535,7 @@ def _wait_for_the_seam(link: Link, name: str) -> dict[str, Any]:
         while True:
             found: dict[str, Any] = link.get(f"backfills/{segment(name)}")
             if found["phase"] == "failed":
-                raise MillraceError(f"query {found['query']} cannot be given its past: {found['reason']}")
+                raise MillraceError(f"query {found['query']} could not process its history: {found['reason']}")
             if found["phase"] == "live":
                 return found
             advanced(found["rows"], found["of"])
@@ -554,7 +554,7 @@ def _tell_nothing_before(link: Link, wanted: Wanted) -> None:
     if link.as_json:
         show.as_json({"query": name, "seam_us": None, "rows": 0, "files": []})
     else:
-        show.out(f"{name} is live, and all rows are its own: there is nothing to compute from history")
+        show.out(f"{name} is live and has emitted all its rows: no rows to compute from history")
 
 
 def _tell_caught_up(link: Link, wanted: Wanted) -> None:
@@ -564,7 +564,10 @@ def _tell_caught_up(link: Link, wanted: Wanted) -> None:
     except ServerError as error:
         if error.code != UNKNOWN:
             raise
-        show.tell(f"note: the server has no query {name} any more that began with this history; its rows are whole")
+        show.tell(
+            f"note: query {name}, which started with this history, no longer exists on the server; its rows are "
+            "complete"
+        )
     else:
         show.tell(f"{name} is {found['state']}")
 
@@ -589,4 +592,4 @@ def _bar(what: str = "Spark's tasks") -> Iterator[Advanced]:
 
 def _tell_failed(failed: Mapping[str, Sequence[Any]]) -> None:
     for operator, (count, reason) in failed.items():
-        show.tell(f"millrace: {operator}: {counted(count, 'row')} could not be computed and left out: {reason}")
+        show.tell(f"millrace: {operator}: dropped {counted(count, 'row')} that could not be computed: {reason}")
