@@ -56,7 +56,7 @@ def test_columns_that_are_missing_or_of_another_type(tmp_path):
     )
     internal = "CREATE STREAM s (k BIGINT); SELECT k FROM s"
     assert "got no ts" in refusal(write(tmp_path / "d.parquet", ts=None), internal)
-    assert "expected __seq beside __late" in refusal(write(tmp_path / "e.parquet", __late=[False] * 3))
+    assert "expected a column __seq as well as __late" in refusal(write(tmp_path / "e.parquet", __late=[False] * 3))
 
 
 def test_a_column_that_a_stream_got_while_it_was_archived(tmp_path):
