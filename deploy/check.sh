@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything below deploy/ against the real tools; `make check-deploy` runs it. Nothing is skipped: what is missing and
-# cannot be installed is a failure.
+# Tests everything in deploy/ with the real tools; `make check-deploy` runs it. No test is skipped: a tool that is missing
+# and cannot be installed is a failure.
 #
 #   deploy/check.sh PYTHON [FOLDER]     PYTHON has Millrace and its development tools; FOLDER keeps the image's base
 #
-# Needs root (chroots, mounts) and Debian's packages; those that are not there are installed.
+# Needs root (chroots, mounts) and Debian packages; missing packages are installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=$1

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Build the image without a Docker engine and see it work: buildah in a chroot, on a base that debootstrap makes.
+# Build the image without a Docker engine and test it: buildah in a chroot, on a base image from debootstrap.
 #
 #   deploy/prove-image.sh [FOLDER]      as root; needs Debian's buildah and debootstrap
 #
-# The base stands in for the one that Dockerfile names: Debian with Python and its headers. FOLDER keeps it for the
-# next time. What is proved: the image builds, and holds neither compiler nor pip of its own; as it comes it is healthy
-# as a user without a shell, takes rows and delivers them, ends by SIGTERM and remembers its catalog; on all addresses,
-# with TLS and a token, it does so too.
+# The base replaces the one in Dockerfile: Debian with Python and its headers. FOLDER keeps it for the next run. The test
+# shows that the image builds, and contains neither compiler nor pip. With its defaults the server is healthy as a user
+# without a shell, accepts and delivers rows, ends after SIGTERM and restores its catalog. The same holds on all addresses
+# with TLS and a token.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,10 +22,10 @@ SERVER=
 say() { printf '== %s\n' "$*"; }
 fail() { printf 'prove-image: %s\n' "$*" >&2; exit 1; }
 
-# A storage of our own: nobody's images are touched.
+# Separate storage: other images on this machine stay untouched.
 builder() { buildah --storage-driver "$DRIVER" --root "$FOLDER/images" --runroot "$FOLDER/runroot" "$@"; }
 
-# Where the kernel has no overlays there are whole copies of every layer: slower, and large.
+# Without overlays in the kernel, every layer is a complete copy: slower, and large.
 builder info >/dev/null 2>&1 || { DRIVER=vfs; rm -rf "$FOLDER/images" "$FOLDER/runroot"; }
 
 clean() {
@@ -40,11 +40,11 @@ trap clean EXIT
 make_base() {
   local suite mirror container
   suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-  # The machine's own mirror, whichever it is.
+  # The mirror that this machine uses.
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)
   debootstrap --variant=minbase --include=python3,python3-venv,libpython3-dev,ca-certificates,openssl \
     "$suite" "$WORK/base" "$mirror" >"$FOLDER/debootstrap.log" || fail "debootstrap: see $FOLDER/debootstrap.log"
-  # The authorities that this machine trusts: pip must get through its network.
+  # The certificate authorities that this machine trusts: pip may need them.
   cp /etc/ssl/certs/ca-certificates.crt "$WORK/base/etc/ssl/certs/ca-certificates.crt"
   container=$(builder from scratch)
   builder copy --quiet "$container" "$WORK/base" / >/dev/null
@@ -92,9 +92,9 @@ DATA=$WORK/data
 KEYS=$WORK/keys
 install --directory --owner=7420 --group=7420 --mode=0750 "$DATA" "$KEYS"
 SETTINGS=() # for the server
-CLIENT=()   # for whoever asks it
+CLIENT=()   # for the client
 
-# In the image's root, as its user, with its environment. The network is this machine's: hence free ports.
+# In the image's root, as its user, with its environment. It shares this machine's network, so it uses free ports.
 inside() { builder run --isolation chroot --volume "$DATA:/data" --volume "$KEYS:/keys" "$@"; }
 ask() { inside "${CLIENT[@]}" "$CONTAINER" -- "$@"; }
 
@@ -117,7 +117,7 @@ begin() {
   fail "the server is not healthy"
 }
 
-# STOPSIGNAL, and nothing of the server's is left.
+# STOPSIGNAL, and no process of the server is left.
 end() {
   local code=0
   kill -TERM "$SERVER"

@@ -1,4 +1,4 @@
-"""A Millrace with TLS and a token, busy in every way that the dashboard shows, and a Prometheus that watches it."""
+"""A Millrace server with TLS and a token and data for every panel, and a Prometheus that scrapes it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from millrace.client import AsyncClient
 
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 PYTHON: Final = sys.executable
-# What stands for a minute here: alerts and rates must come and go while a test waits.
+# This replaces a minute: alerts must fire and clear while a test waits.
 SOON: Final = "15s"
 PATIENCE_SECONDS: Final = 120.0
 
 
 def until(true: Callable[[], Any], what: str) -> Any:
-    """Ask other processes again and again, for a while."""
+    """Poll other processes until a deadline."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         if found := true():
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 class Millrace:
-    """The server of the compose file, as a process of its own, on ports that stay the same."""
+    """The server of the compose file, as a separate process with fixed ports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ class Millrace:
             self._process = None
 
     def say(self, *command: str, stdin: str | None = None) -> str:
-        """What the command line says."""
+        """The output of a command."""
         done = subprocess.run(
             [PYTHON, "-m", "millrace.cli.main", *command],
             env=self.environment, input=stdin, capture_output=True, text=True, check=False,
@@ -100,14 +100,14 @@ class Millrace:
         return done.stdout
 
     def fill(self) -> None:
-        """The demo's statements and more of them."""
+        """Run the statements of the demo and of busy.sql."""
         for script in (DEPLOY / "compose/demo.sql", DEPLOY / "check/busy.sql"):
             self.say("apply", str(script))
         self.say("query", "pause", "asleep")
 
 
 class Crowd:
-    """The demo's feeds, and some that send what is late, what does not fit, and what answers questions."""
+    """The demo's feeds, and feeds with late tuples, with invalid rows, and with answers to requests."""
 
     def __init__(self, server: Millrace) -> None:
         self._server = server
@@ -133,7 +133,7 @@ class Crowd:
                 await asyncio.sleep(0.05)
 
     def refuse_some(self) -> None:
-        """A row that does not fit."""
+        """Send a row that does not match the schema."""
         host, _, port = self._server.listen.partition(":")
         plain = socket.create_connection((host, int(port)))
         with self._server.tls().wrap_socket(plain, server_hostname=host) as peer:
@@ -149,7 +149,7 @@ class Crowd:
 
 
 class Prometheus:
-    """Debian's, with the configuration and the rules of this folder, at a quicker pace."""
+    """Debian's Prometheus, with the configuration and the rules of this folder and shorter intervals."""
 
     def __init__(self, folder: Path, server: Millrace) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -194,12 +194,12 @@ class Prometheus:
         return said["data"]
 
     def values(self, expression: str) -> list[tuple[Mapping[str, str], float]]:
-        """What an expression gives now."""
+        """The present values of an expression."""
         found = self.get("query", query=expression)["result"]
         return [(one["metric"], float(one["value"][1])) for one in found]
 
     def alerts(self, name: str) -> list[Mapping[str, str]]:
-        """The labels of an alert where it fires."""
+        """The labels of an alert that is firing."""
         found = self.get("alerts")["alerts"]
         return [one["labels"] for one in found if one["labels"]["alertname"] == name and one["state"] == "firing"]
 

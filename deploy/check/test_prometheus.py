@@ -1,4 +1,4 @@
-"""The real Prometheus and a busy server: it is scraped, every panel has data, alerts fire and clear."""
+"""A real Prometheus scrapes a busy server: every panel has data, alerts fire and clear."""
 
 import json
 import math
@@ -18,7 +18,7 @@ def watched(tmp_path_factory):
         server.start()
         prometheus = Prometheus(folder, server)
         ends.append(prometheus.end)
-        # Changes that it has not seen happen are none.
+        # Prometheus counts only changes that it has seen.
         until(lambda: prometheus.values('up{job="millrace"} == 1'), "the target is up")
         server.fill()
         crowd = Crowd(server)
@@ -84,6 +84,6 @@ def test_a_server_that_goes_is_told_and_one_that_comes_back_too(watched):
     server.end()
     until(lambda: prometheus.alerts("MillraceDown"), "it is missed")
     server.start()
-    until(lambda: prometheus.alerts("MillraceRestarted"), "the restart is told")
+    until(lambda: prometheus.alerts("MillraceRestarted"), "the restart is reported")
     until(lambda: not prometheus.alerts("MillraceDown"), "it is there")
     until(lambda: not prometheus.alerts("MillraceRestarted"), "and nothing is new any more")

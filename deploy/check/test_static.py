@@ -1,4 +1,4 @@
-"""Every file of this folder, read by the tool that it is meant for."""
+"""Every file of this folder is checked by its tool."""
 
 import subprocess
 import sys
@@ -8,12 +8,12 @@ import pytest
 
 DEPLOY = Path(__file__).resolve().parents[1]
 ROOT = DEPLOY.parent
-# Installed beside this interpreter, by pip.
+# Installed by pip, next to this interpreter.
 TOOLS = Path(sys.executable).parent
 
 
 def run(*command, folder=ROOT):
-    """The tool says yes, or its words are the failure."""
+    """Run the tool; its output is the failure message."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -29,7 +29,7 @@ def test_rules_do_what_their_cases_say():
 
 
 def test_systemd_takes_the_unit(tmp_path):
-    """The program need not be installed for that; everything else is as it stands."""
+    """The unit as it is, with a program that exists here."""
     text = (DEPLOY / "systemd/millrace.service").read_text(encoding="utf-8")
     unit = tmp_path / "millrace.service"
     unit.write_text(text.replace("/opt/millrace/bin/millrace", "/bin/true"), encoding="utf-8")

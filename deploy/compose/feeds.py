@@ -1,6 +1,6 @@
-"""Feeds the streams of demo.sql for ever, reads the rows of `watch`, and says now and then how many there were.
+"""Feeds the streams of demo.sql forever, reads the rows of `watch`, and prints their number at intervals.
 
-The server is found as the command line finds it: MILLRACE_SERVER, MILLRACE_CA_FILE, MILLRACE_TOKEN_FILE.
+The environment names the server, as for the command line: MILLRACE_SERVER, MILLRACE_CA_FILE, MILLRACE_TOKEN_FILE.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 from millrace.client import AsyncClient
 
-# Packets a second on each link, on average.
+# Mean packets per second on each link.
 LINKS = {"office": 200.0, "branch": 2.0}
 PORTS = (443, 443, 443, 80, 53, 22)
 
 
 async def packets(client: AsyncClient, stream: str, per_second: float) -> None:
-    """Packets at random times, some of them large."""
+    """Send packets at random times, some of them large."""
     chance = random.Random(stream)
     feed = await client.open(stream)
     while True:
@@ -44,7 +44,7 @@ async def tell(rows: list[int]) -> None:
 
 
 def connection() -> AsyncClient:
-    """To the server that the environment names, trusted as it says."""
+    """Connect to the server, with the certificate and token of the environment."""
     ca, token = os.environ.get("MILLRACE_CA_FILE"), os.environ.get("MILLRACE_TOKEN_FILE")
     return AsyncClient(
         os.environ.get("MILLRACE_SERVER", "127.0.0.1:7420"),

@@ -1,8 +1,8 @@
 #!/opt/millrace/bin/python -I
-"""Exit 0 if the server in this container answers, 1 with a line if not: the image's health check.
+"""The image's health check: exit 0 if the server in this container answers, otherwise 1 with a message.
 
-The server writes its addresses into its data folder while it listens. Whose certificate it has does not matter to a
-question that never leaves the machine, so it is not checked.
+The server writes its addresses into its data folder while it listens. The request never leaves the machine, so this program
+does not check the certificate.
 """
 
 import http.client
@@ -16,7 +16,7 @@ SECONDS = 4.0
 
 
 def admin() -> tuple[str, int]:
-    """Where the server listens; an address for everyone is reached through loopback."""
+    """The address of the server; loopback if it listens on all addresses."""
     folder = Path(os.environ.get("MILLRACE_SERVER__DATA_DIR", "/data"))
     address: str = json.loads((folder / "addresses.json").read_text(encoding="utf-8"))["admin"]
     host, _, port = address.rpartition(":")
@@ -33,7 +33,7 @@ def ask(connection: http.client.HTTPConnection) -> int:
 
 
 def status() -> int:
-    """What the server says, by TLS or without: this program does not read the server's configuration."""
+    """The answer of the server, with TLS or without: this program does not read the server's configuration."""
     host, port = admin()
     try:
         return ask(http.client.HTTPConnection(host, port, timeout=SECONDS / 2))

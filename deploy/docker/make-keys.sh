@@ -1,8 +1,8 @@
 #!/bin/sh
-# Make a certificate of its own, its key and a token in the folder $1 (made if need be) for the host names after it, unless they are there.
+# Create a self-signed certificate, its key and a token in the folder $1, for the host names after it, unless they exist.
 #
-# For trying things out on one machine, and for networks where everybody who should trust the server can be given
-# certificate.pem. Elsewhere use the certificates of your organisation.
+# For tests on one machine, and for networks where every client can get certificate.pem. Elsewhere use the certificates of
+# your organisation.
 set -eu
 
 folder=${1:?usage: make-keys.sh FOLDER HOST...}

@@ -1,9 +1,9 @@
-"""Writes the dashboard: four rows, one for each question that an operator asks.
+"""Writes the dashboard: four rows, one for each question of an administrator.
 
     python deploy/grafana/generate.py
 
-A panel is its title, what its numbers are, and its queries with their legends. Grafana's own JSON around them, and
-where they stand, is made from that. A test asks every query of a busy server.
+A panel has a title, a description, and queries with legends. This program adds Grafana's JSON and the positions. A test
+runs every query against a busy server.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 
 HERE: Final = Path(__file__).parent
 DASHBOARD: Final = HERE / "dashboards" / "millrace.json"
-# What the variables at the top of the dashboard select.
+# The selection by the variables at the top of the dashboard.
 SERVER: Final = 'job="millrace",instance=~"$instance"'
 PART: Final = f'{SERVER},component=~"$component"'
-# Grafana's grid is 24 wide: three panels stand beside each other.
+# Grafana's grid is 24 wide: three panels per row.
 WIDTH: Final = 8
 HEIGHT: Final = 7
 
@@ -28,7 +28,7 @@ class Panel(NamedTuple):
 
     title: str
     unit: str
-    says: str
+    description: str
     queries: tuple[tuple[str, str], ...]
     kind: str = "timeseries"
 
@@ -42,7 +42,7 @@ def total(expression: str, by: str) -> str:
 
 
 def summed(metric: str, by: str, of: str = SERVER, called: str = "") -> tuple[str, str]:
-    """A query: a rate by one label, and the legend that says whose it is."""
+    """A query: a rate by one label, with that label as its legend."""
     return total(rate(metric, of), by), f"{called} {{{{{by}}}}}".strip()
 
 
@@ -51,7 +51,7 @@ def quantile(share: float, metric: str, by: str, of: str = SERVER) -> str:
 
 
 def share(part: str, whole: str, of: str) -> str:
-    """Of what there was; nothing where there was nothing."""
+    """A part as a share of the whole; no value without a whole."""
     return f"{rate(part, of)} / ({rate(whole, of)} > 0)"
 
 
@@ -60,38 +60,38 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Up, and ready since",
             "s",
-            "How long the server has been running; nothing here: it is not.",
+            "How long the server has been running. No value: it is not running.",
             ((f"time() - process_start_time_seconds{{{SERVER}}} and on (instance, job) up == 1", "{{instance}}"),),
             "stat",
         ),
         Panel(
             "Tuples in",
             "cps",
-            "What feeds send, by stream, late tuples too.",
+            "Tuples from feeds, by stream, including late ones.",
             ((rate("millrace_source_tuples_total", SERVER), "{{stream}}"),),
         ),
         Panel(
             "Rows out",
             "cps",
-            "What queries deliver, to all of their consumers.",
+            "Rows delivered to all consumers of a query.",
             (summed("millrace_sink_delivered_tuples_total", by="query"),),
         ),
         Panel(
             "Feeds",
             "short",
-            "Feeds that are open, by stream.",
+            "Open feeds, by stream.",
             ((f"millrace_source_connections{{{SERVER}}}", "{{stream}}"),),
         ),
         Panel(
-            "Queries that do not run",
+            "Queries that are not running",
             "short",
-            "Paused or failed; `millrace query show NAME` says why.",
+            "Paused or failed; `millrace query show NAME` has the reason.",
             ((f'sum by (state) (millrace_query_state{{{SERVER},state!="running"}})', "{{state}}"),),
         ),
         Panel(
             "Refused and dropped",
             "cps",
-            "Rows that did not fit, could not be computed, or were dropped for slow consumers.",
+            "Rows that did not match the schema, could not be computed, or were dropped for slow consumers.",
             (
                 summed("millrace_source_rejected_total", by="stream", called="refused"),
                 summed("millrace_operator_errors_total", by="operator", of=PART, called="not computed"),
@@ -101,9 +101,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     ),
     "Where does time wait?": (
         Panel(
-            "Share of time that inputs make operators wait",
+            "Share of time for which inputs block operators",
             "percentunit",
-            "The input named here has not promised its time: its feed is silent, or promises seldom.",
+            "The time of this input did not advance: its feed is silent, or advances it rarely.",
             (
                 (
                     rate("millrace_operator_idle_wait_seconds_total", PART),
@@ -112,9 +112,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ),
         ),
         Panel(
-            "How long clients take to say what time it is",
+            "Response time of clients to timestamp requests",
             "s",
-            "99 of 100 requests for a timestamp, of those that were answered.",
+            "99 % of the answered requests took at most this long.",
             (
                 (
                     quantile(0.99, "millrace_ets_request_seconds", by="stream", of=f'{SERVER},outcome="answered"'),
@@ -125,25 +125,25 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Requests for timestamps, by outcome",
             "cps",
-            "Timeouts: a client that cannot or does not answer.",
+            "Timeouts mean that a client does not answer.",
             (summed("millrace_ets_request_seconds_count", by="outcome"),),
         ),
         Panel(
-            "What streams' time goes forward by",
+            "What advances the time of streams",
             "cps",
-            "Promises, by what made them: tuples, clients, requests, the clock, feeds that left.",
+            "Punctuation by cause: tuples, clients, requests, the clock, feeds that left.",
             ((rate("millrace_punctuation_total", SERVER), "{{cause}}"),),
         ),
         Panel(
-            "Behind the clock",
+            "Lag compared to the clock",
             "s",
-            "The time that each component has reached, seen from now. Flat: all is well. Rising: it stands still.",
+            "Distance from each component's time to now. Flat is normal; rising means that its time stands still.",
             ((f"time() - min by (component) (millrace_operator_low_watermark_seconds{{{PART}}})", "{{component}}"),),
         ),
         Panel(
             "Late tuples",
             "percentunit",
-            "The share of a stream's tuples that came when it had promised that nothing older would come.",
+            "The share of a stream's tuples that were older than the time it had already promised.",
             (
                 (
                     share("millrace_source_late_tuples_total", "millrace_source_tuples_total", SERVER),
@@ -154,19 +154,19 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     ),
     "Where is work?": (
         Panel(
-            "Share of time that operators work",
+            "Share of time for which operators are busy",
             "percentunit",
-            "All together cannot be above one: the engine has one processor.",
+            "The sum is at most one: the engine uses one core.",
             ((rate("millrace_operator_busy_seconds_total", PART), "{{operator}}"),),
         ),
         Panel(
             "Tuples queued",
             "short",
-            "Tuples that wait before operators. Growing: more comes than can be computed, or somebody waits for time.",
+            "Tuples in the queues of operators. Growing: overload, or an operator is blocked.",
             ((f"millrace_operator_queue_tuples{{{PART}}}", "{{operator}} from {{input}}"),),
         ),
         Panel(
-            "Remembered",
+            "State",
             "bytes",
             "The state of windows, joins and aggregates.",
             ((f"millrace_operator_state_bytes{{{PART}}}", "{{operator}}"),),
@@ -174,7 +174,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Tuples in an execution",
             "short",
-            "How many tuples an operator takes at a time: many under load, few for quick answers.",
+            "Tuples that an operator reads per execution: many under load, few for low latency.",
             (
                 (
                     share("millrace_operator_input_tuples_total", "millrace_operator_executions_total", PART),
@@ -185,7 +185,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Processor and memory of the process",
             "short",
-            "Processor seconds a second, and memory in GiB.",
+            "Processor seconds per second, and memory in GiB.",
             (
                 (rate("process_cpu_seconds_total", SERVER), "processors {{instance}}"),
                 (f"process_resident_memory_bytes{{{SERVER}}} / 2^30", "GiB {{instance}}"),
@@ -194,7 +194,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Changes",
             "short",
-            "What admins asked for in the last five minutes, by what became of it.",
+            "Changes by administrators in the last five minutes, by result.",
             (
                 (
                     f"sum by (kind, result) (increase(millrace_reconfigurations_total{{{SERVER}}}[5m])) > 0",
@@ -207,7 +207,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "From arrival to delivery",
             "s",
-            "99 and 50 of 100 rows are delivered within this time after their newest tuple came.",
+            "99 % and 50 % of rows are delivered within this time after the arrival of their newest tuple.",
             (
                 (
                     quantile(0.99, "millrace_query_latency_seconds", by="query"),
@@ -228,19 +228,19 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel(
             "Rows that consumers hold",
             "short",
-            "Above `slow_limit` it is done what `on_slow` says.",
+            "At `slow_limit` the `on_slow` policy applies.",
             ((f"millrace_sink_unacked_tuples{{{SERVER}}}", "{{query}} {{sink}}"),),
         ),
         Panel(
             "Staleness of update queues",
             "s",
-            "Mean age of what is newer than the results of a key.",
+            "Mean age of the oldest update that the results of a key do not contain.",
             ((f'millrace_update_staleness_seconds{{{PART},kind="application"}}', "{{operator}} from {{input}}"),),
         ),
         Panel(
-            "Superseded, shed, and promises broken",
+            "Superseded, shed, and freshness broken",
             "cps",
-            "Updates that a newer one replaced, tuples shed, and rows older than a sink promises.",
+            "Updates replaced by newer ones, tuples dropped by shedding, and rows older than a sink's freshness.",
             (
                 summed("millrace_update_superseded_total", by="operator", of=PART, called="superseded"),
                 summed("millrace_update_shed_total", by="operator", of=PART, called="shed"),
@@ -248,9 +248,9 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ),
         ),
         Panel(
-            "History behind",
+            "Age of unwritten history",
             "s",
-            "How long the oldest row has waited that is in no file of its stream's history.",
+            "Age of the oldest row that is in no complete file of its stream's history.",
             ((f"millrace_archive_waiting_seconds{{{SERVER}}}", "{{stream}}"),),
         ),
     ),
@@ -258,7 +258,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
 
 
 def dashboard() -> dict[str, Any]:
-    """As Grafana imports it. The uid never changes: links to the dashboard stay good."""
+    """The dashboard as Grafana imports it. The uid never changes, so links to the dashboard stay valid."""
     return {
         "uid": "millrace",
         "title": "Millrace",
@@ -333,7 +333,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "id": number,
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.says,
+        "description": panel.description,
         "datasource": _source(),
         "gridPos": place,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},

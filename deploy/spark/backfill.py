@@ -1,10 +1,10 @@
-"""What `spark-submit` runs: `millrace backfill`, in the session that spark-submit has made.
+"""The program for `spark-submit`: `millrace backfill`, in the session that spark-submit creates.
 
     spark-submit --master URL --py-files millrace.zip backfill.py \\
       start --sql q.sql --input packets=/data/packets --out /data/out
 
 The archive comes from `python -m millrace.backfill.shipping millrace.zip`. Where Millrace is installed on the driver
-and the executors, leave --py-files out: installed kernels are compiled, those of an archive are not.
+and the executors, omit --py-files: installed kernels are compiled, kernels in an archive are not.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(daemon):
         ("POST", "pairs.join1/insert", {"where": "true", "name": "some.select1"}, 409, "already"),
         ("POST", "pairs.sink1/insert", {"where": "true"}, 409, "is a sink"),
         ("POST", "nobody/insert", {"where": "true"}, 404, "nobody"),
-        ("DELETE", "pairs.join1", None, 409, "makes rows of its own"),
+        ("DELETE", "pairs.join1", None, 409, "creates rows"),
         ("DELETE", "a.source", None, 409, "is a source"),
         ("PUT", "pairs.join1", {"where": "true"}, 409, "not one that filters rows"),
     ):

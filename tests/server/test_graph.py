@@ -161,7 +161,7 @@ async def test_every_drawing_shows_the_same_graph(daemon, broken):
     told = [line.lstrip("│├└─ ").split()[0] for line in tree[1:]]
     assert set(told) == names
     # Every operator is told whole once, and named once more for each further input.
-    assert sum("(told above)" in line for line in tree) == len(graph["arcs"]) + 2 - len(names)
+    assert sum("(see above)" in line for line in tree) == len(graph["arcs"]) + 2 - len(names)
     assert any("break (rr)" in line for line in tree) == broken
 
 

@@ -505,8 +505,8 @@ async def test_why_and_the_metrics_name_the_slow_reader(daemon):
         why = daemon.why("q")
         assert (why["reason"], why["stream"], why["held"]) == ("slow_reader", "s", sent)
         assert re.match(
-            rf"The feeds of s wait since 20\S+ for subscriber {re.escape(name)} of query q: it is {sent} rows "
-            r"\([\d.]+ KiB\) behind \(on_slow = 'wait'\)\. No row is lost\. .*limits\.on_slow = 'disconnect'",
+            rf"The feeds of s wait since 20\S+ for subscriber {re.escape(name)} of query q: it has {sent} rows "
+            r"\([\d.]+ KiB\) to read \(on_slow = 'wait'\)\. No row is lost\. .*limits\.on_slow = 'disconnect'",
             why["text"],
         )
         assert daemon.why("neighbour")["text"] == why["text"]
@@ -544,7 +544,7 @@ async def test_a_sink_that_cannot_write_holds_back_the_feeds_and_says_why(daemon
         assert sink["held_bytes"] > 50 * sent
         daemon.runner.outlets["q"].consumers[0].obstacle = "no space left on device"
         text = daemon.why("q")["text"]
-        assert f"for sink f of query q: it is {sent} rows" in text
+        assert f"for sink f of query q: it has {sent} rows" in text
         assert "cannot write: no space left on device (on_slow = 'wait')" in text
         goes_on.set()
         while feeder.session.channels[0].credit < 10:
