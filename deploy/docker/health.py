@@ -1,7 +1,7 @@
 #!/opt/millrace/bin/python -I
 """The image's health check: exit 0 if the server in this container answers, otherwise 1 with a message.
 
-The server writes its addresses into its data folder while it listens. The request never leaves the machine, so this program
+The server writes its addresses into its data folder while it listens. The request never leaves the machine, so this
 does not check the certificate.
 """
 
