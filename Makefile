@@ -104,7 +104,7 @@ $(SITE_VENV)/.installed: requirements/docs.lock | need-python
 	@touch $@
 
 docs-site: $(SITE_VENV)/.installed
-	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --strict
 	@echo "docs-site: open $(CURDIR)/build/site/index.html"
 
 bench: setup

@@ -83,3 +83,9 @@ def test_a_resource_on_another_host_fails_the_build(html: str, refused: bool) ->
 def test_what_the_site_brings_along_is_there() -> None:
     for name in (site_hooks.DIAGRAMS, site_hooks.WORKER):
         assert (ROOT / "docs" / name).stat().st_size > 1000
+
+
+def test_the_build_is_strict_and_reads_its_warnings() -> None:
+    """MkDocs counts only the warnings that it prints: with `--quiet`, `--strict` has no effect."""
+    (command,) = re.findall(r"mkdocs build.*", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert command == "mkdocs build --strict"
