@@ -84,9 +84,9 @@ class Row:
 
 
 INTRODUCTION: Final = (
-    "Made by `make figures` (`python -m bench.papers`): Millrace's engine under a virtual clock, with arrivals drawn "
-    "from fixed seeds, so the same sources give the same numbers (where a figure measures the machine instead, its "
-    "text says so). The claims are also in [claims.csv](claims.csv)."
+    "`make figures` (`python -m bench.papers`) draws these figures: Millrace's engine under a virtual clock, with "
+    "arrivals drawn from fixed seeds. The same sources produce the same numbers. Where a figure measures the machine "
+    "instead, its text says so. The claims are also in [claims.csv](claims.csv)."
 )
 COLUMNS: Final = tuple(field.name for field in fields(Row))
 

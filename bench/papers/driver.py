@@ -38,9 +38,9 @@ SECOND_US: Final = 1_000_000
 # What one tuple costs Millrace per operator when tuples come one by one, rounded (`make bench`, engine-single).
 COST_US: Final = 5
 PRICES: Final = (
-    f"Every execution of an operator costs {COST_US} us of virtual time per tuple it takes (about what Millrace takes "
-    "for a tuple that comes alone), and as much when it takes none because it passes a punctuation on or looks in "
-    "vain; sources, forks and sinks cost nothing."
+    f"Every execution of an operator costs {COST_US} us of virtual time per tuple that it takes, which is about "
+    "Millrace's own cost for a single tuple. An execution without a tuple costs as much: it passes a punctuation on "
+    "or finds nothing. Sources, forks and sinks cost nothing."
 )
 FEED: Final = "main"
 

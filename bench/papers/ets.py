@@ -25,7 +25,7 @@ SECONDS: Final = 300
 HEARTBEATS: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 UNION: Final = "merged.union1"
 
-GRAPH: Final = "Two streams, a selection that passes 95 % behind each, an ordered union"
+GRAPH: Final = "Two streams, each with a selection that passes 95 %, and an ordered union"
 UNION_OF_TWO: Final = """
 CREATE STREAM fast (v BIGINT) WITH ({fast});
 CREATE STREAM sparse (v BIGINT) WITH ({sparse});
@@ -167,7 +167,7 @@ def queues(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Found:
                 lowest > 0 and falling(periodic[: lowest + 1]),
             ),
             Claim(
-                "periodic: the peak rises again at high heartbeat rates, for punctuation lies in the buffers",
+                "periodic: the peak rises again at high heartbeat rates, because punctuation fills the buffers",
                 "higher at the highest rate than at the best",
                 f"{periodic[-1]} at {[*found.periodic][-1]:g}/s; the least is {min(periodic)}",
                 periodic[-1] > min(periodic),
@@ -228,14 +228,15 @@ EXPERIMENTS: Final = (
         title="average output latency",
         setting=f"{GRAPH}; strategy `dfs(1)`. Poisson arrivals at {FAST:g} and {SPARSE:g} tuples a second for "
         f"{SECONDS} s. Internal timestamps: A without ETS, B with heartbeats on the sparse stream, C on demand (as "
-        f"punctuation); D latent timestamps. {PRICES}",
-        says="periodic ETS lowers the latency as heartbeats become more frequent but never reaches on-demand ETS, "
-        "which lies within about 0.1 ms of latent timestamps; the union idle-waits 99 %, 15 % and less than 0.1 % of "
-        "the time.",
-        remark="The idle share of periodic ETS is what waiting alone gives (a tuple waits for the next beat); it does "
-        "not depend on the cost of an execution. The share on demand does: two executions per tuple, so it stays below "
-        "0.1 % while an execution costs less than about 10 us at this rate. The latency without ETS is the time to the "
-        "next tuple of the sparse stream, 20 s in the long run; tuples still held back at the end have none.",
+        f"punctuation). D has latent timestamps. {PRICES}",
+        says="periodic ETS lowers the latency as heartbeats become more frequent, but never reaches on-demand ETS. "
+        "On-demand ETS is within about 0.1 ms of latent timestamps. The union idle-waits 99 %, 15 % and less than "
+        "0.1 % of the time.",
+        remark="The idle share of periodic ETS is the waiting time alone: a tuple waits for the next heartbeat. It "
+        "does not depend on the cost of an execution. The share on demand does: it is two executions per tuple. It "
+        "stays below 0.1 % while an execution costs less than about 10 us at this rate. The latency without ETS is "
+        "the time to the next tuple of the sparse stream, 20 s in the long run. Tuples still held back at the end have "
+        "none.",
         run=lambda: latency(SECONDS),
         wide=True,
     ),
@@ -243,13 +244,13 @@ EXPERIMENTS: Final = (
         paper=ETS,
         figure="8",
         title="peak total queue size",
-        setting="The runs of figure 7. Counted are the tuples and the punctuations that wait on any arc, each "
+        setting="The runs of figure 7. The figure counts the tuples and the punctuations on all arcs, each "
         "punctuation as one.",
-        says="without ETS thousands of tuples wait at the peak, on demand less than a hundredth of that; periodic ETS "
-        "lowers the peak at first, but at high rates punctuation itself fills the buffers.",
-        remark="The last claim does not hold here, by design: a punctuation directly behind another makes the first "
-        "void, so an arc never holds more than one between two tuples, and beats that fall due while the processor is "
-        "busy are not made up for. What frequent heartbeats cost in Millrace is work, not memory.",
+        says="without ETS thousands of tuples wait at the peak, on demand less than a hundredth of them. Periodic "
+        "ETS lowers the peak at first, but at high rates punctuation itself fills the buffers.",
+        remark="The last claim does not hold here, by design. A punctuation makes one directly before it void, so an "
+        "arc never holds more than one between two tuples. Heartbeats that fall due while the processor is busy are "
+        "not made up for. Frequent heartbeats cost Millrace work, not memory.",
         run=lambda: queues(SECONDS),
     ),
 )

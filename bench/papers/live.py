@@ -168,7 +168,7 @@ def live(keys: int = KEYS, cost_us: float = COST_US, overload: float = OVERLOAD,
     claims = [
         Claim(
             "under five times overload an append queue's staleness grows without bound",
-            "in the second half by what is not worked off: within 10 % of the time that passes, less the share served",
+            "in the second half at the rate of the unserved share of updates, within 10 %",
             f"{slope:.2f} s a second, {behind:.2f} expected; {append.mean[-1]:.1f} s after {seconds:.0f} s",
             abs(slope - behind) <= 0.1 * behind,
         ),
@@ -179,7 +179,7 @@ def live(keys: int = KEYS, cost_us: float = COST_US, overload: float = OVERLOAD,
             worst <= 1.25 * round_s,
         ),
         Claim(
-            "nothing is lost: what was sent was delivered, superseded by a newer update, or waits",
+            "nothing is lost: every update sent was delivered, superseded by a newer one, or still waits",
             "equal",
             "; ".join(
                 f"{edge}: {run.sent:,} sent, {run.delivered:,} delivered, {run.superseded:,} superseded, "
@@ -207,13 +207,14 @@ EXPERIMENTS: Final = (
         paper=UPS,
         figure="live",
         title="the server itself, five times overloaded",
-        setting=f"A daemon, fed and read over TCP on one machine: {KEYS:,} keys that update in turn, "
-        f"{OVERLOAD * 1_000_000 // COST_US:,} updates a second for {SECONDS:.0f} s, and a query whose function takes "
-        f"{COST_US} us for each, so that it can do a fifth of them at most. Staleness as a subscriber sees it: per key "
-        "the age of its first update that is newer than the one shown, from when it was due to be sent. Steps of "
-        f"{BUDGET} tuples. The dotted line is the time that a round over the keys takes. This figure measures the "
+        setting=f"A daemon, fed and read over TCP on one machine. {KEYS:,} keys update in turn, "
+        f"{OVERLOAD * 1_000_000 // COST_US:,} updates a second for {SECONDS:.0f} s. A query's function takes "
+        f"{COST_US} us for each, so it can process at most a fifth of them. Staleness is measured at a subscriber: "
+        "per key, the age of its first update that is newer than the one shown, since the time at which it was due. "
+        f"Steps of {BUDGET} tuples. The dotted line is the time of a round over the keys. This figure measures the "
         "machine.",
-        says="nothing: its figures are of one server under a virtual clock. Figure 7 says the same of that one.",
+        says="nothing: its figures show one server under a virtual clock. Figure 7 makes the same statement for that "
+        "server.",
         remark="",
         run=live,
     ),

@@ -85,7 +85,7 @@ def example_1() -> Found:
         ),
         _identity(found.values()),
         Claim(
-            "the gain comes to 0.5 where the join can hardly keep up",
+            "the gain reaches 0.5 where the join can hardly keep up",
             "0.5 at c |w| = 1 / (l1 l2), less before",
             f"{utmost:.4g} at {limit:.4g} us; {gains[-1]:.3g} at {costs[-1]:.3g} us",
             abs(utmost - 0.5) < 1e-9 and max(gains) < 0.5,
@@ -417,7 +417,7 @@ def relative_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> 
             0.4 <= gained[BORDER] <= 0.5,
         ),
         Claim(
-            "the gain exceeds 50 % at the last two measurements, where Sync-Filter lags behind",
+            "the gain exceeds 50 % at the last two measurements, where Sync-Filter lags the arrivals",
             "above 50 % at both",
             _percents({cost: gained[cost] for cost in costs[-2:]}),
             all(gained[cost] > 0.5 for cost in costs[-2:]),
@@ -453,7 +453,7 @@ def response_by_rate(seconds: float = SECONDS, rates: Sequence[float] = RATES) -
             falling(sync) and falling(at_once),
         ),
         Claim(
-            "Sync-Filter lies above Filter-Order at every rate",
+            "Sync-Filter is above Filter-Order at every rate",
             "above",
             _seconds([a - b for a, b in zip(sync, at_once, strict=True)]),
             all(a > b for a, b in zip(sync, at_once, strict=True)),
@@ -493,7 +493,7 @@ def relative_by_rate(seconds: float = SECONDS, rates: Sequence[float] = RATES) -
             falling(list(gained.values())[::-1]),
         ),
         Claim(
-            "the trend is that of equation 7",
+            "the trend follows equation 7",
             "never more than 10 percentage points from it",
             f"{_percents(gained)} against {_percents(equation)}",
             all(abs(gained[rate] - equation[rate]) <= 0.1 for rate in rates),
@@ -561,10 +561,10 @@ def _draw_relative(axes: Axes, found: Runs, equation: Mapping[float, float], sca
 
 RUN: Final = (
     f"An equality join of a slow and a fast Poisson stream, windows of {WINDOW_S} s, 20 minutes. Times are arrival "
-    "times, and of a stream nothing is known but the tuples that came. An execution of the join takes one tuple and "
-    "costs c times the tuples of the other side's window; nothing else costs anything. The response time of a tuple "
-    "ends when it has been joined and nothing up to its time is held back; all tuples of both streams count, but those "
-    f"that the end of the run leaves unanswered. Adaptive has alpha = {ALPHA}."
+    "times, and nothing is known of a stream except the tuples that have arrived. An execution of the join takes one "
+    "tuple and costs c times the tuples of the other side's window; nothing else costs anything. The response time "
+    "of a tuple ends when it has been joined and nothing up to its time is held back. All tuples of both streams "
+    f"count, except tuples without an answer when the run ends. Adaptive has alpha = {ALPHA}."
 )
 
 EXPERIMENTS: Final = (
@@ -572,11 +572,11 @@ EXPERIMENTS: Final = (
         paper=NILE,
         figure="5",
         title="predicted response time by the cost of a comparison",
-        setting="Nothing is run: a join's predictions (those of `millrace explain --order`) are asked for at rates of "
-        "1 and 10 tuples a second, a window of a day, and c from 0.01 us, doubled at each point.",
-        says="the response time of Sync-Filter rises with c, that of Filter-Order remains fixed; the gain comes close "
-        "to its bound of 0.5 where the system can hardly keep up.",
-        remark="The last doubling before the bound is c = 0.64 us; the next would be beyond what equation 1 allows.",
+        setting="No run: the figure shows a join's predictions, which `millrace explain --order` prints, at rates of "
+        "1 and 10 tuples a second. The window is a day; c starts at 0.01 us and doubles at each point.",
+        says="the response time of Sync-Filter rises with c; the response time of Filter-Order remains constant. The "
+        "gain approaches its bound of 0.5 where the system can hardly keep up.",
+        remark="The last point before the bound is c = 0.64 us; the next would be beyond the limit of equation 1.",
         run=example_1,
         wide=True,
     ),
@@ -584,8 +584,8 @@ EXPERIMENTS: Final = (
         paper=NILE,
         figure="6",
         title="predicted response time by the rate of the slow stream",
-        setting="As figure 5: a window of a day, c = 0.1 ms, the fast stream at 1 tuple a second, the slow one at "
-        "0.0001 to 0.1.",
+        setting="As figure 5, with a window of a day and c = 0.1 ms. The fast stream has 1 tuple a second, the slow "
+        "one 0.0001 to 0.1.",
         says="Filter-Order reduces the response time significantly as the rate rises, from 10 to 5 seconds.",
         remark="",
         run=example_2,
@@ -596,15 +596,16 @@ EXPERIMENTS: Final = (
         figure="7",
         title="response time by the cost of a comparison",
         setting=f"{RUN} Rates of 1 and 10 tuples a second, c from 1 us to 1 ms.",
-        says="Sync-Filter is always the worst, the more the larger c; Filter-Order hardly varies; Adaptive is "
-        "Sync-Filter at the first three measurements and switches at c = 0.5 ms.",
-        remark="Equation 1 counts what one side's tuples cost. Both sides' cost 2 c |w| l1 l2, which is 0.6, 0.9 and "
-        "1.2 of the processor at 0.5, 0.75 and 1 ms: at 1 ms no order of work keeps up, queues grow for as long as the "
-        "run lasts, and Filter-Order waits for the processor as Sync-Filter does. The paper raised c by running more "
-        "queries at once, and does not say what they kept the processor busy with in all. At 0.5 ms c |w| l1 l2 is 0.3 "
-        "exactly, that is alpha; the rates of a minute or two of Poisson arrivals scatter around it by 10 %. Adaptive "
-        "goes back below 0.8 alpha only, so it changes once and stays. Equation 3 takes arrivals as evenly spaced "
-        "(0.55 s without work); of a Poisson stream the next tuple is 1 s away at any time.",
+        says="Sync-Filter is always the worst, and the difference grows with c. Filter-Order hardly varies. Adaptive "
+        "equals Sync-Filter at the first three measurements and switches at c = 0.5 ms.",
+        remark="Equation 1 counts the cost of one side's tuples. The tuples of both sides cost 2 c |w| l1 l2, which "
+        "is 0.6, 0.9 and 1.2 of the processor at 0.5, 0.75 and 1 ms. At 1 ms neither order keeps up, queues grow for "
+        "as long as the run lasts, and Filter-Order waits for the processor as Sync-Filter does. The paper raised c "
+        "by running more queries at once, and does not state their total load on the processor. At 0.5 ms c |w| l1 "
+        "l2 is exactly 0.3, which is alpha. The rates of a minute or two of Poisson arrivals scatter around it by 10 "
+        "%. Adaptive returns to Sync-Filter only below 0.8 alpha, so it switches once and does not switch back. "
+        "Equation 3 assumes evenly spaced arrivals (0.55 s without work); in a Poisson stream the next tuple is 1 s "
+        "away at any time.",
         run=response_by_cost,
     ),
     Experiment(
@@ -612,24 +613,24 @@ EXPERIMENTS: Final = (
         figure="8",
         title="response time relative to Sync-Filter, by the cost of a comparison",
         setting="The runs of figure 7.",
-        says="at c = 0.5 ms, where 25 % were expected, about 45 % are gained; at the last two measurements more than "
-        "50 %, for Sync-Filter starts to lag behind the arrivals.",
-        remark="The equation is conservative here too, but by less: Poisson arrivals come in clusters, and only "
-        "Sync-Filter must work off a cluster after the wait. What lies above 50 % in the paper is a queue that grows "
-        "in Sync-Filter alone. Here both ways cost the same work, so what overloads one overloads the other, and the "
-        "gain vanishes in the queue that both have.",
+        says="at c = 0.5 ms the gain is about 45 %, where 25 % were expected. At the last two measurements it is "
+        "more than 50 %, because Sync-Filter lags the arrivals.",
+        remark="The equation is conservative here too, but by less: Poisson arrivals form clusters, and only "
+        "Sync-Filter must process a whole cluster after the wait. In the paper, the gain above 50 % is due to a "
+        "queue that grows in Sync-Filter alone. Here both ways cost the same work, so a load that is too high for "
+        "one is too high for the other. The gain vanishes in the queue that both have.",
         run=relative_by_cost,
     ),
     Experiment(
         paper=NILE,
         figure="9",
         title="response time by the rate of the slow stream",
-        setting=f"{RUN} c = 0.5 ms, the fast stream at 10 tuples a second, the slow one at 0.01 to 1.",
-        says="the response time exceeds a minute at small rates; Sync-Filter lies above Filter-Order; Adaptive "
+        setting=f"{RUN} c = 0.5 ms; the fast stream has 10 tuples a second, the slow one 0.01 to 1.",
+        says="the response time exceeds a minute at small rates. Sync-Filter is above Filter-Order. Adaptive "
         "switches at one tuple a second.",
-        remark="On a logarithmic scale the ways differ visibly at the highest rates alone; figure 10 shows by how "
-        "much. At 0.01 a second the slow stream has about a dozen tuples in 20 minutes, so the mean is that of a few "
-        "long gaps: 151 s, not the 100 s of a long run.",
+        remark="On a logarithmic scale the ways differ visibly only at the highest rates; figure 10 shows by how "
+        "much. At 0.01 a second the slow stream has about a dozen tuples in 20 minutes, so the mean depends on a few "
+        "long gaps. It is 151 s, not the 100 s of a long run.",
         run=response_by_rate,
     ),
     Experiment(

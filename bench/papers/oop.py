@@ -187,13 +187,13 @@ def skew(
     real = [real_peak(partial(skewed, order, size, most, rate, groups)) for order in ORDERS.values()]
     claims += [
         Claim(
-            "so it does in the memory that the process allocates",
+            "the same holds for the memory that the process allocates",
             "at most 30 %",
             f"{real[0] / MEGA:.1f} MB of {real[1] / MEGA:.1f} MB: {percent(real[0] / real[1])}",
             real[0] <= 0.3 * real[1],
         ),
         Claim(
-            "IOP needs more memory the more the streams are apart",
+            "IOP needs more memory as the streams drift apart",
             "strictly rising",
             _megabytes(iop),
             falling(iop[::-1]),
@@ -206,7 +206,7 @@ def skew(
         ),
         Claim(
             "OOP grows slowly",
-            "from the first skew to the last by at most a fifth of what IOP grows by",
+            "from the first skew to the last at most a fifth of IOP's growth",
             f"{_megabytes([oop[0], oop[-1]])} against {_megabytes([iop[0], iop[-1]])}",
             5 * (oop[-1] - oop[0]) <= iop[-1] - iop[0],
         ),
@@ -345,7 +345,7 @@ def throughput(window: int = PACKETS, counts: Sequence[int] = COUNTS, halvings: 
             best[many] >= 1.8 * iop[many],
         ),
         Claim(
-            "the more groups, the greater the advantage",
+            "the advantage grows with the number of groups",
             f"at {many:,} groups more than 1.05 times that at {few:,}",
             ", ".join(f"{best[groups] / iop[groups]:.2f} times at {groups:,}" for groups in counts),
             best[many] / iop[many] > 1.05 * best[few] / iop[few],
@@ -401,7 +401,7 @@ def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60)
             max(oop) <= 2 * min(oop),
         ),
         Claim(
-            "for OOP reduces tuples to aggregates at once",
+            "because OOP reduces tuples to aggregates at once",
             f"less than IOP at every delay, 1/100 of it at {delays[-1]} s",
             f"{oop[-1] / 1e3:.0f} kB against {iop[-1] / 1e3:,.0f} kB",
             all(one < other for one, other in zip(oop[1:], iop[1:], strict=True)) and 100 * oop[-1] <= iop[-1],
@@ -441,8 +441,8 @@ def _draw_late(axes: Axes, found: Mapping[str, Mapping[float, Memory]]) -> None:
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 MEASURED: Final = (
-    "Memory is the sum of `peak_queue_bytes` and `peak_state_bytes` of `millrace run --report`; packets are evenly "
-    "spaced, and those of {} ms arrive at once."
+    "Memory is the sum of `peak_queue_bytes` and `peak_state_bytes` of `millrace run --report`. Packets are evenly "
+    "spaced, and the packets of {} ms arrive at once."
 )
 EXPERIMENTS: Final = (
     Experiment(
@@ -450,31 +450,31 @@ EXPERIMENTS: Final = (
         figure="1",
         title="memory of a window count over two streams, of which one is late",
         setting=f"Q5: packets per pair of addresses over the union of two streams of {RATE:,} packets a second each, "
-        f"{GROUPS:,} pairs in both together; tumbling windows of 10 s (as the figure's text has it) and of 60 s (as "
-        f"the query is printed). The second stream arrives 0 to 40 s late. {MEASURED.format(50)}",
-        says="as the delay grows from 1 to 40 s IOP's memory increases significantly; OOP's begins below and grows "
-        "slowly. At 40 s it is 30 % of IOP's.",
-        remark="A packet that waits is accounted for with 40 bytes, and a group takes 40 too. For every second of skew "
-        "IOP keeps 110,000 packets more; OOP keeps a table of groups more for every window more that is open. The "
-        "process allocates less than is accounted for packets that wait, because columns are shared; that claim is "
-        "measured by tracemalloc, the difference from before the run to its peak.",
+        f"with {GROUPS:,} pairs in both together. Tumbling windows of 10 s (as in the figure's text) and of 60 s (as "
+        f"in the printed query). The second stream arrives 0 to 40 s late. {MEASURED.format(50)}",
+        says="as the delay grows from 1 to 40 s IOP's memory increases significantly. OOP's memory starts lower and "
+        "grows slowly. At 40 s it is 30 % of IOP's.",
+        remark="A waiting packet is counted as 40 bytes, and so is a group. For every second of skew IOP retains "
+        "110,000 more packets; OOP retains one more table of groups for every additional open window. The process "
+        "allocates less than the counted bytes of waiting packets, because columns are shared. That claim is "
+        "measured with tracemalloc, as the difference from before the run to its peak.",
         run=skew,
     ),
     Experiment(
         paper=OOP,
         figure="9",
         title="supported rate against the number of groups",
-        setting=f"Q4: packets per group, one stream in order, windows of {PACKETS:,} packets (a tenth of the paper's). "
-        f"The greatest rate at which never more than {CREDIT:,} packets wait, which is what a feed may send ahead of "
-        "the server's credit. OOP gives the groups of closed windows lazily, or slowly (one for every "
-        f"{EVERY} packets), with two windows' time; IOP gives a window before it takes the next packet. Unlike the "
-        "others this figure measures the machine: processor time, which differs from run to run by some percent.",
-        says="with few groups both support about the same rate; at 260,000 groups OOP supports 760,000 (lazy) and "
+        setting=f"Q4: packets per group, one stream in order, windows of {PACKETS:,} packets (a tenth of the "
+        f"paper's). The rate is the highest at which never more than {CREDIT:,} packets wait, as many as the server's "
+        "credit allows a feed to send ahead. OOP emits the groups of closed windows lazily, or slowly (one for every "
+        f"{EVERY} packets), within two windows' time. IOP emits a window before it takes the next packet. Unlike the "
+        "other figures, this one measures the machine: processor time, which differs by some percent from run to run.",
+        says="with few groups both support about the same rate. At 260,000 groups OOP supports 760,000 (lazy) and "
         "800,000 (slow) packets a second, IOP 400,000.",
         remark="The factor does not agree, and it does not grow with the groups. In the paper IOP loses because "
         "packets are dropped while a window is flushed. Here closing a window is a loop over arrays: 260,000 groups "
-        "take some 10 ms, which a feed's credit covers. What remains is about what it costs to bring packets in order, "
-        "at any number of groups. Slow flush buys short steps (`make bench`, aggregate-closing), not rate.",
+        "take some 10 ms, which a feed's credit covers. The remaining difference is about the cost of ordering "
+        "packets, at any number of groups. Slow flush buys short steps (`make bench`, aggregate-closing), not rate.",
         run=throughput,
     ),
     Experiment(
@@ -482,12 +482,12 @@ EXPERIMENTS: Final = (
         figure="13",
         title="memory of a sliding count over three streams, of which one is late",
         setting=f"Q9: packets in the last five minutes, every minute, over the union of two streams of {BUSY:,} "
-        f"packets a second and a sparse one (here {SPARSE} a second) that arrives 0 to 300 s late. "
+        f"packets a second and a sparse one (here {SPARSE} a second). The sparse one arrives 0 to 300 s late. "
         f"{MEASURED.format(200)}",
-        says="IOP's memory grows significantly as the delay of the sparse stream increases, OOP's is relatively "
+        says="IOP's memory grows significantly as the delay of the sparse stream increases; OOP's is relatively "
         "stable.",
-        remark="Without groups a pane is one number, so OOP's memory is the packets of a fifth of a second on their "
-        "way, and nothing else.",
+        remark="Without groups a pane is one number, so OOP's memory consists only of the packets of a fifth of a "
+        "second on their way.",
         run=late,
     ),
 )

@@ -235,7 +235,7 @@ def structures(rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float
     small = {skew: more[skew] for skew in skews if skew < 20}
     claims = [
         Claim(
-            "both need to keep the same number of tuples",
+            "both need to retain the same number of tuples",
             "within 1 % at every skew",
             f"{oop[skews[-1]].tuples:,} and {iop[skews[-1]].tuples:,} at {skews[-1]} s",
             all(abs(oop[at].tuples / iop[at].tuples - 1) <= 0.01 for at in skews),
@@ -284,7 +284,7 @@ def bands(rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = G
             all(oop[n].bytes < iop[n].bytes for n in widths),
         ),
         Claim(
-            "IOP needs the more additional memory the wider the band",
+            "IOP's additional memory grows with the band",
             "strictly rising",
             ", ".join(f"{(iop[n].bytes - oop[n].bytes) / MEGA:.2g}" for n in widths) + " MB",
             falling([iop[n].bytes - oop[n].bytes for n in widths][::-1]),
@@ -296,7 +296,7 @@ def bands(rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = G
             3 * oop[widest].bytes <= 2 * iop[widest].bytes,
         ),
         Claim(
-            "OOP outperforms IOP significantly in tuples kept",
+            "OOP outperforms IOP significantly in retained tuples",
             "at most two thirds",
             f"{oop[widest].tuples:,} of {iop[widest].tuples:,}: {percent(oop[widest].tuples / iop[widest].tuples)}",
             3 * oop[widest].tuples <= 2 * iop[widest].tuples,
@@ -362,13 +362,13 @@ def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Found:
     late = delays[1:]
     claims = [
         Claim(
-            "with the delay the memory of OOP increases more slowly than that of IOP",
-            "by less in all, and at every step",
+            "with the delay OOP's memory increases more slowly than IOP's",
+            "by less in total, and at every step",
             f"{megabytes(oop)} against {megabytes(iop)}",
             falling([iop[at].bytes - oop[at].bytes for at in delays][::-1]),
         ),
         Claim(
-            "because OOP's join drops the punctual answers at once, which IOP keeps",
+            "because OOP's join drops the punctual answers at once; IOP retains them",
             "at most 55 % of IOP's tuples at every delay",
             f"{oop[last].tuples:,} of {iop[last].tuples:,} at {last} s",
             all(oop[at].tuples <= 0.55 * iop[at].tuples for at in late),
@@ -393,8 +393,8 @@ def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Found:
 # -- what is run -------------------------------------------------------------------------------------------------------
 
 HELD: Final = (
-    "Held are the bytes that wait on arcs and before inputs and those that operators remember, together, after every "
-    "step, until the streams end; {} ms of packets arrive at once."
+    "Memory is the bytes in queues and in operators' state together, measured after every step until the streams "
+    "end. Packets of {} ms arrive at once."
 )
 
 EXPERIMENTS: Final = (
@@ -402,16 +402,17 @@ EXPERIMENTS: Final = (
         paper=OOP,
         figure="10",
         title="memory of a join over tumbling windows whose inputs are unions",
-        setting="Q6: packets in both directions between the same addresses and ports in the same window of 10 s, A and "
-        f"B with C and D, {RATE:,} packets a second each, evenly spaced, among a million conversations; B and D arrive "
-        f"0 to 40 s late. {HELD.format(50)}",
-        says="both keep the same number of tuples; OOP's join tables cost little below 20 s of skew, and about 20 % "
-        "more memory than IOP's input buffers in the extreme.",
-        remark="The overhead is larger here, for two reasons. A packet that waits in line takes 56 bytes; one that the "
-        "join remembers takes more than twice as much, with its hash, the chains and the room that a table has to grow "
-        "into, and under skew OOP keeps nearly all packets there, IOP only those of two windows. And a join forgets "
-        "by segments of time, here of 20 s, so it holds up to that much more than can still match, on either side; "
-        "lines are freed exactly. The steps of the curve are the doubling of tables. Both are choices made for speed.",
+        setting="Q6: packets in both directions between the same addresses and ports in the same window of 10 s. A "
+        f"and B are joined with C and D, {RATE:,} packets a second each, evenly spaced, among a million "
+        f"conversations. B and D arrive 0 to 40 s late. {HELD.format(50)}",
+        says="both retain the same number of tuples. OOP's join tables cost little below 20 s of skew, and about 20 "
+        "% more memory than IOP's input buffers in the extreme.",
+        remark="The overhead is larger here, for two reasons. First, a queued packet takes 56 bytes. A packet in the "
+        "join's state takes more than twice as much, with its hash, the chains and a table's room to grow. Under "
+        "skew OOP retains nearly all packets there, IOP only the packets of two windows. Second, a join drops its "
+        "state by segments of time, here of 20 s. So each side retains up to a segment more than can still match, "
+        "while queues are freed exactly. The steps of the curve are the doubling of tables. Both are choices made "
+        "for speed.",
         run=structures,
     ),
     Experiment(
@@ -419,16 +420,16 @@ EXPERIMENTS: Final = (
         figure="11",
         title="a count over a band join: memory, latency and execution time",
         setting=f"Q7: pairs of a question and an answer at most the band apart, counted per {GROUP_S} s of the "
-        f"question's time (a sixth of the paper's minute); two synchronous streams of {BUSY:,} packets a second among "
-        f"{FEW:,} conversations. {HELD.format(50)} Latency goes from the arrival of the tick that covers a group until "
-        "the group is out. Latency and execution time are processor time: they measure the machine, and differ from "
-        "run to run.",
-        says="OOP significantly outperforms IOP, especially in memory and latency, for it need not sort what the join "
-        "gives before it is counted.",
-        remark="The sorting is there: what IOP keeps in addition are pairs, about the band times their rate, and in "
-        "tuples it keeps three times as many. In bytes the difference is smaller, because a pair that waits is one "
-        "column wide (24 bytes) and a packet in the join's tables takes 100 to 160. It depends on how many "
-        "answers a question has within the band: the more, the greater. How many the paper's traces had is not said.",
+        f"question's time (a sixth of the paper's minute). Two synchronous streams have {BUSY:,} packets a second "
+        f"among {FEW:,} conversations. {HELD.format(50)} Latency is the time from the arrival of the tick that covers "
+        "a group until the group is out. Latency and execution time are processor time: they measure the machine, "
+        "and differ from run to run.",
+        says="OOP significantly outperforms IOP, especially in memory and latency, because it need not sort the "
+        "join's output before it is counted.",
+        remark="The sorting is there: IOP retains additional pairs, about the band times their rate, and three times "
+        "as many tuples. In bytes the difference is smaller, because a waiting pair is one column wide (24 bytes) "
+        "and a packet in the join's tables takes 100 to 160. The difference grows with the number of answers that a "
+        "question has within the band. The paper does not state this number for its traces.",
         run=bands,
         wide=True,
     ),
@@ -436,13 +437,13 @@ EXPERIMENTS: Final = (
         paper=OOP,
         figure="12",
         title="memory of a join on equal times, with late tuples on one side",
-        setting=f"Q8: questions and answers of the same time, {BUSY:,} packets a second each; {SPARSE} more answers a "
+        setting=f"Q8: questions and answers of the same time, {BUSY:,} packets a second each. {SPARSE} more answers a "
         f"second arrive 0 to 240 s late. {HELD.format(200)}",
-        says="as the late tuples' delay increases OOP's memory increases more slowly than IOP's, because its join "
+        says="as the late tuples' delay increases, OOP's memory increases more slowly than IOP's, because its join "
         "purges the punctual answers sooner.",
-        remark="Both keep the questions, which the late answers may match. IOP keeps as many punctual answers as well, "
-        "in line before the union, OOP none: half the tuples. It saves less than half the bytes, because questions "
-        "lie in the join's tables (97 bytes each) in OOP and in line (56 bytes) in IOP.",
+        remark="Both retain the questions, which the late answers may match. IOP queues as many punctual answers "
+        "before the union, OOP none: half the tuples. OOP saves less than half the bytes, because questions are in "
+        "the join's tables in OOP (97 bytes each) and in a queue in IOP (56 bytes).",
         run=late_answers,
     ),
 )

@@ -113,16 +113,17 @@ EXPERIMENTS: Final = (
         paper=EQG,
         figure="16",
         title="burstiness of the output against SLIDE",
-        setting=f"A selection on a stream of {FAST:g} tuples a second and a sliding aggregate on one of {SLOW:g}, "
-        f"in an ordered union; Poisson arrivals for {SECONDS} s. Burstiness: of the rows in each 0.02 s, the most less "
-        "the fewest, divided by the mean; the dotted line is that of the same arrivals with latent timestamps, where "
-        "nothing waits. On the left the slide is so many tuples of the slow stream, on the right so many seconds. "
-        f"{PRICES}",
-        says="a SLIDE makes the output bursty, the more the larger it is (A); on-demand ETS eliminates that (B).",
-        remark="Millrace's aggregate promises more than the paper's. A window of time promises that no row is earlier "
-        "than its end. A window of rows promises everything that its input promises. So the union waits for the slow "
-        "stream's next tuple, not for the next slide, and A does not rise. With slides of time it falls, because the "
-        "promise reaches as far as the slide.",
+        setting=f"A selection on a stream of {FAST:g} tuples a second and a sliding aggregate on one of {SLOW:g}, in "
+        f"an ordered union; Poisson arrivals for {SECONDS} s. Burstiness: the rows are counted in steps of 0.02 s; it "
+        "is the highest count less the lowest, divided by the mean. The dotted line is the burstiness of the same "
+        "arrivals with latent timestamps, where nothing waits. The slide is a number of tuples of the slow stream on "
+        f"the left, and a number of seconds on the right. {PRICES}",
+        says="a SLIDE makes the output bursty, and a larger one makes it burstier (A). On-demand ETS eliminates the "
+        "bursts (B).",
+        remark="Millrace's aggregate promises more than the paper's. A window of time promises that no row is "
+        "earlier than its end. A window of rows promises everything that its input promises. So the union waits for "
+        "the slow stream's next tuple, not for the next slide, and A does not rise. With slides of time it falls, "
+        "because the promise reaches as far as the slide.",
         run=slides,
         wide=True,
     ),

@@ -204,7 +204,7 @@ def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
     )
     claims = [
         Claim(
-            "both stalenesses grow with the load, alike for the queue and the application",
+            "queue staleness and application staleness both grow with the load",
             "rising at every step",
             f"queue {series([f.queue for f in ten])}; application {series([f.application for f in ten])} (ten keys)",
             all(
@@ -273,7 +273,7 @@ def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Fo
     random = [ten["AQ-RLS"][at] / ten["UQ-INPLACE"][at] for at in over]
     claims = [
         Claim(
-            "staleness of an append queue is far above that of update queues as soon as there is overload",
+            "under any overload an append queue's staleness is far above an update queue's",
             ">= 20 times at every load from 2 on, ten keys",
             f"at least {far:,.0f} times",
             far >= 20,
@@ -320,7 +320,7 @@ def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int]
     best = first.index(max(first))
     claims = [
         Claim(
-            "with no slow keys or nothing else both schedulers are the same",
+            "with no slow keys, or slow keys only, both schedulers are the same",
             "within 2 % of 1",
             f"{first[0]:.3f} and {first[10]:.3f}",
             abs(first[0] - 1) <= 0.02 and abs(first[10] - 1) <= 0.02,
@@ -444,7 +444,7 @@ def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES) -> Found:
             all(a > b for a, b in pairwise(eager)),
         ),
         Claim(
-            "sliding: EAGER and LAZY lie below random shedding of windows, and that below processing all",
+            "sliding: EAGER and LAZY are below random shedding of windows, which is below processing all",
             "in this order at every size from 5 on",
             f"EAGER {series(sliding['eager'])}; LAZY {series(sliding['lazy'])}; random {series(random)}; "
             f"all {series(appended)}",
@@ -499,13 +499,13 @@ def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10)
     told = "; ".join(f"{name}: {series(values)}" for name, values in drawn.items())
     claims = [
         Claim(
-            "where keys come at random, gaps make EAGER worse than LAZY",
+            "with keys at random, gaps make EAGER worse than LAZY",
             "ratio above 1 at every size for each Zipf distribution",
             told,
             all(min(values) > 1 for values in drawn.values()),
         ),
         Claim(
-            "so it is for small windows, where the difference is most prominent, and the more the greater the skew",
+            "this holds for small windows, where the difference is greatest, and more so with more skew",
             "above 1 at the smallest, from size to size falling or at most 1 % above the one before; rising with theta",
             told,
             all(values[0] > 1 and all(b <= 1.01 * a for a, b in pairwise(values)) for values in drawn.values())
@@ -513,7 +513,7 @@ def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10)
             and all(a[0] < b[0] for a, b in pairwise(list(drawn.values()))),
         ),
         Claim(
-            "where they come in turn, EAGER is better",
+            "with keys in turn, EAGER is better",
             "ratio below 1 at every size",
             series(ratios["in turn"]),
             all(value < 1 for value in ratios["in turn"]),
@@ -595,7 +595,7 @@ def _memory_claims(found: Sequence[tuple[Usage, Usage]], *, rising: bool) -> lis
             all(one.effective >= 0.95 for one in paged),
         ),
         Claim(
-            "and more of it than the naive manager",
+            "its effective usage is higher than the naive manager's",
             "above at every point",
             series([a.effective - b.effective for a, b in found]),
             all(a.effective > b.effective for a, b in found),
@@ -643,11 +643,10 @@ EXPERIMENTS: Final = (
         paper=UPS,
         figure="5",
         title="application staleness against queue staleness",
-        setting=f"{SERVER}: {UPDATES:,} updates, one per tick, their keys drawn at random; IN-PLACE. The load "
-        "factor is "
-        "what serving an update takes, in ticks.",
-        says="both stalenesses grow alike with the load; ten keys inflate queue staleness about tenfold, and the "
-        "difference between the two depends on the load alone.",
+        setting=f"{SERVER}: {UPDATES:,} updates, one per tick, with keys drawn at random; IN-PLACE. The load factor "
+        "is the time to serve an update, in ticks.",
+        says="queue and application staleness grow alike with the load. Ten keys inflate queue staleness about "
+        "tenfold, and the difference between the two depends on the load alone.",
         remark="The factor of ten holds from loads of about 5 on; at 2 the queue is not always full.",
         run=staleness,
         wide=True,
@@ -656,15 +655,13 @@ EXPERIMENTS: Final = (
         paper=UPS,
         figure="7",
         title="append queue, random shedding and update queues",
-        setting=f"{SERVER}: the updates of figure 5 through an append queue (AQ), one that sheds at random above as "
-        "many "
-        "tuples as there are keys (AQ-RLS), and update queues under FIFO and IN-PLACE.",
-        says="under overload the staleness of update queues is far below that of an append queue and of random "
-        "shedding; "
-        "IN-PLACE improves on FIFO when there are several keys.",
-        remark="With a single key random shedding with room for one tuple comes close: what it drops is the newer "
-        "of two "
-        "every other time.",
+        setting=f"{SERVER}: the updates of figure 5 through three kinds of queue. These are an append queue (AQ), one "
+        "that sheds at random above as many tuples as there are keys (AQ-RLS), and update queues under FIFO and "
+        "IN-PLACE.",
+        says="under overload the staleness of update queues is far lower than with an append queue or random "
+        "shedding. IN-PLACE improves on FIFO when there are several keys.",
+        remark="With a single key, random shedding with room for one tuple comes close: every other time it drops "
+        "the newer of two tuples.",
         run=append_or_update,
         wide=True,
     ),
@@ -673,28 +670,22 @@ EXPERIMENTS: Final = (
         figure="9",
         title="IN-PLACE over LINECUTTING, queue staleness",
         setting=f"{SERVER}: {UPDATES * 3:,} updates of ten keys, some of which update 50 (or 10) times less often "
-        "than the "
-        "others; load factor 5. Rates are measured by the queue, and the cost is what the server takes.",
-        says="LINECUTTING gains more the more keys are slow, most at 8 of 10, and then less; with no slow keys or "
-        "nothing "
-        "else it is IN-PLACE.",
-        remark="At 9 slow keys it loses here: nearly everybody cuts the line, and the last to come is served first. "
-        "With "
-        "keys 10 times slower than others (the paper's example) the gain is hardly visible.",
+        "than the others; load factor 5. The queue measures the rates, and the cost is the server's time per update.",
+        says="the gain of LINECUTTING grows with the number of slow keys up to 8 of 10, and then shrinks. With no "
+        "slow keys, or slow keys only, it equals IN-PLACE.",
+        remark="At 9 slow keys it loses here: nearly all keys cut the line, and the last to arrive is served first. "
+        "With keys 10 times slower than others (the paper's example) the gain is hardly visible.",
         run=linecutting,
     ),
     Experiment(
         paper=UPS,
         figure="13",
         title="LAZY and EAGER windows, one key",
-        setting=f"{SERVER}: one key, one tuple per tick, one tick per tuple. (a) tumbling windows, (b) windows that "
-        "begin at "
-        "every tick; there also all windows in turn, and those that random shedding leaves (room for ten windows), "
-        "at the "
-        "price of their tuples.",
-        says="tumbling: LAZY's staleness grows with the window, EAGER's does not; sliding: both lie far below "
-        "processing "
-        "all windows and below shedding windows at random.",
+        setting=f"{SERVER}: one key, one tuple per tick, one tick per tuple. (a) has tumbling windows. (b) has "
+        "windows that start at every tick. It also shows all windows in turn, and the windows left by random "
+        "shedding (room for ten windows), at the price of their tuples.",
+        says="tumbling: LAZY's staleness grows with the window, EAGER's does not. Sliding: both are far below "
+        "processing all windows and below shedding windows at random.",
         remark="",
         run=windows,
         wide=True,
@@ -703,17 +694,13 @@ EXPERIMENTS: Final = (
         paper=UPS,
         figure="14",
         title="EAGER over LAZY by arrival pattern, ten keys",
-        setting=f"{SERVER}: ten keys, one tuple per tick and one tick per tuple, windows that begin with every "
-        "tuple of a "
-        "key; keys drawn by Zipf distributions, or in turn. IN-PLACE.",
+        setting=f"{SERVER}: ten keys, one tuple per tick and one tick per tuple. A window starts with every tuple of "
+        "a key. Keys are drawn by Zipf distributions, or in turn. IN-PLACE.",
         says="with keys at random EAGER is worse than LAZY because of the gaps in its windows, more so with small "
-        "windows; "
-        "with keys in turn it is better.",
-        remark="With little skew the ratio falls below 1 as windows grow: while a key has a gap another is "
-        "processed, so "
-        "no time is lost, and EAGER has begun before LAZY may. The time of each source is its own here (its "
-        "tuples); were "
-        "it the common clock, windows of all keys would be sparse, and EAGER worse than LAZY in turn too.",
+        "windows. With keys in turn it is better.",
+        remark="With little skew the ratio falls below 1 as windows grow: while a key has a gap another key is "
+        "processed. So no time is lost, and EAGER starts before LAZY can. Here each source counts time in its own "
+        "tuples. With a common clock, windows of all keys would be sparse, and EAGER worse than LAZY in turn too.",
         run=patterns,
     ),
     Experiment(
@@ -722,12 +709,10 @@ EXPERIMENTS: Final = (
         title="memory by the skew of update rates",
         setting=f"{SERVER}: 100 keys by Zipf distributions, {RATES[0]} to {RATES[-1]} updates a second, "
         f"{SERVED_A_SECOND} results a second, 1,000 results; pages of {PAGE} slots. Means over the rates.",
-        says="on-demand paging keeps the effective usage near 1 whatever the distribution; the naive manager, with "
-        "a slot "
-        "per key, uses less of it the more the rates are skewed.",
-        remark="Effective usage is the share of allocated slots that hold an update. What is missing to 1 are pages "
-        "that "
-        "are not full; with larger pages it is more.",
+        says="on-demand paging keeps the effective usage near 1 for every distribution. The naive manager has a slot "
+        "per key and uses a smaller share of them as the rates become more skewed.",
+        remark="Effective usage is the share of allocated slots that hold an update. The unused slots are in pages "
+        "that are not full; with larger pages there are more of them.",
         run=skews,
         wide=True,
     ),
@@ -736,9 +721,9 @@ EXPERIMENTS: Final = (
         figure="17",
         title="memory by load",
         setting="The runs of figure 16. Means over the distributions.",
-        says="the naive manager's effective usage is low at small loads and improves with them; on-demand paging gives "
-        "freed slots back and takes less.",
-        remark="At the smallest load few keys wait, and one page in seven is half full: that is where 0.95 is missed.",
+        says="the naive manager's effective usage is low at small loads and improves with them. On-demand paging "
+        "returns freed slots and takes less.",
+        remark="At the smallest load few keys wait, and one page in seven is half full. This is where 0.95 is missed.",
         run=memory_by_load,
         wide=True,
     ),

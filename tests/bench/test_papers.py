@@ -240,7 +240,7 @@ def test_nile_figures_7_to_10_at_a_small_size() -> None:
     assert by_cost["the difference is small at small c and grows with it"]
     by_rate = {**verdicts(nile.response_by_rate(80, rates)), **verdicts(nile.relative_by_rate(80, rates))}
     assert by_rate["it falls as the rate rises"]
-    assert by_rate["Sync-Filter lies above Filter-Order at every rate"]
+    assert by_rate["Sync-Filter is above Filter-Order at every rate"]
     assert by_rate["and grows with the rate of the slow stream"]
 
 
@@ -251,7 +251,7 @@ def test_oop_figure_1_at_a_small_size() -> None:
     """All but what the process allocates: at this size that is the engine itself."""
     found = verdicts(oop.skew(2_000, 100, {1: (0, 1, 4)}))
     assert len(found) == 6
-    del found["so it does in the memory that the process allocates"]
+    del found["the same holds for the memory that the process allocates"]
     assert all(found.values()), found
 
 
@@ -281,8 +281,8 @@ def test_oop_figure_11_at_a_small_size() -> None:
     found = verdicts(oop_joins.bands(300, (1, 3), 2, 32))
     assert len(found) == 7
     assert found["both emit the same rows"]
-    assert found["OOP outperforms IOP significantly in tuples kept"]
-    assert found["IOP needs the more additional memory the wider the band"]
+    assert found["OOP outperforms IOP significantly in retained tuples"]
+    assert found["IOP's additional memory grows with the band"]
 
 
 def test_oop_figure_12_at_a_small_size() -> None:
