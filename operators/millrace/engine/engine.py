@@ -546,7 +546,7 @@ class Engine:
 
     def plan(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
         """What the commands would do if they were given now, or their refusal."""
-        return shadow.plan(self, commands)
+        return shadow.plan(shadow.Snapshot.of(self), commands)
 
     def _add_stream(self, definition: StreamDefinition, strategy: str | None = None) -> dict[str, Any]:
         self.refuse_taken(definition.name)

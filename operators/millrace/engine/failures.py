@@ -128,7 +128,7 @@ def _renew(engine: Engine, query: Query) -> None:
         new = build(node.name, node.spec, old.inputs, engine.gauge, engine.moment, engine.beginning(old))
         new.output = output
         new.counts = old.counts
-        new.decide_as(old)
+        new.decide(old.decision())
         if isinstance(new, Prone) and isinstance(old, Prone):
             new.idle_us = old.idle_us
         renewed.append((old, new))

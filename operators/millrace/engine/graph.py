@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.engine.component import Component
 from millrace.engine.rules import RULES
@@ -26,6 +26,21 @@ from millrace.operators.source import Source
 from millrace.protocol import Refuse
 
 DEFAULT: Final = Strategy()
+
+
+class GraphDecisions(NamedTuple):
+    """What is decided of a graph: strategies, weights, break points, and the names that forks and components have got.
+
+    forks, resting    by operator whose output they share: the name, of a resting one with its turn
+    components        by first operator: name, strategy and weight
+    """
+
+    forks: Mapping[str, str]
+    resting: Mapping[str, tuple[str, int]]
+    components: Mapping[str, tuple[str, Strategy, int]]
+    strategies: Mapping[str, Strategy]
+    breaks: Mapping[str, None]
+    links: Mapping[str, Link]
 
 
 class Graph:
@@ -221,19 +236,30 @@ class Graph:
     def set_weight(self, component_name: str, weight: int) -> None:
         self._named(component_name).weight = weight
 
-    def decide_as(self, other: Graph) -> None:
-        """Take over what was decided of another graph with the same operators: strategies, weights, break points, and
-        the names that forks and components have got."""
-        for operator, fork in other.forks.items():
-            mine = self.operators[operator.name]
+    def decisions(self) -> GraphDecisions:
+        """What is decided of the graph beyond its operators, as values."""
+        return GraphDecisions(
+            {operator.name: fork.name for operator, fork in self.forks.items()},
+            {operator.name: (fork.name, fork.turn) for operator, fork in self.resting.items()},
+            {next(iter(one.table)).name: (one.name, one.strategy, one.weight) for one in self.components},
+            dict(self.strategies),
+            dict(self.breaks),
+            dict(self.links),
+        )
+
+    def decide(self, decisions: GraphDecisions) -> None:
+        """Take over what was decided of another graph with the same operators."""
+        for operator, fork in decisions.forks.items():
+            mine = self.operators[operator]
             if mine in self.forks:
-                self.forks[mine].name = fork.name
-        for operator, fork in other.resting.items():
-            self.rest(self.operators[operator.name], fork.name, fork.turn)
-        for component in other.components:
-            twin = self.component_of(self.operators[next(iter(component.table)).name])
-            twin.name, twin.strategy, twin.weight = component.name, component.strategy, component.weight
-        self.strategies, self.breaks, self.links = dict(other.strategies), dict(other.breaks), dict(other.links)
+                self.forks[mine].name = fork
+        for operator, (fork, turn) in decisions.resting.items():
+            self.rest(self.operators[operator], fork, turn)
+        for first, (name, strategy, weight) in decisions.components.items():
+            twin = self.component_of(self.operators[first])
+            twin.name, twin.strategy, twin.weight = name, strategy, weight
+        self.strategies, self.breaks = dict(decisions.strategies), dict(decisions.breaks)
+        self.links = dict(decisions.links)
         self.rewire()
 
     # -- looking up ----------------------------------------------------------------------------------------------------

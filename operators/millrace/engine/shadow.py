@@ -2,17 +2,21 @@
 
 The shadow obeys them as the engine itself would, so a plan is never another opinion: what it refuses, the engine would
 refuse, and what it shows is what happens. Its operators are those of the engine one by one, in the same places.
+
+It is built from a snapshot, which holds values only: a driver may build it, and plan on it, while the engine goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.engine import sharing
 from millrace.engine.component import Component
-from millrace.engine.plan import StreamDefinition
+from millrace.engine.graph import GraphDecisions
+from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.saving import definitions
 from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
@@ -26,30 +30,77 @@ if TYPE_CHECKING:
 Fate = Literal["stays", "changes", "appears", "goes"]
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a shadow is built of, as it was between two steps.
+
+    empty        makes an engine of the same settings
+    definitions  the streams and queries, in order of their making
+    shared       by query, the operators that it has from others, by node
+    operators    in order of their making: what is decided of each, and what is known of its output
+    states       by operator that remembers, the tuples in its state
+    pauses       by query: why it is paused, and whether it failed
+    graph        what is decided of the graph
+    """
+
+    empty: Callable[[], Engine]
+    definitions: Sequence[StreamDefinition | QueryPlan]
+    shared: Mapping[str, Mapping[str, str]]
+    operators: Sequence[tuple[object, tuple[bool, int] | None]]
+    states: Mapping[str, int]
+    pauses: Mapping[str, tuple[str | None, bool]]
+    graph: GraphDecisions
+
+    @staticmethod
+    def of(engine: Engine) -> Snapshot:
+        operators = list(engine.graph.operators.values())
+        empty = functools.partial(
+            type(engine),
+            thin=engine.graph.thin,
+            credit=engine.credit,
+            most_queued=engine.most_queued,
+            share=engine.share,
+        )
+        return Snapshot(
+            empty,
+            definitions(engine),
+            {name: sharing.saved(engine, query) for name, query in engine.queries_by_name.items()},
+            [(one.decision(), None if isinstance(one, Sink) else one.output.standing()) for one in operators],
+            {one.name: one.state_tuples for one in operators if _remembers(one)},
+            {name: (query.paused, query.failed) for name, query in engine.queries_by_name.items()},
+            engine.graph.decisions(),
+        )
+
+    def shadow(self) -> Engine:
+        """An engine with the same streams, queries, strategies, break points, weights and pauses, and no tuple."""
+        made = self.empty()
+        for definition in self.definitions:
+            if isinstance(definition, StreamDefinition):
+                made.make_stream(definition)
+            else:
+                made.make_query(definition, saved=self.shared[definition.name])
+        made.fresh.clear()
+        made.tried = True
+        for operator, (decision, standing) in zip(made.graph.operators.values(), self.operators, strict=True):
+            operator.decide(decision)
+            if standing is not None:
+                operator.output.stand(*standing)
+        for name, (paused, failed) in self.pauses.items():
+            query = made.queries_by_name[name]
+            if paused is not None:
+                for reader in query.entries:
+                    reader.leave()
+            query.paused, query.failed = paused, failed
+        made.graph.decide(self.graph)
+        return made
+
+
 def shadow_of(engine: Engine) -> Engine:
-    """The same streams, queries, strategies, break points, weights and pauses, and nothing in them."""
-    made = type(engine)(
-        thin=engine.graph.thin, credit=engine.credit, most_queued=engine.most_queued, share=engine.share
-    )
-    for definition in definitions(engine):
-        if isinstance(definition, StreamDefinition):
-            made.make_stream(definition)
-        else:
-            made.make_query(definition, saved=sharing.saved(engine, engine.queries_by_name[definition.name]))
-    made.fresh.clear()
-    made.tried = True
-    for mine, its in zip(engine.graph.operators.values(), made.graph.operators.values(), strict=True):
-        its.decide_as(mine)
-        if not isinstance(its, Sink):
-            its.output.stand_as(mine.output)
-    for name, query in engine.queries_by_name.items():
-        twin = made.queries_by_name[name]
-        if query.paused is not None:
-            for reader in twin.entries:
-                reader.leave()
-        twin.paused, twin.failed = query.paused, query.failed
-    made.graph.decide_as(engine.graph)
-    return made
+    return Snapshot.of(engine).shadow()
+
+
+def _remembers(operator: Operator) -> bool:
+    return type(operator).state_tuples is not Operator.state_tuples
 
 
 def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
@@ -59,16 +110,16 @@ def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
         shadow.carry_out(command)
 
 
-def plan(engine: Engine, commands: Sequence[CommandBody]) -> dict[str, Any]:
+def plan(snapshot: Snapshot, commands: Sequence[CommandBody]) -> dict[str, Any]:
     """What the commands would do, as plain data: see `docs/http.md`. Raises what the engine would refuse."""
-    shadow = shadow_of(engine)
+    shadow = snapshot.shadow()
     before = _Picture.of(shadow)
     for command in commands:
         shadow.carry_out(command)
     after = _Picture.of(shadow)
     return {
         "streams": _fates(before.streams, after.streams),
-        "queries": _queries(engine, before, after),
+        "queries": _queries(snapshot.states, before, after),
         "components": _components(before, after),
         "merges": _many(after.components, before.component_of),
         "splits": _many(before.components, after.component_of),
@@ -151,12 +202,12 @@ def _fate(name: str, before: Mapping[str, object], after: Mapping[str, object]) 
     return "stays" if before[name] == after[name] else "changes"
 
 
-def _queries(engine: Engine, before: _Picture, after: _Picture) -> list[dict[str, Any]]:
+def _queries(states: Mapping[str, int], before: _Picture, after: _Picture) -> list[dict[str, Any]]:
     found = []
     for old, name in _pairs(before, after):
         was, now = before.queries.get(old or ""), after.queries.get(name or "")
         operators = [*(() if was is None else was[1]), *(() if now is None else now[1])]
-        parts = [_operator(engine, one, before, after) for one in dict.fromkeys(operators)]
+        parts = [_operator(states, one, before, after) for one in dict.fromkeys(operators)]
         fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
         if was is not None and now is not None and (was[0] != now[0] or any(p["change"] != "stays" for p in parts)):
             fate = "changes"
@@ -177,7 +228,7 @@ def _pairs(before: _Picture, after: _Picture) -> Iterator[tuple[str | None, str 
             yield None, name
 
 
-def _operator(engine: Engine, operator: Operator, before: _Picture, after: _Picture) -> dict[str, Any]:
+def _operator(states: Mapping[str, int], operator: Operator, before: _Picture, after: _Picture) -> dict[str, Any]:
     was, now = before.names.get(operator), after.names.get(operator)
     fate: Fate = "goes" if now is None else "appears" if was is None else "stays"
     if fate == "stays" and (was != now or before.rows.get(operator) != after.rows.get(operator)):
@@ -186,10 +237,9 @@ def _operator(engine: Engine, operator: Operator, before: _Picture, after: _Pict
     while origin in after.copies:  # it goes on with what another remembers
         origin = after.copies[origin]
     remembered = before.names.get(origin)
-    held = 0 if remembered is None else engine.graph.operators[remembered].state_tuples
-    remembers = type(operator).state_tuples is not Operator.state_tuples
+    held = 0 if remembered is None else states.get(remembered, 0)
     state = None
-    if remembers:
+    if _remembers(operator):
         state = "begins empty" if remembered is None else "forgotten" if now is None else "kept"
     return {
         "operator": now or was,

@@ -300,7 +300,7 @@ def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> 
     made = build(node.name, node.spec, inputs, engine.gauge, engine.moment)
     if remembering:
         made.restore(unpack(pack(operator.save())))
-    made.output.stand_as(operator.output)
+    made.output.stand(*operator.output.standing())
     made.output.floor = operator.output.floor
     return made
 

@@ -435,10 +435,13 @@ class Buffer:
         """From now on tuples come in any order; none of them is below what is promised."""
         self.ordered = False
 
-    def stand_as(self, other: Buffer) -> None:
-        """Take over what is known of another arc's tuples, and none of them: whether they are in order, what was
-        promised."""
-        self.ordered, self.promise = other.ordered, other.promise
+    def standing(self) -> tuple[bool, int]:
+        """What is known of the arc's tuples: whether they are in order, and what was promised."""
+        return self.ordered, self.promise
+
+    def stand(self, ordered: bool, promise: int) -> None:
+        """Take over what is known of another arc's tuples, and none of them."""
+        self.ordered, self.promise = ordered, promise
 
     def _above_floor(self, batch: Batch) -> Batch:
         kept = batch.take(batch.ts >= self.floor)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.grain import Grain
-from millrace.operators.operator import Operator, RowWise
+from millrace.operators.operator import RowWise
 
 
 class Gate(RowWise):
@@ -43,9 +43,11 @@ class Gate(RowWise):
     def declares(self) -> Grain | None:
         return None if self.closed else super().declares()
 
-    def decide_as(self, other: Operator) -> None:
-        assert isinstance(other, Gate)
-        self.closed = other.closed
+    def decision(self) -> bool:
+        return self.closed
+
+    def decide(self, decision: bool) -> None:
+        self.closed = decision
 
     def save(self) -> bool:
         return self.closed

@@ -25,7 +25,7 @@ from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, 
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import FAR
 from millrace.operators.matching import Incoming, Matcher
-from millrace.operators.operator import Moment, Operator
+from millrace.operators.operator import Moment
 from millrace.operators.reorder import Reorder, merge_by_time, shares
 from millrace.operators.spec import JoinSpec
 from millrace.operators.tempo import Tempo
@@ -494,9 +494,11 @@ class Join(Lines):
         self._turn_to(self.tempo.choose(self.mode) if self.order == "adaptive" else self.order)
         self.paced = True
 
-    def decide_as(self, other: Operator) -> None:
-        assert isinstance(other, Join)
-        self.set_order(other.order, other.tempo.alpha)
+    def decision(self) -> tuple[Order, float]:
+        return self.order, self.tempo.alpha
+
+    def decide(self, decision: tuple[Order, float]) -> None:
+        self.set_order(*decision)
 
     def _turn_to(self, mode: Mode) -> None:
         if mode != self.mode:

@@ -100,8 +100,12 @@ class Operator(ABC):
     def measured(self, tuples: int, us: float) -> None:
         """Learn what executions that took so many tuples have cost, from this step on."""
 
-    def decide_as(self, other: Operator) -> None:
-        """Take over what an admin has decided of another operator of the same plan; nothing else goes over."""
+    def decision(self) -> Any:
+        """What an admin has decided of it that its plan does not say, as a value."""
+        return None
+
+    def decide(self, decision: Any) -> None:
+        """Take over what was decided of another operator of the same plan; nothing else goes over."""
 
     def failed(self, count: int, reason: str) -> None:
         """Count rows that could not be computed, of the input or of the result; they are dropped, the others go on."""

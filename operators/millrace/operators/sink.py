@@ -33,9 +33,11 @@ class Sink(Operator):
     def declares(self) -> Grain | None:
         return EVERY if self.watched else None
 
-    def decide_as(self, other: Operator) -> None:
-        assert isinstance(other, Sink)
-        self.watched = other.watched
+    def decision(self) -> bool:
+        return self.watched
+
+    def decide(self, decision: bool) -> None:
+        self.watched = decision
 
     def drain(self) -> tuple[int, Batch] | None:
         """The rows that have come, with the number of the first."""

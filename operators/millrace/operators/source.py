@@ -86,10 +86,11 @@ class Source(Operator):
         if clocking.timestamps == "latent":
             output.promise = ANY_TIME
 
-    def decide_as(self, other: Operator) -> None:
-        super().decide_as(other)
-        if isinstance(other, Source):
-            self.last_us = other.last_us
+    def decision(self) -> int:
+        return self.last_us
+
+    def decide(self, decision: int) -> None:
+        self.last_us = decision
 
     def execute(self, limit: int) -> int:
         raise AssertionError(f"{self.name}: a source is filled by arrivals, never executed")
