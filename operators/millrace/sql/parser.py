@@ -42,7 +42,18 @@ def _parsed(text: str, piece: Piece) -> list[s.Statement]:
         tree = grammar().parse(TextSlice(text, *piece))
     except UnexpectedInput as error:
         raise explain_unexpected(text, error) from None
-    return [s.Statement(text, Reader(text).read(child)) for child in tree.children if child is not None]
+    read = [s.Statement(text, Reader(text).read(child)) for child in tree.children if child is not None]
+    _take_apart(tree)
+    return read
+
+
+def _take_apart(tree: Branch) -> None:
+    """Free a tree branch by branch: freed as one, a large one would keep Python's lock for tens of milliseconds."""
+    branches = [tree]
+    while branches:
+        children = branches.pop().children
+        branches += [child for child in children if isinstance(child, Tree)]
+        children.clear()
 
 
 @cache
