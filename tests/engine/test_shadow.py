@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from millrace.engine import shadow
@@ -20,6 +22,7 @@ from millrace.engine.events import (
     SetWeight,
 )
 from millrace.engine.plan import StreamDefinition
+from millrace.protocol import Refuse
 from tests.engine.graphs import Bench, V, compare, external, figure_4, give_tv, path, plan, refusal, select, union
 from tests.engine.test_replacing import counting, having
 from tests.engine.test_saving import busy_bench
@@ -113,3 +116,34 @@ def test_several_commands_are_obeyed_together_or_not_at_all() -> None:
     assert bench.engine.save() == before
     bench.do(Change(wrong.commands[:-1]))
     assert list(bench.engine.queries_by_name) == ["z"]
+
+
+def test_a_shadow_that_has_served_leaves_nothing_to_the_cyclic_collector() -> None:
+    """Beside a thousand queries one would be 100,000 objects, which hold everybody up while they are looked through."""
+    bench = Bench(external("s"))
+    for number in range(20):
+        bench.do(AddQuery(counting(f"q{number}", having(number))))
+    commands = [AddQuery(counting("r", having(5)))]
+    bench.engine.plan(commands)
+    gc.collect()
+    gc.disable()
+    try:
+        bench.engine.plan(commands)
+        with pytest.raises(Refuse):
+            bench.engine.plan(commands * 2)
+        assert gc.collect() < 100  # a shadow has thousands
+    finally:
+        gc.enable()
+
+
+def test_a_plan_on_a_snapshot_is_of_its_moment() -> None:
+    """A driver plans while the engine goes on, and changes."""
+    bench = Bench(external("s"))
+    bench.do(AddQuery(counting("q", having(1))))
+    commands = [AddQuery(counting("r", having(2)))]
+    expected = bench.engine.plan(commands)
+    snapshot = shadow.Snapshot.of(bench.engine)
+    bench.do(*commands)
+    bench.do(DropQuery("q"))
+    assert shadow.plan(snapshot, commands) == expected
+    assert shadow.plan(snapshot, commands) == expected

@@ -262,6 +262,13 @@ class Graph:
         self.links = dict(decisions.links)
         self.rewire()
 
+    def take_apart(self) -> None:
+        """Separate operators and arcs, which refer to each other, so that a graph that has served is freed at once."""
+        for operator in (*self.operators.values(), *self._forks.values(), *self.resting.values()):
+            if not isinstance(operator, Sink):
+                operator.output.readers.clear()
+            vars(operator).clear()
+
     # -- looking up ----------------------------------------------------------------------------------------------------
 
     @property

@@ -3,13 +3,14 @@
 The shadow obeys them as the engine itself would, so a plan is never another opinion: what it refuses, the engine would
 refuse, and what it shows is what happens. Its operators are those of the engine one by one, in the same places.
 
-It is built from a snapshot, which holds values only: a driver may build it, and plan on it, while the engine goes on.
+It is built from a snapshot, which holds values only: a driver may build it, and plan on it, while the engine runs.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,8 +38,8 @@ class Snapshot:
     empty        makes an engine of the same settings
     definitions  the streams and queries, in order of their making
     shared       by query, the operators that it has from others, by node
-    operators    in order of their making: what is decided of each, and what is known of its output
-    states       by operator that remembers, the tuples in its state
+    operators    in order of their making: the decisions about each, and the order and promise of its output
+    states       by operator with a state, the number of tuples in it
     pauses       by query: why it is paused, and whether it failed
     graph        what is decided of the graph
     """
@@ -103,20 +104,35 @@ def _remembers(operator: Operator) -> bool:
     return type(operator).state_tuples is not Operator.state_tuples
 
 
+@contextmanager
+def _cast(snapshot: Snapshot) -> Iterator[Engine]:
+    """A shadow, taken apart after use. Left to the cyclic collector, it would occupy memory for long, and a collection
+    would stop all threads while it examines it."""
+    shadow = snapshot.shadow()
+    try:
+        yield shadow
+    finally:
+        vars(shadow.time).clear()
+        shadow.graph.take_apart()
+
+
 def check(engine: Engine, commands: Sequence[CommandBody]) -> None:
     """Refuse what cannot be obeyed as a whole; the engine itself is not touched."""
-    shadow = shadow_of(engine)
-    for command in commands:
-        shadow.carry_out(command)
+    with _cast(Snapshot.of(engine)) as shadow:
+        for command in commands:
+            shadow.carry_out(command)
 
 
 def plan(snapshot: Snapshot, commands: Sequence[CommandBody]) -> dict[str, Any]:
     """What the commands would do, as plain data: see `docs/http.md`. Raises what the engine would refuse."""
-    shadow = snapshot.shadow()
-    before = _Picture.of(shadow)
-    for command in commands:
-        shadow.carry_out(command)
-    after = _Picture.of(shadow)
+    with _cast(snapshot) as shadow:
+        before = _Picture.of(shadow)
+        for command in commands:
+            shadow.carry_out(command)
+        return _differences(snapshot, before, _Picture.of(shadow))
+
+
+def _differences(snapshot: Snapshot, before: _Picture, after: _Picture) -> dict[str, Any]:
     return {
         "streams": _fates(before.streams, after.streams),
         "queries": _queries(snapshot.states, before, after),

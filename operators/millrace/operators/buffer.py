@@ -436,11 +436,11 @@ class Buffer:
         self.ordered = False
 
     def standing(self) -> tuple[bool, int]:
-        """What is known of the arc's tuples: whether they are in order, and what was promised."""
+        """Whether the arc's tuples are in order, and the promise about them."""
         return self.ordered, self.promise
 
     def stand(self, ordered: bool, promise: int) -> None:
-        """Take over what is known of another arc's tuples, and none of them."""
+        """Take over the order and promise of another arc, and none of its tuples."""
         self.ordered, self.promise = ordered, promise
 
     def _above_floor(self, batch: Batch) -> Batch:
