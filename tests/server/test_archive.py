@@ -120,6 +120,7 @@ class Rig:
             submit=lambda event: self.step([event]),
             mark_of=lambda name: self.engine.source(name).mark,
             now_us=lambda: NOW,
+            at_rest=lambda: asyncio.sleep(0),
         )
         self.step([Command(1, AddStream(S))])
         with self.archive.prepared([S]):

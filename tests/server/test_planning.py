@@ -16,7 +16,7 @@ from tests.server.harness import running, served, until
 SCHEMA = "CREATE STREAM s (k BIGINT, v BIGINT); CREATE QUERY q AS SELECT k, v FROM s"
 
 
-async def ask(daemon, method, path, body=None, headers=()):
+async def ask(daemon, method, path, body=None, headers=(), *, text=False):
     """Status, content and headers of one request."""
     reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
     content = b"" if body is None else json.dumps(body).encode()
@@ -33,7 +33,7 @@ async def ask(daemon, method, path, body=None, headers=()):
     first, *more = top.decode().split("\r\n")
     return (
         int(first.split()[1]),
-        json.loads(rest),
+        rest.decode() if text else json.loads(rest),
         {line.partition(": ")[0].lower(): line.partition(": ")[2] for line in more},
     )
 
@@ -114,7 +114,7 @@ async def test_a_plan_over_what_is_gone_is_refused_when_it_is_its_turn(daemon, m
     await catalog._one_at_a_time.acquire()
     late = asyncio.create_task(catalog.execute("CREATE QUERY late AS SELECT k FROM q"))
     first = catalog.known
-    await until(lambda: catalog._planning._running == 0 and catalog._planning._admitted == 1)
+    await until(lambda: catalog._planning.worker.running == 0 and catalog._planning._admitted == 1)
     steps, after = catalog._plan("DROP QUERY q", first, Limits())
     await catalog._apply(steps)
     catalog.known = after
@@ -219,7 +219,7 @@ def test_the_interpreter_is_switched_as_before_afterwards():
     async def run():
         planning = Planning(Limits(), 2)
         inside = await asyncio.gather(*(planning.run(sys.getswitchinterval) for _ in range(3)))
-        await until(lambda: planning._running == 0)
+        await until(lambda: planning.worker.running == 0)
         planning.close()
         return inside
 

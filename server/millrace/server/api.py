@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from fastapi import FastAPI, Header, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -264,6 +264,7 @@ def build(daemon: Daemon) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         responses=refusals(*ALWAYS),
+        dependencies=[Depends(_at_rest(daemon))],
     )
     _add_guards(app, daemon)
     _add_pages(app, daemon)
@@ -277,6 +278,16 @@ def build(daemon: Daemon) -> FastAPI:
     add_operations(app, daemon)
     vars(app)["openapi"] = document(app)
     return app
+
+
+def _at_rest(daemon: Daemon) -> Callable[[Request], Awaitable[None]]:
+    """A dependency of every route that reads the engine: FastAPI awaits it right before the route runs."""
+
+    async def at_rest(request: Request) -> None:
+        if request.scope["path"] not in OPEN_PATHS:
+            await daemon.runner.at_rest()
+
+    return at_rest
 
 
 # -- problems and tokens -----------------------------------------------------------------------------------------------
@@ -474,17 +485,17 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
         check = look.unless_changed("catalog", "", if_match)
         if request.dry_run:
             statements, becomes = await daemon.catalog.plan(request.sql, check)
-            look.tagged(response, "catalog", "")
+            await look.tagged(response, "catalog", "")
             return {"dry_run": True, "statements": statements, "plan": becomes}
         statements = await daemon.catalog.execute(request.sql, check=check)
-        look.tagged(response, "catalog", "")
+        await look.tagged(response, "catalog", "")
         return {"dry_run": request.dry_run, "statements": statements}
 
     @app.get(
         "/api/v1/catalog", responses=tagged(), summary="The catalog: all definitions and decisions, as SQL and as data"
     )
     async def catalog(response: Response) -> dict[str, Any]:
-        return look.tagged(response, "catalog", "")
+        return await look.tagged(response, "catalog", "")
 
 
 def _add_streams(app: FastAPI, daemon: Daemon) -> None:
@@ -496,7 +507,7 @@ def _add_streams(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/streams/{name}", responses=tagged(404), summary="One stream")
     async def stream(name: Name, response: Response) -> dict[str, Any]:
-        return look.tagged(response, "stream", name)
+        return await look.tagged(response, "stream", name)
 
     @app.get(
         "/api/v1/streams/{name}/stale",
@@ -530,7 +541,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/queries/{name}", responses=tagged(404), summary="One query")
     async def query(name: Name, response: Response) -> dict[str, Any]:
-        return look.tagged(response, "query", name)
+        return await look.tagged(response, "query", name)
 
     @app.delete(
         "/api/v1/queries/{name}", responses=refusals(400, 404, 409, 412), summary="Drop a query that no query reads"
@@ -561,7 +572,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     ) -> dict[str, Any]:
         reason = None if request is None else request.reason
         answer = await daemon.catalog.pause(name, reason, look.unless_changed("query", name, if_match))
-        look.tagged(response, "query", name)
+        await look.tagged(response, "query", name)
         return answer
 
     @app.post(
@@ -571,7 +582,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     )
     async def resume(name: Name, response: Response, if_match: IfMatch = None) -> dict[str, Any]:
         answer = await daemon.catalog.resume(name, look.unless_changed("query", name, if_match))
-        look.tagged(response, "query", name)
+        await look.tagged(response, "query", name)
         return answer
 
     @app.post(
@@ -583,7 +594,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
         name: Name, request: RenameRequest, response: Response, if_match: IfMatch = None
     ) -> dict[str, Any]:
         answer = await daemon.catalog.rename(name, request.to, look.unless_changed("query", name, if_match))
-        look.tagged(response, "query", request.to)
+        await look.tagged(response, "query", request.to)
         return answer
 
     @app.post(
@@ -596,7 +607,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     ) -> dict[str, Any]:
         operators = [] if request is None else request.operators
         answer = await daemon.catalog.unshare(name, operators, look.unless_changed("query", name, if_match))
-        look.tagged(response, "query", name)
+        await look.tagged(response, "query", name)
         return answer
 
     @app.put(
@@ -609,7 +620,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     ) -> dict[str, Any]:
         check = look.unless_changed("query", name, if_match)
         answer = await daemon.catalog.set_order(name, request.join, request.alpha, check)
-        look.tagged(response, "query", name)
+        await look.tagged(response, "query", name)
         return answer
 
 
@@ -653,7 +664,7 @@ def _add_sinks(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/sinks/{name}", responses=tagged(404), summary="One sink")
     async def sink(name: Name, response: Response) -> dict[str, Any]:
-        return look.tagged(response, "sink", name)
+        return await look.tagged(response, "sink", name)
 
     @app.delete(
         "/api/v1/sinks/{name}", responses=refusals(400, 404, 409, 412), summary="Finish a sink's file and drop it"
@@ -671,7 +682,7 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/components/{name}", responses=tagged(404), summary="One component")
     async def component(name: Name, response: Response) -> dict[str, Any]:
-        return look.tagged(response, "component", name)
+        return await look.tagged(response, "component", name)
 
     @app.get(
         "/api/v1/components/{name}/table", responses=refusals(404), summary="The state table of a component's scheduler"
@@ -695,7 +706,7 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
         summary="The strategy of a component and of its operators",
     )
     async def strategy(name: Name, response: Response) -> dict[str, Any]:
-        found = look.tagged(response, "component", name)
+        found = await look.tagged(response, "component", name)
         return {"component": name, "strategy": found["strategy"], "operators": found["strategies"]}
 
     @app.put(
@@ -708,7 +719,7 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
     ) -> dict[str, Any]:
         check = look.unless_changed("component", name, if_match)
         answer = await daemon.catalog.set_strategy(name, request.strategy, request.operator, check)
-        look.tagged(response, "component", name)
+        await look.tagged(response, "component", name)
         return answer
 
     @app.post(
@@ -739,7 +750,7 @@ def _add_components(app: FastAPI, daemon: Daemon) -> None:
     ) -> dict[str, Any]:
         check = look.unless_changed("component", name, if_match)
         answer = await daemon.catalog.set_weight(name, request.weight, check)
-        look.tagged(response, "component", name)
+        await look.tagged(response, "component", name)
         return answer
 
 
@@ -752,11 +763,11 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
 
     @app.get("/api/v1/operators/{name}", responses=tagged(404), summary="One operator")
     async def operator(name: Name, response: Response) -> dict[str, Any]:
-        return look.tagged(response, "operator", name)
+        return await look.tagged(response, "operator", name)
 
     async def change(name: str, on: bool, response: Response, if_match: str | None) -> dict[str, Any]:
         answer = await daemon.catalog.set_break(name, on, look.unless_changed("operator", name, if_match))
-        look.tagged(response, "operator", name)
+        await look.tagged(response, "operator", name)
         return answer
 
     @app.put(
@@ -777,7 +788,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
     ) -> dict[str, Any]:
         check = look.unless_changed("operator", name, if_match)
         answer = await daemon.catalog.set_queue(name, request.kind, request.input, check)
-        look.tagged(response, "operator", name)
+        await look.tagged(response, "operator", name)
         return answer
 
     async def edit(edit: OperatorEdit, at: str, if_match: str | None, *, dry_run: bool) -> dict[str, Any]:
@@ -804,7 +815,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
             input=request.input,
         )
         answer = await edit(wish, name, if_match, dry_run=request.dry_run)
-        look.tagged(response, "operator", name)
+        await look.tagged(response, "operator", name)
         return answer
 
     @app.put(
@@ -817,7 +828,7 @@ def _add_operators(app: FastAPI, daemon: Daemon) -> None:
             change="replace", operator=name, where=request.where, sample=request.sample, seed=request.seed
         )
         answer = await edit(wish, name, if_match, dry_run=request.dry_run)
-        look.tagged(response, "operator", name)
+        await look.tagged(response, "operator", name)
         return answer
 
     @app.delete(
@@ -851,35 +862,45 @@ class Look:
             "operator": daemon.operator,
         }
         self._catalog = daemon.catalog
+        self._runner = daemon.runner
 
     def at(self, kind: str, name: str) -> dict[str, Any]:
         """The thing as it is now, or a refusal with the nearest name."""
-        if kind == "catalog":
-            return self._catalog.export()
         found = self._ones[kind](name) if kind in self._ones else None
         return find(self._kinds[kind](), name, kind) if found is None else found
 
-    def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:
+    async def tagged(self, response: Response, kind: str, name: str) -> dict[str, Any]:
         """The thing, and its tag in the answer."""
-        found = self.at(kind, name)
-        response.headers["etag"] = etag(kind, found)
+        found, tag = await self._now(kind, name)
+        response.headers["etag"] = tag
         return found
+
+    async def _now(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
+        """The thing and its tag. The catalog may be large, so a thread reads it."""
+        if kind == "catalog":
+            return await self._runner.between_steps(lambda: _with_tag(kind, self._catalog.export()))
+        await self._runner.at_rest()
+        return _with_tag(kind, self.at(kind, name))
 
     def unless_changed(self, kind: str, name: str, if_match: str | None) -> Check:
         """Refuses a change of what is not there, or whose header `If-Match` does not name the thing as it is when the
         change has its turn."""
 
-        def check() -> None:
+        async def check() -> None:
             if if_match is None:
                 if kind in self._ones:  # of others the catalog knows better
+                    await self._runner.at_rest()
                     self.at(kind, name)
                 return
-            now = self.at(kind, name)
-            tag = etag(kind, now)
+            now, tag = await self._now(kind, name)
             if not matches(if_match, tag):
                 raise Changed(kind, name, if_match, tag, now)
 
         return check
+
+
+def _with_tag(kind: str, found: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    return found, etag(kind, found)
 
 
 def find(items: Sequence[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -213,11 +213,13 @@ class Archive:
         submit: Callable[[Event], None],
         mark_of: Callable[[str], int],
         now_us: Callable[[], int],
+        at_rest: Callable[[], Awaitable[None]],
     ) -> None:
         self.limits = limits
         self._submit = submit
         self._mark_of = mark_of
         self._now_us = now_us
+        self._at_rest = at_rest  # marks are read between two steps, when all below them has been put in
         self._streams: dict[str, _Stream] = {}
         self._ending: list[_Stream] = []
         self._lock = threading.Lock()
@@ -359,6 +361,7 @@ class Archive:
     async def run(self) -> None:
         """Look at the marks now and then, for ever; what the thread could not survive ends this."""
         while True:
+            await self._at_rest()
             with self._lock:
                 for at in self._streams.values():
                     self._look(at)
@@ -372,6 +375,7 @@ class Archive:
 
     async def flush(self, name: str) -> dict[str, Any]:
         """Have everything in whole files that was put in so far; what `view` says then, or why it cannot be."""
+        await self._at_rest()
         at = self._streams.get(name)
         if at is None:
             raise Refuse(f"stream {name} has no history: ALTER STREAM {name} SET (history = 'true')", code="no_history")
@@ -516,6 +520,7 @@ class Archive:
             self._held = None
 
     async def _end_thread(self, thread: threading.Thread) -> None:
+        await self._at_rest()
         with self._lock:
             for at in self._streams.values():
                 self._look(at)

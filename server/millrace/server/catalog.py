@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import structlog
 from pydantic import ValidationError
 
-from millrace.engine import sharing, views
+from millrace.engine import shadow, sharing, views
 from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
@@ -99,8 +99,8 @@ T = TypeVar("T")
 # What has names of its own.
 Kind = Literal["stream", "query", "sink"]
 
-# Called when it is a change's turn; raises if the change shall not be made.
-Check = Callable[[], None]
+# Awaited when it is a change's turn; raises if the change shall not be made.
+Check = Callable[[], Awaitable[None]]
 
 
 class Asked(NamedTuple):
@@ -114,7 +114,7 @@ class Asked(NamedTuple):
 SOME: Final = Asked("statements")
 
 
-def _nothing() -> None:
+async def _nothing() -> None:
     """The check of whoever does not mind."""
 
 
@@ -199,7 +199,8 @@ class Catalog:
         self._store = None if folder is None else Store(folder / CATALOG)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="catalog")  # a disk may take its time
         self.error: str | None = None  # why the newest state is not on the disk
-        self._writing: asyncio.Future[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._ending = False
         self._loaded = False  # before that, what holds is not yet what is to be kept
 
     # -- statements --------------------------------------------------------------------------------
@@ -212,16 +213,24 @@ class Catalog:
         with self._planning.admitted():
             draft = await self._draft(sql, check)
             async with self._one_at_a_time:
-                check()
+                await check()
                 return await self._shown(sql, draft)
 
     async def _shown(self, sql: str, draft: _Draft) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         steps, _ = await self._settled_plan(sql, draft)
         for stream in _settled_streams(steps):
             self._archive.check(stream)
+        await self._runner.at_rest()
         self._refuse_renaming_in_trial(steps)
+        described = self._describe_all(steps)
         await self._open_files(steps, opens=False)
-        return self._describe_all(steps), self._engine.plan(self._all_commands(steps))
+        return described, await self._foresee(self._all_commands(steps))
+
+    async def _foresee(self, commands: Sequence[CommandBody]) -> dict[str, Any]:
+        """The effect of commands on the graph. Only the snapshot needs the engine: tuples flow while a shadow is built
+        from it and obeys."""
+        snapshot = await self._runner.between_steps(lambda: shadow.Snapshot.of(self._engine))
+        return await self._planning.run(lambda: shadow.plan(snapshot, commands))
 
     async def execute(self, sql: str, *, check: Check = _nothing, asked: Asked = SOME) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
@@ -247,8 +256,9 @@ class Catalog:
 
         async def change() -> list[dict[str, Any]]:
             nonlocal steps
-            check()
+            await check()
             steps, after = await self._settled_plan(sql, draft)
+            await self._runner.at_rest()
             described = self._describe_all(steps)
             self._refuse_renaming_in_trial(steps)
             await self._apply(steps)
@@ -259,7 +269,7 @@ class Catalog:
 
     async def _alone(self, change: Callable[[], Coroutine[Any, Any, T]], asked: Callable[[], Sequence[Asked]]) -> T:
         """Make a change when it is its turn, and write down what holds then. Done or refused, it is counted and logged
-        as what was `asked`, and how long it kept the event loop is measured."""
+        as what was `asked`, and how long it kept tuples waiting is measured."""
 
         async def whole() -> T:
             try:
@@ -274,11 +284,16 @@ class Catalog:
             return answer
 
         async with self._one_at_a_time:
+            self._refuse_at_the_end()
             self._took = Pause()
             try:
                 return await self._took.of(whole())
             finally:
                 self._metrics.paused(self._took.seconds)
+
+    def _refuse_at_the_end(self) -> None:
+        if self._ending:
+            raise Refuse("the server is ending: send this again once it has started again", code="shutting_down")
 
     def _command(self, body: CommandBody, obeyed: Callable[[], None] | None = None) -> asyncio.Future[Any]:
         """What the change whose turn it is tells the engine."""
@@ -307,7 +322,7 @@ class Catalog:
         """A plan over what there is now, before it is its change's turn: other changes go on meanwhile."""
         known = self.known
         try:
-            check()
+            await check()
         except MillraceError as error:
             return _Draft(None, error)  # by then it may not be refused any more
         try:
@@ -340,6 +355,7 @@ class Catalog:
 
     async def _apply(self, steps: list[Planned]) -> None:
         files = await self._open_files(steps)
+        await self._runner.at_rest()
         self._metrics.count_punctuations()
         try:
             with self._archive.prepared(_settled_streams(steps)):
@@ -572,9 +588,9 @@ class Catalog:
     async def drop(self, kind: Kind, name: str, check: Check = _nothing) -> dict[str, Any]:
         """What DROP says, by the API."""
 
-        def check_all() -> None:
+        async def check_all() -> None:
             self.must_know(kind, name)
-            check()
+            await check()
 
         await self.execute(f"DROP {kind.upper()} {written(name)}", check=check_all, asked=Asked(f"drop_{kind}", name))
         return {kind: name, "dropped": True}
@@ -582,9 +598,9 @@ class Catalog:
     async def rename(self, name: str, to: str, check: Check = _nothing) -> dict[str, Any]:
         """What ALTER QUERY ... RENAME TO says, by the API."""
 
-        def check_all() -> None:
+        async def check_all() -> None:
             self.must_know("query", name)
-            check()
+            await check()
 
         sql = f"ALTER QUERY {written(name)} RENAME TO {written(to)}"
         await self.execute(sql, check=check_all, asked=Asked("rename_query", name))
@@ -601,6 +617,7 @@ class Catalog:
         self.must_know("query", name)
         query, known = self.known.queries[name], self.known
         plan = await self._planning.run(lambda: explain(query, known))
+        await self._runner.at_rest()
         self.must_know("query", name)
         shared = sharing.told(self._engine, self._engine.query(name))
         text = "\n".join([plan, *map(_shared_words, shared)])
@@ -637,8 +654,9 @@ class Catalog:
     ) -> dict[str, Any]:
         command = SetStrategy(component, strategy, operator)
 
-        def check_all() -> None:
-            check()
+        async def check_all() -> None:
+            await check()
+            await self._runner.at_rest()
             self._refuse_in_trial(component)
 
         return await self._change(Asked("strategy", operator or component), lambda: self._command(command), check_all)
@@ -677,20 +695,22 @@ class Catalog:
         """What that would make of the graph. Nothing is done."""
         with self._planning.admitted():
             async with self._one_at_a_time:
-                check()
-                return self._engine.plan([await self._edit_command(edit)])
+                await check()
+                return await self._foresee([await self._edit_command(edit)])
 
     async def _edit_command(self, edit: OperatorEdit) -> CommandBody:
         """What makes an edit so; its condition is planned beside the loop."""
+        await self._runner.at_rest()
         where, schema = edit.where, edit.columns(self._engine)
         if where is None or schema is None:
             return edit.command(self._engine)
         predicate = await self._planning.run(lambda: condition(where, schema, self._planning.limits))
+        await self._runner.at_rest()
         return edit.command(self._engine, predicate)
 
     async def _change(self, asked: Asked, ask: Callable[[], Awaitable[Any]], check: Check) -> dict[str, Any]:
         async def change() -> dict[str, Any]:
-            check()
+            await check()
             answer: dict[str, Any] = await ask()
             return answer
 
@@ -701,7 +721,8 @@ class Catalog:
     async def hold_strategy(self, component: str, check: Check = _nothing) -> ComponentDecisions:
         """A trial of the component begins: until it is decided, what holds now is what is kept and exported."""
         async with self._one_at_a_time:
-            check()
+            await check()
+            await self._runner.at_rest()
             found = self._refuse_in_trial(component)
             self._held[found.first] = found
             return found
@@ -819,19 +840,20 @@ class Catalog:
             if isinstance(outcome, BaseException):
                 log.warning("cannot restore a decision of the catalog", reason=str(outcome))
 
-    def decisions(self) -> Decisions:
-        """What admins have decided beyond statements."""
+    def decisions(self, known: Known | None = None) -> Decisions:
+        """What admins have decided beyond statements, of the catalog as it is or as it was `known`."""
+        known = self.known if known is None else known
         return Decisions(
             apart=apart(self._engine),
             # By name: the order of the graph is another one after a restart.
             components=tuple(
                 self._settled(found)
                 for found in sorted(decided(self._engine), key=attrgetter("component"))
-                if self._outlasts(found)
+                if _outlasts(found, known)
             ),
             paused=tuple(paused(self._engine)),
             joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
-            queues=exchanged(self._engine, self.known.queries),
+            queues=exchanged(self._engine, known.queries),
             operators=edits(self._engine),
             places=tuple(
                 KeptPlace(sink=name, path=made.place.kept)
@@ -840,30 +862,26 @@ class Catalog:
             ),
         )
 
-    def _outlasts(self, component: ComponentDecisions) -> bool:
-        """A stream's side stream is made when it is first read; one that nobody reads any more is not made again."""
-        stream = component.first.removesuffix(".source")
-        read = {name for query in self.known.queries.values() for name in query.reads_streams}
-        return stream in self.known.streams or stream in read
-
-    def statements(self) -> list[str]:
+    def statements(self, known: Known | None = None) -> list[str]:
         """What makes everything again, in an order in which it can be applied; not queries that have yet to get their
         past, nor who reads them."""
+        known = self.known if known is None else known
         kept: set[str] = set()
-        for query in _readers_last(self.known.queries):
+        for query in _readers_last(known.queries):
             if query.name not in self.catching and kept.issuperset(query.reads_queries):
                 kept.add(query.name)
         return [
-            *(stream.sql for stream in self.known.streams.values()),
-            *(query.sql for query in _readers_last(self.known.queries) if query.name in kept),
-            *(sink.sql for sink in self.known.sinks.values() if sink.query in kept),
+            *(stream.sql for stream in known.streams.values()),
+            *(query.sql for query in _readers_last(known.queries) if query.name in kept),
+            *(sink.sql for sink in known.sinks.values() if sink.query in kept),
         ]
 
     def export(self) -> dict[str, Any]:
         """The catalog as SQL that can be applied to an empty server; what SQL does not say as comments."""
-        statements, decisions = self.statements(), self.decisions()
+        known = self.known
+        statements, decisions = self.statements(known), self.decisions(known)
         commands = decisions.model_copy(
-            update={"components": tuple(filter(self._worth_telling, decisions.components))}
+            update={"components": tuple(one for one in decisions.components if self._worth_telling(one, known))}
         ).shell()
         parts = [f"{statement}\n;" if "--" in statement.rpartition("\n")[2] else f"{statement};"
                  for statement in statements]  # fmt: skip
@@ -878,10 +896,10 @@ class Catalog:
             "commands": commands,
         }
 
-    def _worth_telling(self, component: ComponentDecisions) -> bool:
+    def _worth_telling(self, component: ComponentDecisions, known: Known) -> bool:
         """Side streams run as everything does unless somebody has said otherwise: nobody made them."""
         own = component.strategy != self._strategy or component.weight != 1 or component.operators or component.breaks
-        return bool(own) or component.component in self.known.streams
+        return bool(own) or component.component in known.streams
 
     async def keep(self) -> None:
         """Write down what holds now; it has been written when this returns."""
@@ -894,20 +912,26 @@ class Catalog:
             text = f"the change is in effect, but is lost when the server ends: {error.text}"
             raise StoreError(text) from None
 
-    def _begin_to_write(self) -> asyncio.Future[None] | None:
+    def _begin_to_write(self) -> asyncio.Task[None] | None:
         """What holds now, to the disk, behind what was to be written before."""
         if self._store is None or not self._loaded:
             return None
-        writing = asyncio.get_running_loop().run_in_executor(
-            self._writer, self._store.write, self.statements(), self.decisions().model_dump_json()
-        )
+        writing = self._writing = asyncio.create_task(self._write(self._store), name="catalog")
         writing.add_done_callback(self._written)
-        self._writing = writing
         return writing
 
-    def _written(self, writing: asyncio.Future[None]) -> None:
+    async def _write(self, store: Store) -> None:
+        known = self.known
+        statements, decisions = await self._runner.between_steps(
+            lambda: (self.statements(known), self.decisions(known).model_dump_json()), self._took.add
+        )
+        await asyncio.get_running_loop().run_in_executor(self._writer, store.write, statements, decisions)
+
+    def _written(self, writing: asyncio.Task[None]) -> None:
         """Remember whether the newest state is on the disk, and tell when that changes."""
-        error = None if writing.cancelled() else writing.exception()
+        if writing.cancelled():
+            return
+        error = writing.exception()
         if isinstance(error, StoreError):
             if self.error is None:
                 log.error("the catalog cannot be written", reason=error.text)
@@ -931,15 +955,29 @@ class Catalog:
         """A query has stopped by itself: it shall not begin again because the server does. Nobody waits for that."""
         self._begin_to_write()
 
+    async def end_changes(self) -> None:
+        """Finish the change in progress; refuse later ones, and those that wait for their turns."""
+        self._ending = True
+        async with self._one_at_a_time:
+            pass
+
     async def close(self) -> None:
         """Finish every file."""
         for name in tuple(self._sinks):
             await self._end_sink(name)
         store, self._store = self._store, None
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
         if store is not None:
             await asyncio.get_running_loop().run_in_executor(self._writer, store.close)
         self._writer.shutdown(wait=False)
         self._planning.close()
+
+
+def _outlasts(component: ComponentDecisions, known: Known) -> bool:
+    """A stream's side stream is made when it is first read; one that nobody reads any more is not made again."""
+    stream = component.first.removesuffix(".source")
+    return stream in known.streams or any(stream in query.reads_streams for query in known.queries.values())
 
 
 def _shared_words(found: Mapping[str, Any]) -> str:

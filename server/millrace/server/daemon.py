@@ -25,7 +25,6 @@ import uvicorn
 
 from millrace.engine import views
 from millrace.engine.engine import Engine
-from millrace.engine.events import Change
 from millrace.engine.fieldnames import with_old_names
 from millrace.functions.loading import FunctionsError
 from millrace.operators.batch import Batch
@@ -62,7 +61,7 @@ from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.readers import slow_reader
 from millrace.server.recent import recent
 from millrace.server.restarts import Marker, UncleanEnd
-from millrace.server.runner import Runner, Stopwatch, Timepiece
+from millrace.server.runner import NOTHING, Runner, Stopwatch, Timepiece
 from millrace.server.seams import Seams
 from millrace.server.sink import Retention, Slow
 from millrace.server.supervision import Supervisor
@@ -87,12 +86,14 @@ FEEDS_SHOWN: Final = 1_000
 SINK_SECONDS: Final = 5.0
 # How long the end waits for history to be written: what may wait, on a disk that takes 10 MB/s.
 HISTORY_SECONDS: Final = 30.0
+# How long the end waits for the change that is being made: one of a thousand queries takes less than two.
+CHANGE_SECONDS: Final = 5.0
 # How long the end waits for trials to be taken back: a step or two of the engine.
 TRIAL_SECONDS: Final = 2.0
 # How long the end waits for what still runs: answers at the HTTP port, for the most part.
 TASK_SECONDS: Final = 5.0
 # So long the end may take beyond `server.drain_seconds`; what ends the server from outside must wait longer.
-END_SECONDS: Final = TRIAL_SECONDS + SINK_SECONDS + HISTORY_SECONDS + TASK_SECONDS
+END_SECONDS: Final = TRIAL_SECONDS + CHANGE_SECONDS + SINK_SECONDS + HISTORY_SECONDS + TASK_SECONDS
 # How often it is looked for rows that are older than sinks promise: at the least, and at the most.
 MOST_SECONDS: Final = 1.0
 LEAST_SECONDS: Final = 0.05
@@ -143,6 +144,7 @@ class Daemon:
             submit=self.runner.submit,
             mark_of=self.mark_of,
             now_us=self.runner.now_us,
+            at_rest=self.runner.at_rest,
         )
         self.runner.on_history = self.archive.take
         self.metrics.archives = self.archive.views
@@ -366,7 +368,7 @@ class Daemon:
     async def archive_now(self, stream: str) -> dict[str, Any]:
         """Have all that came in so far in the files of a stream's history."""
         self.catalog.must_know("stream", stream)
-        await self.runner.command(Change(()))  # what came before it has been judged when this is answered
+        await self.runner.command(NOTHING)  # what came before it has been judged when this is answered
         return {"stream": stream, "archive": await self.archive.flush(stream)}
 
     # -- life --------------------------------------------------------------------------------------
@@ -444,6 +446,7 @@ class Daemon:
             self._withdraw_addresses,
             self.seams.close,
             self._end_trials,
+            self._end_changes,
             self._stop_reading,
             self._drain,
             self._say_goodbye,
@@ -490,6 +493,14 @@ class Daemon:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TRIAL_SECONDS):
                     await self.trials.close()
+
+    async def _end_changes(self) -> None:
+        """Finish the change that is being made; its sender gets an answer."""
+        try:
+            async with asyncio.timeout(CHANGE_SECONDS):
+                await self.catalog.end_changes()
+        except TimeoutError:
+            log.warning("a change did not finish in time; after a restart it may be missing")
 
     async def _stop_reading(self) -> None:
         if self._server is not None:
@@ -558,6 +569,7 @@ class Daemon:
 
     async def _measure(self) -> None:
         while True:
+            await self.runner.at_rest()
             self.rates.look()
             self.catalog.write_again()
             if self._marker is not None:
@@ -569,6 +581,7 @@ class Daemon:
         where much waits, never for more than a twentieth of it."""
         loop = asyncio.get_running_loop()
         while True:
+            await self.runner.at_rest()
             began = loop.time()
             self.catalog.look_for_breaches()
             took = loop.time() - began

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from millrace.engine.events import Change, Late
+from millrace.engine.events import Late
 from millrace.operators.batch import Batch
 from millrace.protocol import (
     Body,
@@ -56,6 +56,7 @@ from millrace.protocol.session import Stage
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
 from millrace.server.feeds import UnderWay
 from millrace.server.logs import sparing
+from millrace.server.runner import NOTHING
 from millrace.server.sink import Outlet, Subscription
 from millrace.server.source import Source
 
@@ -416,7 +417,7 @@ class _Feed:
     def close(self) -> None:
         """End the feed once the engine has judged all its tuples: only then is it known how many were late."""
         self.closing = True
-        judged = self._dialect.hall.runner.command(Change(()))
+        judged = self._dialect.hall.runner.command(NOTHING)
         judged.add_done_callback(lambda _: self._dialect.closed(self))
 
     def leave(self, *, lost: bool = False) -> None:

@@ -182,8 +182,8 @@ class Metrics:
         )
         pauses = HistogramMetricFamily(
             "millrace_reconfiguration_pause_seconds",
-            "How long a change by an administrator, done or refused, stopped all other work, including its "
-            "planning; tuples waited no longer than this for it.",
+            "How long a change by an administrator, done or refused, kept tuples waiting; "
+            "they do not wait for planning.",
         )
         pauses.add_metric((), list(_buckets(self._pauses)), self._pauses.total_us / 1e6)
         yield pauses

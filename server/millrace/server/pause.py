@@ -1,6 +1,7 @@
-"""How long one change keeps the event loop, and so every tuple that arrives meanwhile.
+"""How long one change keeps tuples waiting that arrive meanwhile.
 
-Rule: what counts is the time in which nobody else had a turn; waiting for the engine, a lock or a thread does not.
+Rule: what counts is the change's work on the event loop and the time in which the engine belongs to it alone; waiting
+for a lock, a disk or planning does not count.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Rule: the engine is stepped from here and nowhere else, between two steps the event loop gets its turn, and an engine
 that has nothing to do is not stepped at all.
 
+A worker thread takes each step with a command that may change the graph, because it may take long: the loop serves
+sockets meanwhile, and events wait for the next step. Such steps, and other long work on the engine, hold `_turn`. The
+loop reads the engine only `at_rest`.
+
 Where a stream's time may be guessed by the clock, a guess must not overtake bytes that have arrived. So the clock is
 read, then the loop polls its sockets once, and the step that follows is told (`Heard`) that everything from before that
 reading has been handed over. uvloop polls exactly once between two turns of a task that only lets the others go first,
@@ -17,7 +21,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -62,8 +66,11 @@ from millrace.server.clock import Clock
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.sink import Backpressure, Outlet, Retention
+from millrace.server.worker import Worker
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 
 # How long a step should take at most, so that sockets and admins are served, and the fewest tuples that one may take
@@ -72,6 +79,8 @@ STEP_SECONDS: Final = 0.01
 LEAST_BUDGET: Final = 256
 # How often the system's clock is looked at while nothing happens.
 LOOK_SECONDS: Final = 1.0
+# A command that changes nothing: its answer means that the engine has taken all earlier events.
+NOTHING: Final = Change(())
 # How often the end of the server looks whether sinks and subscribers are done.
 DRAIN_POLL_SECONDS: Final = 0.01
 
@@ -145,6 +154,11 @@ class Runner:
         self._retain = retain
         self._events: list[Event] = []
         self._more = False
+        self._worker = Worker("engine")
+        self._turn = asyncio.Lock()
+        self._reconfigures = False  # whether an event of the next step may change the graph
+        self._ended = False
+        self._aside = False  # whether a step is being taken by the worker
         self._wakes: list[int] = []
         self._something = asyncio.Event()
         self._idle = asyncio.Event()
@@ -189,11 +203,15 @@ class Runner:
         """Ask the engine for something; the future has its answer, or its refusal as an exception.
 
         `obeyed` is called before any row is delivered that the engine gives after it. `took` is told how many seconds
-        that kept the event loop: the step, once for all commands in it that tell the same one, and what `obeyed` did.
+        that kept tuples waiting: the step, once for all commands in it that tell the same one, and what `obeyed` did.
         """
-        self._last_command += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._ended:
+            _refuse_at_the_end(future)
+            return future
+        self._last_command += 1
         self._answers[self._last_command] = _Asked(future, obeyed, took or _ignore)
+        self._reconfigures = self._reconfigures or _may_change_graph(body)
         self.submit(Command(self._last_command, body))
         return future
 
@@ -326,10 +344,39 @@ class Runner:
                     await self._wait_for_something()
                     if self.guessing:
                         await self._hear()
-                self.step()
+                if not self._reconfigures:
+                    await self.at_rest()
+                if self._reconfigures:
+                    await self._step_aside()
+                else:
+                    self.step()
                 await self._hear()
         finally:
             look.cancel()
+            self._worker.close()
+            self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        """No further step will answer."""
+        self._ended = True
+        for asked in self._answers.values():
+            _refuse_at_the_end(asked.answer)
+
+    async def at_rest(self) -> None:
+        """Wait until no thread works on the engine. The caller then reads it between two steps, until its next wait."""
+        if self._turn.locked():
+            async with self._turn:
+                pass
+
+    async def between_steps(self, work: Callable[[], T], took: Callable[[float], None] | None = None) -> T:
+        """Run `work`, which reads the engine, in the worker between two steps. `took` gets the seconds for which that
+        kept tuples waiting."""
+        async with self._turn:
+            began = time.perf_counter()
+            try:
+                return await self._worker.run_whole(work)
+            finally:
+                (took or _ignore)(time.perf_counter() - began)
 
     async def _hear(self) -> None:
         """Let the sockets be read once, and know until when nothing can have been missed."""
@@ -339,7 +386,7 @@ class Runner:
 
     async def wait_drained(self) -> None:
         """Until the engine has worked off what it was told (a timer that is still to come does not count)."""
-        while self._events or self._more:
+        while self._events or self._more or self._aside:
             await self._idle.wait()
 
     async def wait_delivered(self) -> None:
@@ -350,16 +397,38 @@ class Runner:
 
     def step(self) -> None:
         """One step, and its orders."""
+        now_us, events = self._begin()
+        began = time.perf_counter()
+        effects = self.engine.step(now_us, events, budget=self._budget)
+        took = time.perf_counter() - began
+        self._adapt(took, effects.more)
+        self._finish(events, effects, took)
+
+    async def _step_aside(self) -> None:
+        """One step in the worker, and its orders. Its duration does not change the budget: it is not due to tuples."""
+        async with self._turn:
+            now_us, events = self._begin()
+            budget = self._budget
+            self._aside = True
+            try:
+                began = time.perf_counter()
+                effects = await self._worker.run_whole(lambda: self.engine.step(now_us, events, budget=budget))
+                self._finish(events, effects, time.perf_counter() - began)
+            finally:
+                self._aside = False
+
+    def _begin(self) -> tuple[int, list[Event]]:
+        """The time and the events of a step."""
         self._notice()
         now_us = self._clock.now_us()
         while self._wakes and self._wakes[0] <= now_us:
             heapq.heappop(self._wakes)
         events = self._gather()
         self._something.clear()
-        began = time.perf_counter()
-        effects = self.engine.step(now_us, events, budget=self._budget)
-        took = time.perf_counter() - began
-        self._adapt(took, effects.more)
+        return now_us, events
+
+    def _finish(self, events: Sequence[Event], effects: Effects, took: float) -> None:
+        """The orders of a step."""
         for tell in dict.fromkeys(self._answers[event.id].took for event in events if isinstance(event, Command)):
             tell(took)
         self.steps += 1
@@ -380,6 +449,7 @@ class Runner:
     def _gather(self) -> list[Event]:
         """The events of a step. Tuples came by now; what the clock alone says counts to the last hearing only."""
         now, self._events = _until_a_name_changes(self._events)
+        self._reconfigures = any(isinstance(event, Command) and _may_change_graph(event.body) for event in self._events)
         events = self.stopwatch.take() + now
         if self._stepped_us:
             events.insert(0, ClockStepped(self._stepped_us))
@@ -576,6 +646,10 @@ def _ignore(*_: object) -> None:
     """The default listener."""
 
 
+def _may_change_graph(body: CommandBody) -> bool:
+    return not isinstance(body, WithholdCredit) and body != NOTHING
+
+
 def _until_a_name_changes(events: list[Event]) -> tuple[list[Event], list[Event]]:
     """The events of a step, and the commands for the next: what was asked of a query before it was known to have
     another name can then be asked under that one."""
@@ -604,6 +678,12 @@ def _renamed(event: Event, before: str, after: str) -> Event:
 def key_of(plan: QueryPlan) -> list[int] | None:
     """Where the update key of a query's rows stands, if they have one."""
     return None if plan.update_key is None else [plan.schema.names.index(name) for name in plan.update_key]
+
+
+def _refuse_at_the_end(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(Refuse("the server is ending: nothing more is changed", code="shutting_down"))
+        _look_at(answer)
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from millrace.engine.events import AdoptPast, Change, HoldQuery
+from millrace.engine.events import AdoptPast, HoldQuery
 from millrace.engine.plan import QueryPlan
 from millrace.engine.seam import Past, check
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.history import HistoryError, words, write_whole
+from millrace.server.runner import NOTHING
 from millrace.sql import CreateQuery, CreateSink, Planned
 
 if TYPE_CHECKING:
@@ -243,6 +244,7 @@ class Seams:
 
     async def _run(self, job: _Job, margin_us: int | None) -> None:
         try:
+            await self._daemon.runner.at_rest()
             with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
                 async with _Child(self._first_line(job, margin_us, Path(folder) / "state")) as child:
                     await self._replay(job, child)
@@ -280,7 +282,8 @@ class Seams:
     async def _now(self, job: _Job) -> dict[str, tuple[int, int]]:
         """Which tuples have been taken in, and the time that all later ones keep to."""
         daemon = self._daemon
-        await daemon.runner.command(Change(()))
+        await daemon.runner.command(NOTHING)
+        await daemon.runner.at_rest()
         return {name: (daemon.archive.next_seq(name), daemon.mark_of(name)) for name in job.plan.reads_streams}
 
     async def _written(self, job: _Job) -> None:

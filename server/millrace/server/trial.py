@@ -320,6 +320,7 @@ class Trials:
         return SetStrategy(self._component(trial), trial.wish.strategy, trial.wish.operator)
 
     async def _go_back(self, trial: Trial) -> None:
+        await self._runner.at_rest()
         component = self._component(trial)
         asked = Asked("strategy", trial.wish.operator or component)
         await self._catalog.carry_out(asked, undo(self._engine, component, trial))
@@ -327,10 +328,12 @@ class Trials:
     async def _measure(self, trial: Trial, us: int) -> Measures:
         began_us = self._runner.now_us()
         trial.until_us = began_us + us
+        await self._runner.at_rest()
         with self._metering(trial, began_us) as meter:
             while (left_us := trial.until_us - self._runner.now_us()) > 0:
                 meter.look()
                 await asyncio.sleep(min(QUEUE_LOOK_SECONDS, left_us / 1e6))
+                await self._runner.at_rest()
                 self._component(trial)
         now_us = self._runner.now_us()
         return meter.ended(now_us, views.counters(self._engine, now_us))

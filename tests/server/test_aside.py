@@ -1,0 +1,299 @@
+"""A step that changes the graph is taken beside the loop: who is served meanwhile, who waits, and how it ends."""
+
+import asyncio
+import sys
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+
+from millrace.engine import shadow
+from millrace.engine.events import Change, Command, WatchProgress
+from millrace.protocol import Refuse
+from millrace.protocol.messages import Ack, Result, Subscribed
+from millrace.server import worker
+from tests.server.harness import peer, running, served, until
+from tests.server.test_planning import ask
+
+SCHEMA = "CREATE STREAM s (k BIGINT, v BIGINT); CREATE QUERY q AS SELECT k, v FROM s"
+HEAVY = "CREATE QUERY heavy AS SELECT k FROM s"
+
+
+class Held:
+    """An engine whose steps with a change stop in their middle until `open` is set."""
+
+    def __init__(self, daemon, kinds=(Change,)):
+        self.entered = threading.Event()
+        self.open = threading.Event()
+        self.threads: list[int] = []
+        self.failure: Exception | None = None
+        self._engine = daemon.runner.engine
+        self._kinds = kinds
+        daemon.runner.engine = self
+
+    def step(self, now_us, events, *, budget):
+        if any(isinstance(event, Command) and self._heavy(event.body) for event in events):
+            self.threads.append(threading.get_ident())
+            self.entered.set()
+            assert self.open.wait(30)
+            if self.failure is not None:
+                raise self.failure
+        return self._engine.step(now_us, events, budget=budget)
+
+    def _heavy(self, body):
+        return isinstance(body, self._kinds) and body != Change(())
+
+    async def wait_entered(self):
+        await until(self.entered.is_set)
+
+
+@asynccontextmanager
+async def changing(daemon, sql=HEAVY):
+    """A change whose step is held, as a task; it is let go at the end."""
+    held = Held(daemon)
+    change = asyncio.create_task(daemon.catalog.execute(sql))
+    try:
+        await held.wait_entered()
+        yield held, change
+    finally:
+        held.open.set()
+
+
+@served(SCHEMA)
+async def test_the_loop_goes_on_while_the_graph_is_changed(daemon):
+    async with changing(daemon) as (held, change):
+        status, text, _ = await ask(daemon, "GET", "/-/healthy", text=True)
+        async with peer(daemon) as reader:  # which is greeted
+            subscribed = await reader.subscribe("q")
+        assert (status, text) == (200, "healthy\n")
+        assert isinstance(subscribed, Subscribed)
+        assert not change.done()
+    assert (await change)[0]["name"] == "heavy"
+    assert threading.get_ident() not in held.threads
+
+
+@served(SCHEMA)
+async def test_tuples_that_arrive_meanwhile_are_taken_by_the_next_step(daemon):
+    async with peer(daemon) as feed, peer(daemon) as reader:
+        await feed.open()
+        assert isinstance(await reader.subscribe("q"), Subscribed)
+        reader.credit(100)
+        async with changing(daemon):
+            feed.data(0, [[1, 2], [3, 4]])
+            await until(lambda: daemon.runner._events)
+            assert daemon.runner.outlets["q"].next_sequence == 0
+        assert isinstance(await feed.hear(Ack), Ack)
+        assert (await reader.hear(Result)).rows == [(1, 2), (3, 4)]
+        assert daemon.query("heavy")["rows"] == 2
+
+
+@served(SCHEMA)
+async def test_whoever_subscribes_meanwhile_reads_from_the_next_step_on(daemon):
+    async with peer(daemon) as feed, peer(daemon) as reader:
+        await feed.open()
+        async with changing(daemon, "CREATE QUERY heavy AS SELECT k FROM s; ALTER QUERY q RENAME TO p"):
+            assert isinstance(await reader.subscribe("q", progress=True), Subscribed)
+            reader.credit(100)
+            feed.data(0, [[1, 2]])
+        assert (await reader.hear(Result)).rows == [(1, 2)]
+        assert daemon.engine.query("p").sink.watched
+
+
+@served(SCHEMA)
+async def test_to_watch_progress_is_a_step_beside_the_loop_too(daemon):
+    held = Held(daemon, (WatchProgress,))
+    async with peer(daemon) as reader:
+        await reader.subscribe("q", progress=True)
+        await held.wait_entered()
+        held.open.set()
+        await daemon.runner.wait_drained()
+    assert threading.get_ident() not in held.threads
+
+
+ROUTES = [
+    "/metrics",
+    "/",
+    "/api/v1/catalog",
+    "/api/v1/streams",
+    "/api/v1/streams/s",
+    "/api/v1/queries",
+    "/api/v1/queries/q",
+    "/api/v1/queries/q/why",
+    "/api/v1/queries/q/explain",
+    "/api/v1/queries/q/explain?analyze=true",
+    "/api/v1/sinks",
+    "/api/v1/components",
+    "/api/v1/components/s",
+    "/api/v1/components/s/table",
+    "/api/v1/components/s/graph",
+    "/api/v1/operators",
+    "/api/v1/operators/q.map1",
+]
+
+
+@served(SCHEMA)
+async def test_whoever_looks_at_the_engine_waits_for_the_end_of_the_step(daemon):
+    """No view shows half a change: none is made while the step is in its middle."""
+    ends: list[str] = []
+
+    async def look(route):
+        status, _, _ = await ask(daemon, "GET", route, text=True)
+        ends.append(route)
+        return status
+
+    async with changing(daemon) as (_, change):
+        looks = [asyncio.create_task(look(route)) for route in ROUTES]
+        await until(lambda: len(daemon.runner._turn._waiters or ()) >= len(ROUTES))
+        assert ends == []
+    await change
+    assert [route for route, status in zip(ROUTES, await asyncio.gather(*looks), strict=True) if status != 200] == []
+
+
+@served(SCHEMA)
+async def test_every_route_that_looks_at_the_engine_is_among_them(daemon):
+    """A route that is not exempt waits: a new one does so without being told."""
+    _, document, _ = await ask(daemon, "GET", "/api/v1/openapi.json")
+    plain = {path for path, methods in document["paths"].items() if "get" in methods and "{" not in path}
+    exempt = {"/-/healthy", "/-/ready", "/api/v1/configuration", "/api/v1/log", "/api/v1/server"}
+    assert plain - exempt <= set(ROUTES)
+
+
+@served(SCHEMA)
+async def test_changes_and_dry_runs_have_their_turns_in_order(daemon):
+    async with changing(daemon) as (_, first):
+        second = asyncio.create_task(daemon.catalog.execute("CREATE QUERY z AS SELECT k FROM heavy"))
+        dry = asyncio.create_task(daemon.catalog.plan("CREATE QUERY y AS SELECT k FROM z"))
+        third = asyncio.create_task(daemon.catalog.pause("q"))
+        await until(lambda: daemon.catalog._planning._admitted == 3)
+    await asyncio.gather(first, second, third)
+    (described,), becomes = await dry
+    assert described["name"] == "y"
+    assert {"name": "y", "was": None, "change": "appears"}.items() <= becomes["queries"][-1].items()
+    assert set(daemon.catalog.known.queries) == {"q", "heavy", "z"}
+    assert daemon.engine.query("q").paused
+
+
+@served(SCHEMA)
+async def test_tuples_flow_while_a_shadow_is_built_and_obeys(daemon, monkeypatch):
+    entered, proceed, threads, plan = threading.Event(), threading.Event(), [], shadow.plan
+
+    def slowly(snapshot, commands):
+        threads.append(threading.get_ident())
+        entered.set()
+        assert proceed.wait(30)
+        return plan(snapshot, commands)
+
+    monkeypatch.setattr(shadow, "plan", slowly)
+    async with peer(daemon) as feed, peer(daemon) as reader:
+        await feed.open()
+        await reader.subscribe("q")
+        reader.credit(100)
+        dry = asyncio.create_task(daemon.catalog.plan(f"{HEAVY}; DROP QUERY q"))
+        await until(entered.is_set)
+        feed.data(0, [[1, 2]])
+        assert (await reader.hear(Result)).rows == [(1, 2)]
+        status, queries, _ = await ask(daemon, "GET", "/api/v1/queries")
+        assert (status, queries[0]["rows"]) == (200, 1)
+        assert not dry.done()
+        proceed.set()
+        _, becomes = await dry
+    assert [(query["name"], query["change"]) for query in becomes["queries"]] == [("q", "goes"), ("heavy", "appears")]
+    assert threading.get_ident() not in threads
+
+
+@served(SCHEMA)
+async def test_a_client_that_goes_away_leaves_a_whole_change(daemon):
+    held = Held(daemon)
+    reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
+    body = b'{"sql": "%s"}' % HEAVY.encode()
+    head = f"POST /api/v1/sql HTTP/1.1\r\nhost: {daemon.admin}\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    await held.wait_entered()
+    writer.close()
+    held.open.set()
+    await until(lambda: "heavy" in daemon.catalog.known.queries)
+    assert "heavy" in daemon.runner.outlets
+    assert reader is not None
+
+
+@pytest.mark.parametrize("sql", [HEAVY, f"{HEAVY}; CREATE QUERY more AS SELECT k FROM heavy"])
+def test_the_end_of_the_server_waits_for_the_change(tmp_path, sql):
+    """SIGTERM in the middle: the change is whole and known after a restart; one that comes later is refused."""
+
+    async def run():
+        async with running(SCHEMA, server={"data_dir": tmp_path}) as daemon:
+            held = Held(daemon)
+            change = asyncio.create_task(daemon.catalog.execute(sql))
+            await held.wait_entered()
+            waiting = asyncio.create_task(daemon.catalog.pause("q"))
+            daemon.stop()
+            ended = asyncio.create_task(daemon.wait_ended())
+            await until(lambda: daemon.catalog._ending)
+            assert not ended.done()
+            held.open.set()
+            assert (await change)[0]["name"] == "heavy"
+            with pytest.raises(Refuse, match="the server is ending"):
+                await waiting
+            await ended
+        async with running(server={"data_dir": tmp_path}) as daemon:
+            assert "heavy" in daemon.catalog.known.queries
+            assert not daemon.engine.query("q").paused
+
+    asyncio.run(run())
+
+
+def test_a_failure_of_the_step_ends_the_server_and_answers_the_change(tmp_path):
+    async def run():
+        async with running(SCHEMA, server={"data_dir": tmp_path}) as daemon:
+            held = Held(daemon)
+            held.failure = AssertionError("ours")
+            change = asyncio.create_task(daemon.catalog.execute(HEAVY))
+            await held.wait_entered()
+            held.open.set()
+            with pytest.raises(Refuse, match="nothing more is changed"):
+                await change
+            with pytest.raises(Refuse, match=r"the server is ending|nothing more"):
+                await daemon.catalog.pause("q")
+            await daemon.wait_stopping()
+
+    with pytest.raises(Exception, match="a mistake of its own"):
+        asyncio.run(run())
+
+
+@served(SCHEMA)
+async def test_a_runner_that_is_cancelled_waits_for_the_step(daemon):
+    """The engine is never left to a thread that nobody waits for."""
+    async with changing(daemon) as (held, change):
+        (task,) = [task for task in daemon._tasks if task.get_name() == "engine"]
+        task.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not task.done()
+        held.open.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(Refuse, match="the server is ending"):
+            await change
+
+
+def test_the_collector_rests_while_a_worker_works():
+    import gc
+
+    gc.enable()
+    before = sys.getswitchinterval()
+
+    async def run():
+        one, other = worker.Worker("one"), worker.Worker("other")
+        inside = await asyncio.gather(one.run(gc.isenabled), other.run(gc.isenabled))
+        with pytest.raises(ZeroDivisionError):
+            await one.run(lambda: 1 // 0)
+        await until(lambda: one.running == other.running == 0)
+        one.close()
+        other.close()
+        with pytest.raises(Refuse, match="the server is ending"):
+            await one.run(gc.isenabled)
+        return inside
+
+    assert asyncio.run(run()) == [False, False]
+    assert gc.isenabled()
+    assert sys.getswitchinterval() == before
