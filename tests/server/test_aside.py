@@ -256,7 +256,7 @@ def test_a_failure_of_the_step_ends_the_server_and_answers_the_change(tmp_path):
                 await daemon.catalog.pause("q")
             await daemon.wait_stopping()
 
-    with pytest.raises(Exception, match="a mistake of its own"):
+    with pytest.raises(Exception, match="internal error"):
         asyncio.run(run())
 
 
