@@ -47,7 +47,7 @@ MESSAGES: Final = ("server/*.py", "operators/*.py", "protocol/*.py", "examples/*
 MESSAGE_LIMIT: Final = 25.0
 ROOM_LIMITS: Final = {
     "bench": 25.0,
-    "deploy": 25.0,
+    "deploy": 3.0,
     "docs": 3.0,
     "examples": 3.0,
     "operators/millrace/engine": 25.0,

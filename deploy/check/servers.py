@@ -32,8 +32,8 @@ def until(true: Callable[[], Any], what: str) -> Any:
     """Poll other processes until a deadline."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
-        if found := true():
-            return found
+        if result := true():
+            return result
         time.sleep(0.2)
     raise AssertionError(f"it did not come true: {what}")
 
@@ -153,25 +153,25 @@ class Prometheus:
 
     def __init__(self, folder: Path, server: Millrace) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
-        made = folder / "prometheus"
-        (made / "rules").mkdir(parents=True)
+        home = folder / "prometheus"
+        (home / "rules").mkdir(parents=True)
         for rules in (DEPLOY / "prometheus/rules").glob("*.yml"):
             text = rules.read_text(encoding="utf-8")
             text = re.sub(r"\[\d+m\]", f"[{SOON}]", re.sub(r"for: \d+m", "for: 1s", text))
-            (made / "rules" / rules.name).write_text(text, encoding="utf-8")
+            (home / "rules" / rules.name).write_text(text, encoding="utf-8")
         text = (DEPLOY / "compose/prometheus.yml").read_text(encoding="utf-8")
         for here, there in (
             ("/keys", str(server.keys)),
-            ("/etc/prometheus", str(made)),
+            ("/etc/prometheus", str(home)),
             ("millrace:7421", server.admin),
             ("15s", "1s"),
         ):
             text = text.replace(here, there)
-        (made / "prometheus.yml").write_text(text, encoding="utf-8")
+        (home / "prometheus.yml").write_text(text, encoding="utf-8")
         with (folder / "prometheus.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    "prometheus", f"--config.file={made}/prometheus.yml", f"--storage.tsdb.path={made}/data",
+                    "prometheus", f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data",
                     f"--web.listen-address={self.url.removeprefix('http://')}",
                 ],
                 stdout=log, stderr=log,
@@ -189,19 +189,20 @@ class Prometheus:
     def get(self, path: str, **arguments: str) -> Any:
         query = urllib.parse.urlencode(arguments)
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
-            said = json.load(answer)
-        assert said["status"] == "success", said
-        return said["data"]
+            document = json.load(answer)
+        assert document["status"] == "success", document
+        return document["data"]
 
     def values(self, expression: str) -> list[tuple[Mapping[str, str], float]]:
         """The present values of an expression."""
-        found = self.get("query", query=expression)["result"]
-        return [(one["metric"], float(one["value"][1])) for one in found]
+        series = self.get("query", query=expression)["result"]
+        return [(sample["metric"], float(sample["value"][1])) for sample in series]
 
     def alerts(self, name: str) -> list[Mapping[str, str]]:
         """The labels of an alert that is firing."""
-        found = self.get("alerts")["alerts"]
-        return [one["labels"] for one in found if one["labels"]["alertname"] == name and one["state"] == "firing"]
+        alerts = self.get("alerts")["alerts"]
+        firing = [alert["labels"] for alert in alerts if alert["state"] == "firing"]
+        return [labels for labels in firing if labels["alertname"] == name]
 
     def end(self) -> None:
         self._process.terminate()

@@ -35,9 +35,9 @@ def test_the_target_is_up_by_tls_and_token_and_every_rule_is_healthy(watched):
     assert [(target["health"], target["scrapeUrl"].split(":")[0]) for target in targets] == [("up", "https")]
 
     def unhealthy():
-        found = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
-        assert len(found) == 22
-        return [(rule["name"], rule.get("lastError")) for rule in found if rule["health"] != "ok"]
+        rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+        assert len(rules) == 22
+        return [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"]
 
     until(lambda: not unhealthy(), "every rule was evaluated")
 

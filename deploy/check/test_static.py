@@ -20,8 +20,8 @@ def run(*command, folder=ROOT):
 
 
 def test_prometheus_takes_its_configuration_and_rules():
-    said = run("promtool", "check", "config", "prometheus.yml", folder=DEPLOY / "prometheus")
-    assert said.count("SUCCESS") == 4
+    output = run("promtool", "check", "config", "prometheus.yml", folder=DEPLOY / "prometheus")
+    assert output.count("SUCCESS") == 4
 
 
 def test_rules_do_what_their_cases_say():
@@ -34,8 +34,8 @@ def test_systemd_takes_the_unit(tmp_path):
     unit = tmp_path / "millrace.service"
     unit.write_text(text.replace("/opt/millrace/bin/millrace", "/bin/true"), encoding="utf-8")
     assert run("systemd-analyze", "verify", unit) == ""
-    said = run("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", unit)
-    assert "Overall exposure level" in said
+    output = run("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", unit)
+    assert "Overall exposure level" in output
 
 
 @pytest.mark.parametrize("manifest", sorted((DEPLOY / "kubernetes").glob("*.yaml")), ids=lambda path: path.stem)

@@ -61,7 +61,7 @@ async def main() -> None:
     async with connection() as client:
         work = [packets(client, *link) for link in LINKS.items()]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in (*work, read(client, rows), tell(rows))]
+            tasks = [group.create_task(job) for job in (*work, read(client, rows), tell(rows))]
             await ended.wait()
             for task in tasks:
                 task.cancel()

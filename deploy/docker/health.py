@@ -44,13 +44,13 @@ def status() -> int:
 
 def main() -> None:
     try:
-        said = status()
+        code = status()
     except FileNotFoundError:
         sys.exit("the server does not listen (yet, or any more)")
     except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
         sys.exit(f"the server does not answer: {error}")
-    if said != 200:
-        sys.exit(f"the server answered with status {said}")
+    if code != 200:
+        sys.exit(f"the server answered with status {code}")
 
 
 if __name__ == "__main__":

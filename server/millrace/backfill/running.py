@@ -220,9 +220,9 @@ def check_asked(begun: Mapping[str, Any], wanted: Wanted) -> None:
 
 
 def _refuse_other(wanted: Wanted, flag: str, told: str) -> NoReturn:
-    given = wanted.asked[flag.removeprefix("--")]
+    value = wanted.asked[flag.removeprefix("--")]
     raise Refuse(
-        f"{flag} {given}: the backfill in {wanted.out} {told}; omit {flag} to continue it",
+        f"{flag} {value}: the backfill in {wanted.out} {told}; omit {flag} to continue it",
         code="destination",
     )
 

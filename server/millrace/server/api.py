@@ -327,8 +327,8 @@ def _invalid(_: Request, error: Exception) -> JSONResponse:
     # Where it stood (in the body, in the path) says nothing to who typed a command.
     where = ".".join(str(part) for part in first["loc"][1:]) or "the request"
     text = first["msg"].replace("Input should be", "expected", 1)
-    given = first.get("input")
-    got = f", got {spelt(given)}" if isinstance(given, str | int | float | bool) else ""
+    value = first.get("input")
+    got = f", got {spelt(value)}" if isinstance(value, str | int | float | bool) else ""
     return problem(422, "invalid_request", _title(422), f"{where}: {text}{got}")
 
 
@@ -600,7 +600,7 @@ def _add_queries(app: FastAPI, daemon: Daemon) -> None:
     @app.post(
         "/api/v1/queries/{name}/unshare",
         responses=tagged(400, 404, 409, 412),
-        summary="Give a query separate copies of shared operators, with their state",
+        summary="Create separate copies of shared operators for a query, with their state",
     )
     async def unshare(
         name: Name, response: Response, request: UnshareRequest | None = None, if_match: IfMatch = None
