@@ -99,7 +99,7 @@ $(SITE_VENV)/.installed: requirements/docs.lock | need-python
 	  uv pip install --quiet --python $(SITE_VENV)/bin/python --require-hashes --requirement $<; \
 	else \
 	  $(PYTHON) -m venv $(SITE_VENV); \
-	  $(SITE_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<; \
+	  $(SITE_VENV)/bin/pip install --quiet --no-compile --disable-pip-version-check --require-hashes --requirement $<; \
 	fi
 	@touch $@
 

@@ -68,7 +68,7 @@ NOT_IMPERATIVE: Final = re.compile(
 )
 SUBJECT_LENGTH: Final = 60
 # Subjects before this commit follow no rule.
-SUBJECTS_SINCE: Final = "9c69b90"
+SUBJECTS_SINCE: Final = "260fca9"
 
 
 # From Python 3.12 on, a formatted string is several tokens.
