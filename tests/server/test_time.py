@@ -527,7 +527,7 @@ async def test_a_client_that_breaks_its_own_word_is_named(daemon):
                 await feeder.hear(Ack)
             assert stream(daemon, "s")["feeds"][0]["broke_promise"] == 5
             assert stream(daemon, "s")["broke_promise"] == 5
-    broke = [line for line in logs if "broke its own punctuation" in line["event"]]
+    broke = [line for line in logs if "older than its punctuation" in line["event"]]
     assert len(broke) == 1, "told once in a while, not for each tuple"
     assert (broke[0]["stream"], broke[0]["feed"]) == ("s", "sensor-7")
 
