@@ -7,11 +7,11 @@ does not run yet is known here all the same and refused with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from millrace.engine.plan import POLICIES
-from millrace.operators.intervals import parse_duration
+from millrace.operators.intervals import format_interval, parse_duration
 from millrace.protocol import Refuse
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError, did_you_mean
@@ -194,6 +194,25 @@ def read_options(
         except _Wrong as wrong:
             raise SqlError(sql, option.value_span.start, f"{name}: {wrong}") from None
     return values, seen
+
+
+def shown_options(definition: Any, known: Sequence[OptionKind]) -> dict[str, Any]:
+    """The options of a definition whose value is not the default, as WITH would have them."""
+    shown: dict[str, Any] = {}
+    for attribute in fields(definition):
+        row = next((row for row in known if row.becomes == attribute.name), None)
+        value = getattr(definition, attribute.name)
+        if row is not None and value != attribute.default:
+            shown[row.name] = _as_written(row, value)
+    return {row.name: shown[row.name] for row in known if row.name in shown}
+
+
+def _as_written(row: OptionKind, value: Any) -> Any:
+    if value is None:
+        return "none"
+    if row.becomes.endswith("_us"):
+        return format_interval(value)
+    return ", ".join(value) if isinstance(value, tuple) else value
 
 
 def check_kind(sql: str, seen: Mapping[str, s.Option], stream: str, kind: str) -> None:

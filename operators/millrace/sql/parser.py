@@ -144,7 +144,15 @@ class Reader:
         fields = tuple(self.read(child) for child in tree.children if _is(child, "field"))
         options = _named(tree, "options")
         place = None if options is None else _span(options)
-        return s.CreateStreamStatement(_span(tree), self.read(_need(tree, "name")), fields, self._options(tree), place)
+        return s.CreateStreamStatement(
+            _span(tree),
+            self.read(_need(tree, "name")),
+            fields,
+            self._options(tree),
+            place,
+            "REPLACE" in _types(tree.children),
+            _named(tree, "unless_exists") is not None,
+        )
 
     def read_field(self, tree: Branch) -> s.FieldDef:
         return s.FieldDef(
@@ -158,11 +166,15 @@ class Reader:
             "REPLACE" in _types(tree.children),
             self._options(tree),
             self.read(tree.children[-1]),
+            _named(tree, "unless_exists") is not None,
         )
 
     def read_create_sink(self, tree: Branch) -> s.CreateSinkStatement:
         name, query, *part = (self.read(child) for child in tree.children if _is(child, "name"))
-        return s.CreateSinkStatement(_span(tree), name, query, part[0] if part else None, self._options(tree))
+        unless_exists = _named(tree, "unless_exists") is not None
+        return s.CreateSinkStatement(
+            _span(tree), name, query, part[0] if part else None, self._options(tree), unless_exists
+        )
 
     def read_alter_stream(self, tree: Branch) -> s.AlterStreamStatement:
         return s.AlterStreamStatement(_span(tree), self.read(_need(tree, "name")), self._options(tree))
@@ -177,7 +189,37 @@ class Reader:
 
     def read_drop(self, tree: Branch) -> s.DropStatementNode:
         kind: Any = str(tree.children[1]).lower()
-        return s.DropStatementNode(_span(tree), kind, self.read(_need(tree, "name")))
+        return s.DropStatementNode(
+            _span(tree), kind, self.read(_need(tree, "name")), _named(tree, "if_exists") is not None
+        )
+
+    def read_insert(self, tree: Branch) -> s.InsertStatement:
+        name, *part = (self.read(child) for child in tree.children if _is(child, "name"))
+        columns = _named(tree, "insert_columns")
+        rows = tuple(self.read(child) for child in tree.children if _is(child, "value_row"))
+        listed = None if columns is None else self._all(columns.children)
+        return s.InsertStatement(_span(tree), name, part[0] if part else None, listed, rows)
+
+    def read_value_row(self, tree: Branch) -> s.ValueRow:
+        return s.ValueRow(_span(tree), self._all(tree.children))
+
+    def read_show(self, tree: Branch) -> s.ShowStatement:
+        of: Any = str(tree.children[1]).lower()
+        return s.ShowStatement(_span(tree), of)
+
+    def read_show_create(self, tree: Branch) -> s.ShowCreateStatement:
+        kind: Any = str(tree.children[1]).lower()
+        return s.ShowCreateStatement(_span(tree), kind, self.read(_need(tree, "name")))
+
+    def read_describe(self, tree: Branch) -> s.DescribeStatement:
+        kind: Any = None if tree.children[1] is None else str(tree.children[1]).lower()
+        name, *part = (self.read(child) for child in tree.children if _is(child, "name"))
+        return s.DescribeStatement(_span(tree), kind, name, part[0] if part else None)
+
+    def read_explain_running(self, tree: Branch) -> s.ExplainRunningStatement:
+        return s.ExplainRunningStatement(
+            _span(tree), self.read(_need(tree, "name")), "ANALYZE" in _types(tree.children)
+        )
 
     def read_explain(self, tree: Branch) -> s.ExplainStatement:
         return s.ExplainStatement(_span(tree), self.read(tree.children[-1]))
@@ -228,8 +270,14 @@ class Reader:
             self.read(first),
             self._all(arms),
             None if order_by is None else s.Clause(_span(order_by), "ORDER BY"),
-            None if limit is None else s.Clause(_span(limit), str(_token(_tree(limit).children[0])).upper()),
+            None if limit is None else self._limit(_tree(limit)),
         )
+
+    def _limit(self, tree: Branch) -> s.Clause:
+        word, count, *offset = tree.children
+        words = str(_token(word)).upper()
+        skips = words == "OFFSET" or any(child is not None for child in offset)
+        return s.Clause(_span(tree), words, None if skips else self.read(count))
 
     def read_cte(self, tree: Branch) -> s.Cte:
         return s.Cte(_span(tree), self.read(tree.children[0]), self.read(tree.children[1]))

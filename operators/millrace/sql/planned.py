@@ -107,8 +107,78 @@ class Explain:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """A statement that changes nothing: what it would have done, to what, and why it does not."""
+
+    statement: str
+    kind: Literal["stream", "query", "sink"]
+    name: str
+    text: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Rows for a stream, in the order of its fields; `places` are where they stand in the text."""
+
+    stream: str
+    rows: tuple[tuple[Any, ...], ...]
+    sql: str
+    places: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """A list of what a server has."""
+
+    of: Literal["streams", "queries", "sinks", "components", "operators"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCreate:
+    """The statement that creates something as it is now."""
+
+    kind: Literal["stream", "query", "sink"]
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """The columns and options of something; a stream may be that of another's late tuples."""
+
+    kind: Literal["stream", "query", "sink"]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRunning:
+    """The plan of a query by its name, or with `analyze` what it does."""
+
+    name: str
+    analyze: bool
+    text: str
+
+
+# Statements that read what there is and change nothing.
+Inspection = Show | ShowCreate | Describe | ExplainRunning
+
 Planned = (
-    CreateStream | AlterStatement | CreateQuery | RenameStatement | CreateSink | DropStatement | Explain | QueryPlan
+    CreateStream
+    | AlterStatement
+    | CreateQuery
+    | RenameStatement
+    | CreateSink
+    | DropStatement
+    | Unchanged
+    | Insert
+    | Show
+    | ShowCreate
+    | Describe
+    | Explain
+    | ExplainRunning
+    | QueryPlan
 )
 
 _Value = TypeVar("_Value")
@@ -166,7 +236,7 @@ class Catalog:
                 return replace(self, queries=_unset(self.queries, name))
             case DropStatement(_, name):
                 return replace(self, sinks=_unset(self.sinks, name))
-            case Explain():
+            case Unchanged() | Insert() | Show() | ShowCreate() | Describe() | Explain() | ExplainRunning():
                 return self
 
     def _reading(self, plan: QueryPlan) -> Mapping[str, QueryPlan]:

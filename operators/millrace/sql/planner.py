@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from millrace.engine.plan import LATE, QueryOptions, QueryPlan, StreamDefinition
 from millrace.operators.functions import LIBRARY, Library
@@ -16,7 +16,9 @@ from millrace.protocol import TOMBSTONE_NAMES, Field, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.binder import TIME_NAME, Binder
 from millrace.sql.errors import SqlError, did_you_mean
+from millrace.sql.existing import added_fields, changed_policies, definition, same_query, same_sink, same_stream
 from millrace.sql.explain import explain
+from millrace.sql.inserting import insert
 from millrace.sql.limits import KNOWN
 from millrace.sql.options import (
     POLICY_OPTIONS,
@@ -34,11 +36,16 @@ from millrace.sql.planned import (
     CreateQuery,
     CreateSink,
     CreateStream,
+    Describe,
     DropStatement,
     Explain,
+    ExplainRunning,
     Planned,
     RenameStatement,
+    Show,
+    ShowCreate,
     SinkDefinition,
+    Unchanged,
 )
 from millrace.sql.queries import QueryPlanner, facts_of, upstream
 from millrace.sql.rewriting import changed, renamed_input, renaming, widening, with_column
@@ -48,22 +55,32 @@ _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
 # Names that an answer lists where none is near what was written.
 _NAMES_SHOWN: Final = 5
 
+Kind = Literal["stream", "query", "sink"]
 
-def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Library = LIBRARY) -> Planned:
+
+def plan(
+    statement: s.Statement,
+    catalog: Catalog,
+    name: str = "q",
+    library: Library = LIBRARY,
+    *,
+    idempotent: bool = False,
+) -> Planned:
     """What a statement comes to in this catalog. Raises SqlError.
 
-    `name` is what a bare SELECT or EXPLAIN is called; where it is taken, q2, q3 and so on.
+    `name` is what a bare SELECT or EXPLAIN is called; where it is taken, q2, q3 and so on. With `idempotent` a CREATE
+    of what exists with the same definition changes nothing; else it is refused.
     """
     body = statement.body
     if catalog.kind_of(name):
         name = bare_name(catalog)
     match body:
         case s.CreateStreamStatement():
-            return _create_stream(statement, body, catalog)
+            return _create_stream(statement, body, catalog, library, idempotent)
         case s.CreateQueryStatement():
-            return _create_query(statement, body, catalog, library)
+            return _create_query(statement, body, catalog, library, idempotent)
         case s.CreateSinkStatement():
-            return _create_sink(statement, body, catalog)
+            return _create_sink(statement, body, catalog, idempotent)
         case s.AlterStreamStatement():
             return _alter_stream(statement, body, catalog)
         case s.AddColumnStatement():
@@ -72,20 +89,35 @@ def plan(statement: s.Statement, catalog: Catalog, name: str = "q", library: Lib
             return _rename(statement, body, catalog, library)
         case s.DropStatementNode():
             return _drop(statement, body, catalog)
+        case s.InsertStatement():
+            return insert(statement, body, catalog, library)
+        case s.ShowStatement():
+            return Show(body.of)
+        case s.ShowCreateStatement():
+            return _show_create(statement, body, catalog)
+        case s.DescribeStatement():
+            return _describe(statement, body, catalog)
         case s.ExplainStatement():
             made = QueryPlanner(statement, catalog, name, QueryOptions(), library).run(body.query)
             return Explain(made, explain(made, catalog))
+        case s.ExplainRunningStatement():
+            return _explain_running(statement, body, catalog)
         case s.SelectStatement():
             return QueryPlanner(statement, catalog, name, QueryOptions(), library).run(body.query)
 
 
 def plan_all(
-    statements: Sequence[s.Statement], catalog: Catalog, library: Library = LIBRARY
+    statements: Sequence[s.Statement],
+    catalog: Catalog,
+    library: Library = LIBRARY,
+    *,
+    name: str = "q",
+    idempotent: bool = False,
 ) -> tuple[list[Planned], Catalog]:
     """All statements of a file, each on top of those before it; bare SELECTs are q, q2, q3 and so on."""
     planned: list[Planned] = []
     for statement in statements:
-        planned.append(plan(statement, catalog, library=library))
+        planned.append(plan(statement, catalog, name, library, idempotent=idempotent))
         catalog = catalog.with_(planned[-1])
     return planned, catalog
 
@@ -119,9 +151,84 @@ def _check_name(statement: s.Statement, name: s.Name) -> None:
         )
 
 
-def _create_stream(statement: s.Statement, body: s.CreateStreamStatement, catalog: Catalog) -> CreateStream:
+def _create_stream(
+    statement: s.Statement, body: s.CreateStreamStatement, catalog: Catalog, library: Library, idempotent: bool
+) -> CreateStream | AlterStatement | Unchanged:
+    sql, name = statement.text, body.name.text
+    before = catalog.streams.get(name)
+    if before is None:
+        _new_name(statement, body.name, catalog)
+        return CreateStream(_stream(statement, body))
+    _refuse_both(sql, body)
+    after = _stream(statement, body)
+    written_before = _as_written(before)
+    same = same_stream(written_before, after)
+    if body.unless_exists or (same and (idempotent or body.replace)):
+        return _exists("stream", name, same)
+    if body.replace:
+        return _replace_stream(statement, body, catalog, library, before, after)
+    hint = "CREATE OR REPLACE STREAM changes it where that is compatible"
+    raise SqlError(sql, body.name.span.start, f"there is already a stream called {name}{_or(same, 'STREAM', hint)}")
+
+
+def _refuse_both(sql: str, body: s.CreateStreamStatement | s.CreateQueryStatement) -> None:
+    if body.replace and body.unless_exists:
+        raise SqlError(sql, body.span.start, "OR REPLACE and IF NOT EXISTS contradict each other: leave one out")
+
+
+def _or(same: bool, kind: str, hint: str) -> str:
+    """What to write for a CREATE of what exists."""
+    if same:
+        return f", with this definition; CREATE {kind} IF NOT EXISTS leaves it as it is"
+    return f", with another definition; {hint}"
+
+
+def _exists(kind: Kind, name: str, same: bool) -> Unchanged:
+    """CREATE of what is there, and stays."""
+    if same:
+        return Unchanged(f"create_{kind}", kind, name, f"{kind} {name} exists with this definition")
+    warning = f"{kind} {name} exists with another definition, which stays"
+    return Unchanged(f"create_{kind}", kind, name, f"{kind} {name} exists", (warning,))
+
+
+def _as_written(stream: StreamDefinition) -> StreamDefinition:
+    """A stream as its statement alone defines it: a server settles what the statement leaves open."""
+    if not stream.sql:
+        return stream
+    statement = parse(stream.sql, KNOWN)[0]
+    assert isinstance(statement.body, s.CreateStreamStatement)
+    return _stream(statement, statement.body)
+
+
+def _replace_stream(
+    statement: s.Statement,
+    body: s.CreateStreamStatement,
+    catalog: Catalog,
+    library: Library,
+    before: StreamDefinition,
+    after: StreamDefinition,
+) -> AlterStatement:
+    """What ALTER STREAM would have to say, at once."""
+    changes = changed_policies(statement.text, body, _as_written(before), after)
+    stream, queries = before, dict[str, QueryPlan]()
+    added: list[Field] = []
+    for column in added_fields(statement.text, body, before, after):
+        as_added = s.AddColumnStatement(body.span, body.name, column, None)
+        field, wider, rewritten = _widen(statement, as_added, stream, catalog, library)
+        added.append(field)
+        stream = wider
+        queries |= rewritten
+        catalog = replace(
+            catalog, streams={**catalog.streams, stream.name: stream}, queries={**catalog.queries, **rewritten}
+        )
+    return AlterStatement(before.name, changes, after, tuple(added), queries)
+
+
+def _stream(statement: s.Statement, body: s.CreateStreamStatement) -> StreamDefinition:
+    """The stream that a statement defines."""
     sql = statement.text
-    name = _new_name(statement, body.name, catalog)
+    name = body.name.text
+    _check_name(statement, body.name)
     values, seen = read_options(sql, body.options, STREAM_OPTIONS, "a stream")
     if "time" in values:
         values.setdefault("timestamps", "external")
@@ -135,7 +242,7 @@ def _create_stream(statement: s.Statement, body: s.CreateStreamStatement, catalo
         hint = f": add time = '{times[0]}'" if times else ": it needs a column of type TIMESTAMP"
         raise SqlError(sql, at, f"an external stream names the column that carries its time{hint}")
     try:
-        return CreateStream(StreamDefinition(name, Schema(tuple(fields)), **values, sql=statement.sql))
+        return StreamDefinition(name, Schema(tuple(fields)), **values, sql=definition(statement, body, "STREAM"))
     except Refuse as error:
         raise SqlError(sql, body.name.span.start, error.text) from None
 
@@ -199,8 +306,20 @@ def _altered(statement: s.Statement, name: s.Name, catalog: Catalog) -> StreamDe
 def _add_column(
     statement: s.Statement, body: s.AddColumnStatement, catalog: Catalog, library: Library
 ) -> AlterStatement:
-    sql, name = statement.text, body.name.text
     before = _altered(statement, body.name, catalog)
+    added, after, queries = _widen(statement, body, before, catalog, library)
+    return AlterStatement(before.name, (), after, (added,), queries)
+
+
+def _widen(
+    statement: s.Statement,
+    body: s.AddColumnStatement,
+    before: StreamDefinition,
+    catalog: Catalog,
+    library: Library,
+) -> tuple[Field, StreamDefinition, Mapping[str, QueryPlan]]:
+    """One column more: the column, the stream with it, and how the queries that read the stream read then."""
+    sql = statement.text
     added = _new_field(statement, body, before)
     after = replace(before.with_fields([added]), sql=with_column(before.sql, _slice(sql, body.field)))
     queries, stuck = widening(before, after, added.name, catalog, library)
@@ -211,7 +330,7 @@ def _add_column(
             f"{added.name} could mean another column than before in {', '.join(stuck)}, or a * there could not be "
             "written out: choose another name, or replace that query by a text that says whose columns it means",
         )
-    return AlterStatement(name, (), after, (added,), queries)
+    return added, after, queries
 
 
 def _new_field(statement: s.Statement, body: s.AddColumnStatement, stream: StreamDefinition) -> Field:
@@ -291,12 +410,27 @@ def _addition(before: s.CreateStreamStatement, options: str) -> tuple[s.Span, st
     return s.Span(end, end), f", {options}"
 
 
-def _create_sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog) -> CreateSink:
-    sql = statement.text
+def _create_sink(
+    statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog, idempotent: bool
+) -> CreateSink | Unchanged:
     _check_name(statement, body.name)
+    sink = _sink(statement, body, catalog)
+    name = sink.name
+    before = catalog.sinks.get(name)
+    if before is None:
+        return CreateSink(sink)
+    same = same_sink(before, sink)
+    if body.unless_exists or (same and idempotent):
+        return _exists("sink", name, same)
+    hint = f"DROP SINK {name} first to replace it"
+    told = f"there is already a sink called {name}{_or(same, 'SINK', hint)}"
+    raise SqlError(statement.text, body.name.span.start, told)
+
+
+def _sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog) -> SinkDefinition:
+    """The sink that a statement defines."""
+    sql = statement.text
     name, query = body.name.text, body.query.text
-    if name in catalog.sinks:
-        raise SqlError(sql, body.name.span.start, f"there is already a sink called {name}")
     if body.part is not None:
         first = f"CREATE QUERY name AS SELECT * FROM {query}.{body.part.text}"
         raise SqlError(sql, body.query.span.start, f"a sink takes the rows of a query: {first} first")
@@ -327,7 +461,7 @@ def _create_sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: C
             f"on_slow = 'latest' keeps the newest row of each key, and {query} is no update stream: its rows replace "
             "nothing; expected 'wait', 'drop_oldest' or 'disconnect'",
         )
-    return CreateSink(SinkDefinition(name, query, **values, sql=statement.sql))
+    return SinkDefinition(name, query, **values, sql=definition(statement, body, "SINK"))
 
 
 def _format_of(path: str) -> str:
@@ -335,11 +469,13 @@ def _format_of(path: str) -> str:
     return ending if ending in ("csv", "parquet", "arrow") else "jsonl"
 
 
-def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -> DropStatement:
+def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -> DropStatement | Unchanged:
     name = body.name.text
     known: Mapping[str, Any] = {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}[body.kind]
     at = body.name.span.start
     if name not in known:
+        if body.if_exists:
+            return Unchanged(f"drop_{body.kind}", body.kind, name, f"there is no {body.kind} {name}")
         hint = did_you_mean(name, known) or _there_are(known)
         raise SqlError(statement.text, at, f"there is no {body.kind} called {name}{hint}")
     users = [] if body.kind == "sink" else _users(catalog, body.kind, name)
@@ -368,20 +504,77 @@ def _users(catalog: Catalog, kind: str, name: str) -> list[str]:
     return queries + sinks
 
 
+# -- what there is -----------------------------------------------------------------------------------------------------
+
+
+def _show_create(statement: s.Statement, body: s.ShowCreateStatement, catalog: Catalog) -> ShowCreate:
+    name = body.name.text
+    known: Mapping[str, Any] = {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}[body.kind]
+    if name not in known:
+        hint = did_you_mean(name, known) or _there_are(known)
+        raise SqlError(statement.text, body.name.span.start, f"there is no {body.kind} called {name}{hint}")
+    return ShowCreate(body.kind, name, known[name].sql)
+
+
+def _describe(statement: s.Statement, body: s.DescribeStatement, catalog: Catalog) -> Describe:
+    name = body.name.text
+    kinds: Mapping[Kind, Mapping[str, Any]] = {
+        "stream": catalog.streams,
+        "query": catalog.queries,
+        "sink": catalog.sinks,
+    }
+    if body.kind is not None:
+        kinds = {body.kind: kinds[body.kind]}
+    kind = next((kind for kind, known in kinds.items() if name in known), None)
+    if kind is None:
+        names = [known for there in kinds.values() for known in there]
+        what = "stream, query or sink" if body.kind is None else body.kind
+        hint = did_you_mean(name, names) or _there_are(names)
+        raise SqlError(statement.text, body.name.span.start, f"there is no {what} called {name}{hint}")
+    if body.part is None:
+        return Describe(kind, name)
+    if kind != "stream" or body.part.text != LATE.removeprefix("."):
+        told = f"{name} has no part {body.part.text}: a stream has {LATE.removeprefix('.')}, its late tuples"
+        raise SqlError(statement.text, body.part.span.start, told)
+    if catalog.streams[name].timestamps != "external":
+        told = f"{name} has no late tuples: the server gives its tuples their time"
+        raise SqlError(statement.text, body.part.span.start, told)
+    return Describe(kind, name + LATE)
+
+
+def _explain_running(statement: s.Statement, body: s.ExplainRunningStatement, catalog: Catalog) -> ExplainRunning:
+    name = body.name.text
+    query = catalog.queries.get(name)
+    if query is None:
+        why = f"{name} is a stream" if name in catalog.streams else f"there is no query {name}"
+        hint = did_you_mean(name, catalog.queries) or "; EXPLAIN takes the name of a query, or a SELECT"
+        raise SqlError(statement.text, body.name.span.start, f"{why}{hint}")
+    return ExplainRunning(name, body.analyze, explain(query, catalog))
+
+
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 
 def _create_query(
-    statement: s.Statement, body: s.CreateQueryStatement, catalog: Catalog, library: Library
-) -> CreateQuery:
+    statement: s.Statement, body: s.CreateQueryStatement, catalog: Catalog, library: Library, idempotent: bool
+) -> CreateQuery | Unchanged:
     sql = statement.text
     name = body.name.text
-    replaces = body.replace and name in catalog.queries
-    if replaces:
-        _check_name(statement, body.name)
-    else:
+    before = catalog.queries.get(name)
+    replaces = body.replace and before is not None
+    if before is None:
         _new_name(statement, body.name, catalog)
+    _refuse_both(sql, body)
     values, seen = read_options(sql, body.options, QUERY_OPTIONS, "a query")
+    if before is not None:
+        same = same_query(before, QueryOptions(**values), body.query)
+        if body.unless_exists or (same and idempotent):
+            return _exists("query", name, same)
+        if not body.replace:
+            hint = "CREATE OR REPLACE QUERY replaces it"
+            raise SqlError(
+                sql, body.name.span.start, f"there is already a query called {name}{_or(same, 'QUERY', hint)}"
+            )
     if "max_delay_us" in values and values.get("flush", "none") == "none":
         raise SqlError(
             sql, seen["max_delay"].name.span.start, "max_delay bounds how far results are spread: add flush = 'slow'"
@@ -403,6 +596,8 @@ def _create_query(
         )
     if replaces:
         _check_readers(statement, body.name, catalog, made)
+    if body.unless_exists:
+        made = replace(made, sql=definition(statement, body, "QUERY"))
     return CreateQuery(made, replaces)
 
 

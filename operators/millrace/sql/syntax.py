@@ -282,9 +282,10 @@ class Cte(Node):
 
 @dataclass(frozen=True, slots=True)
 class Clause(Node):
-    """A clause that is refused: its place is all that matters."""
+    """A clause that only a temporary query may have, or none: its place, and the value of LIMIT."""
 
     words: str
+    value: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,12 +320,14 @@ class FieldDef(Node):
 
 @dataclass(frozen=True, slots=True)
 class CreateStreamStatement(Node):
-    """`options_span` is that of the parentheses after WITH."""
+    """`options_span` is that of the parentheses after WITH; `unless_exists` is IF NOT EXISTS."""
 
     name: Name
     fields: tuple[FieldDef, ...]
     options: tuple[Option, ...]
     options_span: Span | None
+    replace: bool = False
+    unless_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +336,7 @@ class CreateQueryStatement(Node):
     replace: bool
     options: tuple[Option, ...]
     query: QueryBody
+    unless_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +347,7 @@ class CreateSinkStatement(Node):
     query: Name
     part: Name | None
     options: tuple[Option, ...]
+    unless_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,11 +377,57 @@ class AlterQueryStatement(Node):
 class DropStatementNode(Node):
     kind: Literal["stream", "query", "sink"]
     name: Name
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InsertStatement(Node):
+    """INSERT INTO ... VALUES. Without `columns` a row has a value for each column of the stream."""
+
+    name: Name
+    part: Name | None
+    columns: tuple[Name, ...] | None
+    rows: tuple[ValueRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRow(Node):
+    values: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStatement(Node):
+    """SHOW STREAMS and the like."""
+
+    of: Literal["streams", "queries", "sinks", "components", "operators"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCreateStatement(Node):
+    kind: Literal["stream", "query", "sink"]
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeStatement(Node):
+    """`part` follows a dot, as in `packets.late`."""
+
+    kind: Literal["stream", "query", "sink"] | None
+    name: Name
+    part: Name | None
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainStatement(Node):
     query: QueryBody
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRunningStatement(Node):
+    """EXPLAIN [ANALYZE] of a query by its name."""
+
+    name: Name
+    analyze: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +443,12 @@ Body = (
     | AddColumnStatement
     | AlterQueryStatement
     | DropStatementNode
+    | InsertStatement
+    | ShowStatement
+    | ShowCreateStatement
+    | DescribeStatement
     | ExplainStatement
+    | ExplainRunningStatement
     | SelectStatement
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Iterable
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
@@ -26,7 +25,9 @@ _OPERATORS = {
 _BEGINNINGS = {"NUMBER", "STRING", "CASE", "CAST", "NULL", "TRUE", "FALSE", "INTERVAL", "TIMESTAMP"}
 _SHOWN = 8
 _SHOWN_OF_A_WORD = 60
-_EXPLAIN = re.compile(r"\bEXPLAIN\s+\Z", re.IGNORECASE)
+_ANALYZE = re.compile(r"\bEXPLAIN\s+ANALYZE\s+(QUERY\s+)?\Z", re.IGNORECASE)
+# Words that start a statement: nobody misspelt another one that way.
+_HEADS = frozenset(("CREATE", "ALTER", "DROP", "SELECT", "INSERT", "SHOW", "DESCRIBE", "EXPLAIN"))
 # What a statement is made of: an alias that looks like one of these was probably meant to be it.
 _CLAUSES = [
     "FROM",
@@ -62,7 +63,7 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
             return SqlError(text, at, "this comment is never closed: expected */")
         sentence = _sentence(_shortened(str(error.token)), error.accepts or ())
         meant = "did you mean" in sentence
-        hint = _elsewhere(text, at) or ("" if meant else _name_alone(text, at))
+        hint = _elsewhere(text, at)
         return SqlError(text, at, hint or (sentence if meant else sentence + _misspelt_before(text[:at])))
     if isinstance(error, UnexpectedEOF):
         return SqlError(text, len(text), "the statement ends too early")
@@ -87,24 +88,11 @@ def _elsewhere(text: str, at: int) -> str:
         *before, table = re.split(r"\b(?:JOIN|FOLLOWED\s+BY)\b", statement, flags=re.IGNORECASE)
         if before and table.strip() and not re.search(r"\bON\b", table, re.IGNORECASE):
             return "there is no USING: write ON and the equality of the columns, such as ON a.k = b.k"
-    if word == "ANALYZE" and _EXPLAIN.search(statement):
+    if word in ("SELECT", "WITH") and _ANALYZE.search(statement):
         return (
-            "EXPLAIN ANALYZE tells what a running query does, which only its server knows: send EXPLAIN ANALYZE and "
-            "the name of the query to it, as the only statement"
+            "EXPLAIN ANALYZE measures a query that runs: write its name, or leave out ANALYZE for the plan of a SELECT"
         )
     return ""
-
-
-def _name_alone(text: str, at: int) -> str:
-    """EXPLAIN with nothing but a name, probably that of a query that runs."""
-    name = re.match(r"""("[^"]+"|\w+)\s*(?:;|\Z)""", text[at:])
-    if name is None or not _EXPLAIN.search(text[:at]):
-        return ""
-    known = name[1][1:-1] if name[1].startswith('"') else name[1].lower()
-    return (
-        f"EXPLAIN shows the plan of a SELECT that is written behind it; for a query that runs, type "
-        f"`millrace explain {shlex.quote(known)}` (with --analyze what it does), or EXPLAIN ANALYZE {name[1]}"
-    )
 
 
 def _misspelt_before(text: str) -> str:
@@ -123,7 +111,8 @@ def _shortened(word: str) -> str:
 def _sentence(got: str, accepts: Iterable[str]) -> str:
     accepts = _offered(accepts)
     words = [word.strip("_") for word in accepts if word not in _SIGNS and word not in _NAMES]
-    return f"expected {_expected(accepts)}, got {got}{did_you_mean(got.upper(), words)}"
+    near = "" if got.upper() in _HEADS else did_you_mean(got.upper(), words)
+    return f"expected {_expected(accepts)}, got {got}{near}"
 
 
 def _offered(accepts: Iterable[str]) -> set[str]:

@@ -1,0 +1,114 @@
+"""CREATE of what exists already: whether it says the same, and how a stream can become what it says.
+
+Rule: two definitions are the same if they parse to the same statement, whatever its spaces, comments, letter case and
+defaults that are written out. OR REPLACE of a stream never changes what its tuples and its readers were made by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from millrace.engine.plan import POLICIES, QueryOptions, QueryPlan, StreamDefinition
+from millrace.protocol import Field
+from millrace.sql import syntax as s
+from millrace.sql.errors import SqlError
+from millrace.sql.limits import KNOWN
+from millrace.sql.options import STREAM_OPTIONS
+from millrace.sql.parser import parse, written
+from millrace.sql.planned import SinkDefinition
+
+# What a definition means does not depend on these.
+_IGNORED: Final = frozenset(("span", "options_span", "value_span", "replace", "unless_exists"))
+_OPTION_NAMES: Final = {row.becomes: row.name for row in STREAM_OPTIONS}
+
+
+def same_query(before: QueryPlan, options: QueryOptions, query: s.QueryBody) -> bool:
+    """Whether a query's statement says what the query is already."""
+    body = parse(before.sql, KNOWN)[0].body
+    assert isinstance(body, s.CreateQueryStatement | s.SelectStatement)
+    return before.options == options and _shape(body.query) == _shape(query)
+
+
+def same_stream(before: StreamDefinition, after: StreamDefinition) -> bool:
+    return replace(before, sql="") == replace(after, sql="")
+
+
+def same_sink(before: SinkDefinition, after: SinkDefinition) -> bool:
+    return replace(before, sql="") == replace(after, sql="")
+
+
+def _shape(value: object) -> object:
+    """A parsed statement without its places."""
+    if isinstance(value, s.Node):
+        parts = (_shape(getattr(value, part.name)) for part in fields(value) if part.name not in _IGNORED)
+        return type(value).__name__, *parts
+    if isinstance(value, tuple):
+        return tuple(map(_shape, value))
+    return type(value).__name__, value
+
+
+def definition(statement: s.Statement, body: Any, kind: str) -> str:
+    """A CREATE statement as the catalog keeps it: without OR REPLACE and IF NOT EXISTS."""
+    if not (getattr(body, "replace", False) or body.unless_exists):
+        return statement.sql
+    return f"CREATE {kind} {statement.text[body.name.span.start : body.span.end]}"
+
+
+# -- OR REPLACE of a stream --------------------------------------------------------------------------------------------
+
+
+def added_fields(
+    sql: str, body: s.CreateStreamStatement, before: StreamDefinition, after: StreamDefinition
+) -> Sequence[s.FieldDef]:
+    """The columns that a new definition adds at the end; SqlError if it changes any of those before."""
+    name, kept = written(before.name), before.schema.fields
+    for position, old in enumerate(kept):
+        if position == len(after.schema.fields):
+            raise _incompatible(sql, body.name, name, f"this definition lacks its column {_spelt(old)}")
+        new = after.schema.fields[position]
+        if new != old:
+            what = f"column {position + 1} is {_spelt(old)} in the stream and {_spelt(new)} here"
+            raise _incompatible(sql, body.fields[position], name, what)
+    return body.fields[len(kept) :]
+
+
+def changed_policies(
+    sql: str, body: s.CreateStreamStatement, before: StreamDefinition, after: StreamDefinition
+) -> tuple[tuple[str, Any], ...]:
+    """The policies that a new definition changes, those that it leaves out included; SqlError if it changes more."""
+    options = {option.name.text: option for option in body.options}
+    changes: list[tuple[str, Any]] = []
+    for attribute, option in _OPTION_NAMES.items():
+        old, new = getattr(before, attribute), getattr(after, attribute)
+        if old == new:
+            continue
+        if attribute not in POLICIES:
+            place: s.Node = options.get(option, body.name)
+            what = f"the option {option} is {_value(old)} in the stream and {_value(new)} here"
+            raise _incompatible(sql, place, written(before.name), what)
+        changes.append((attribute, new))
+    return tuple(changes)
+
+
+def _incompatible(sql: str, place: s.Node, name: str, what: str) -> SqlError:
+    policies = ", ".join(option for attribute, option in _OPTION_NAMES.items() if attribute in POLICIES)
+    return SqlError(
+        sql,
+        place.span.start,
+        f"cannot replace stream {name}: {what}. A replacement may add nullable columns at the end and change "
+        f"{policies}. For anything else, drop the stream and its readers first, or create a stream of another name",
+    )
+
+
+def _spelt(field: Field) -> str:
+    return f"{field.name} {str(field.type).upper()}{'' if field.nullable else ' NOT NULL'}"
+
+
+def _value(value: object) -> str:
+    if value is None or value == ():
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(", ".join(value)) if isinstance(value, tuple) else repr(value)

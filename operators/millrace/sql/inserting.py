@@ -1,0 +1,148 @@
+"""INSERT INTO ... VALUES: constant expressions to the rows of a stream.
+
+Rule: a value has its column's type, by the conversions that an argument of a function has: a bigint as a double, a text
+as the timestamp that it says, NULL as anything. Anything else is refused at its place, with the column, what was
+expected and what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from millrace.engine.plan import LATE, StreamDefinition
+from millrace.operators import expression as e
+from millrace.operators.batch import Batch
+from millrace.operators.evaluate import evaluate
+from millrace.operators.functions import Library
+from millrace.protocol import Field, Schema, Type
+from millrace.sql import syntax as s
+from millrace.sql.binder import Binder, readings
+from millrace.sql.errors import SqlError, did_you_mean
+from millrace.sql.planned import Catalog, Insert
+
+# What expressions without columns are computed over.
+_ONE_ROW: Final = Batch(Schema(()), np.zeros(1, np.int64), ())
+_HINTS: Final = {
+    Type.TIMESTAMP: ": write TIMESTAMP '2026-01-31 12:00:00', or the text alone",
+    Type.BYTES: ": write CAST('\\x00ff' AS bytes)",
+    Type.TEXT: ": write it in quotes, or CAST it",
+}
+
+
+def insert(statement: s.Statement, body: s.InsertStatement, catalog: Catalog, library: Library) -> Insert:
+    """The rows that a statement inserts. Raises SqlError."""
+    stream = _target(statement.text, body, catalog)
+    columns = _columns(statement.text, body, stream)
+    values = _Values(statement.text, stream, library)
+    rows: list[tuple[Any, ...]] = []
+    places: list[tuple[int, ...]] = []
+    for row in body.rows:
+        if len(row.values) != len(columns):
+            listed = ", ".join(field.name for field in columns)
+            raise SqlError(
+                statement.text,
+                row.span.start,
+                f"expected {len(columns)} values, for {listed}, got {len(row.values)}",
+            )
+        named = dict(zip((field.name for field in columns), row.values, strict=True))
+        rows.append(tuple(values.value(field, named.get(field.name), row) for field in stream.schema))
+        places.append(tuple(named.get(field.name, row).span.start for field in stream.schema))
+    return Insert(stream.name, tuple(rows), statement.text, tuple(places))
+
+
+def _target(sql: str, body: s.InsertStatement, catalog: Catalog) -> StreamDefinition:
+    name, at = body.name.text, body.name.span.start
+    stream = catalog.streams.get(name)
+    if stream is None:
+        if name in catalog.queries:
+            raise SqlError(sql, at, f"{name} is a query, whose rows Millrace computes: INSERT takes a stream")
+        raise SqlError(sql, at, f"the stream {name} does not exist{did_you_mean(name, catalog.streams)}")
+    if body.part is not None:
+        if body.part.text != LATE.removeprefix("."):
+            raise SqlError(sql, body.part.span.start, f"a stream has no part {body.part.text}")
+        raise SqlError(sql, at, f"{name}{LATE} receives only the late tuples of {name}: INSERT INTO {name} instead")
+    return stream
+
+
+def _columns(sql: str, body: s.InsertStatement, stream: StreamDefinition) -> Sequence[Field]:
+    """The fields that the statement's values are for."""
+    if body.columns is None:
+        return stream.schema.fields
+    known = {field.name: field for field in stream.schema}
+    columns: list[Field] = []
+    for name in body.columns:
+        field = known.get(name.text)
+        if field is None:
+            hint = did_you_mean(name.text, known) or f"; there are {', '.join(known)}"
+            if name.text == "ts" and stream.time is None:
+                hint = ": the server gives each tuple its time"
+            raise SqlError(sql, name.span.start, f"stream {stream.name} has no column {name.text}{hint}")
+        if field in columns:
+            raise SqlError(sql, name.span.start, f"the column {name.text} is listed twice")
+        columns.append(field)
+    return columns
+
+
+class _Values:
+    """Computes the values of one statement."""
+
+    def __init__(self, sql: str, stream: StreamDefinition, library: Library) -> None:
+        self._sql = sql
+        self._stream = stream
+        self._binder = Binder(sql, None, library, instead="VALUES takes expressions over constants")
+
+    def value(self, field: Field, node: s.Expr | None, row: s.Node) -> Any:
+        """The value for a field, as a row frame would carry it."""
+        if node is None or _is_default(node):
+            value, place = None, node or row
+        else:
+            value, place = self._computed(field, node), node
+        if value is None and (not field.nullable or field.name == self._stream.time):
+            missing = "no value" if node is None else "NULL"
+            raise self._error(place, f"column {field.name}: expected {field.type}, not null, got {missing}")
+        return value
+
+    def _computed(self, field: Field, node: s.Expr) -> Any:
+        column = _column_in(node)
+        if column is not None:
+            raise self._error(
+                column,
+                f"column {field.name}: expected a constant, got the column {column.name.text}; a text stands in single "
+                "quotes",
+            )
+        bound = self._binder.bind(node)
+        if field.type not in readings(node, bound):
+            hint = _HINTS.get(field.type, "")
+            raise self._error(node, f"column {field.name}: expected {field.type}, got {_shown(node, bound)}{hint}")
+        converted = self._binder.as_type(node, bound, field.type)
+        if isinstance(converted, e.Constant):
+            return converted.value
+        values, mask, errors = evaluate(converted, _ONE_ROW)
+        if errors is not None:
+            raise self._error(node, f"column {field.name}: {errors.reason}")
+        if mask is not None and not mask[0]:
+            return None
+        value = values[0]
+        return value.item() if isinstance(value, np.generic) else value
+
+    def _error(self, node: s.Node, message: str) -> SqlError:
+        return SqlError(self._sql, node.span.start, message)
+
+
+def _is_default(node: s.Expr) -> bool:
+    return isinstance(node, s.ColumnRef) and node.table is None and node.name.text == "default"
+
+
+def _column_in(node: s.Node) -> s.ColumnRef | None:
+    return next((part for part in s.walk(node) if isinstance(part, s.ColumnRef)), None)
+
+
+def _shown(node: s.Expr, bound: e.Expression) -> str:
+    if isinstance(node, s.Constant):
+        value = node.value
+        text = repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+        return f"the {bound.type} {text:.60}"
+    return str(bound.type)

@@ -1,0 +1,46 @@
+"""A SELECT as a temporary query: the plan of a query without a definition, and how many rows its reader wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from millrace.protocol import MAX_INT64
+from millrace.sql import syntax as s
+from millrace.sql.errors import SqlError
+from millrace.sql.planned import CreateQuery
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTemporary(CreateQuery):
+    """A query that lives as long as it is read, at most until its reader has `limit` rows."""
+
+    limit: int | None = None
+
+
+def without_limit(statements: Sequence[s.Statement]) -> tuple[list[s.Statement], int | None]:
+    """The statements, of which the last may be a SELECT, without its LIMIT; and the limit. Raises SqlError."""
+    for statement in statements[:-1]:
+        if isinstance(statement.body, s.SelectStatement):
+            raise SqlError(
+                statement.text,
+                statement.body.span.start,
+                "a SELECT ends a text, because its rows are read until you stop: send what follows it first",
+            )
+    if not statements:
+        return [], None
+    last, body = statements[-1], statements[-1].body
+    clause = body.query.limit if isinstance(body, s.SelectStatement) else None
+    if not isinstance(body, s.SelectStatement) or clause is None or clause.value is None:
+        return list(statements), None
+    limit = _count(last.text, clause.value)
+    end = len(last.text[: clause.span.start].rstrip())
+    query = replace(body.query, span=s.Span(body.query.span.start, end), limit=None)
+    return [*statements[:-1], replace(last, body=s.SelectStatement(s.Span(body.span.start, end), query))], limit
+
+
+def _count(sql: str, node: s.Expr) -> int:
+    value = node.value if isinstance(node, s.Constant) else None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_INT64:
+        raise SqlError(sql, node.span.start, "LIMIT: expected a whole number above 0")
+    return value
