@@ -15,13 +15,18 @@ from millrace.sql import (
     AlterStatement,
     Catalog,
     CreateQuery,
-    CreateSink,
     CreateStream,
+    Describe,
     DropStatement,
     Explain,
+    ExplainRunning,
+    Insert,
     Planned,
     RenameStatement,
+    Show,
+    ShowCreate,
     SinkDefinition,
+    SqlError,
     Statement,
     parse,
     plan,
@@ -96,8 +101,9 @@ def plan_script(text: str, order: str | None = None) -> Script:
         commands += _commands(planned)
         if isinstance(planned, RenameStatement):
             bare = [planned.to if known == planned.name else known for known in bare]
-        if isinstance(planned, Explain):
-            shown.append(planned.text)
+        _refuse_for_servers(statement, planned)
+        if isinstance(planned, Explain | ExplainRunning | ShowCreate):
+            shown.append(planned.sql if isinstance(planned, ShowCreate) else planned.text)
     if not catalog.streams:
         raise Refuse("there is no stream: begin with CREATE STREAM", code="sql")
     return Script(commands, catalog.streams, catalog.queries, catalog.sinks, bare, shown)
@@ -119,6 +125,18 @@ def _ordered(statement: Statement, name: str, order: str) -> Statement:
             return statement
 
 
+def _refuse_for_servers(statement: Statement, planned: Planned) -> None:
+    """Statements about what only a running server has."""
+    match planned:
+        case Insert(stream):
+            hint = f"rows come from files: leave INSERT out and name one with --in {stream}=FILE"
+        case Show() | Describe() | ExplainRunning(_, True):
+            hint = "send it to a server with `millrace sql`"
+        case _:
+            return
+    raise SqlError(statement.text, statement.body.span.start, f"this statement needs a running server: {hint}")
+
+
 def _commands(planned: Planned) -> list[CommandBody]:
     match planned:
         case CreateStream(stream):
@@ -135,5 +153,5 @@ def _commands(planned: Planned) -> list[CommandBody]:
             return [DropStream(name)]
         case DropStatement("query", name):
             return [DropQuery(name)]
-        case CreateSink() | Explain() | DropStatement():
+        case _:
             return []

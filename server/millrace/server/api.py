@@ -82,6 +82,12 @@ class SqlRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     sql: str = Field(description="One or more statements, separated by semicolons.", max_length=1_000_000)
     dry_run: bool = Field(default=False, description="Plan and check everything, apply nothing.")
+    idempotent: bool = Field(
+        default=False, description="CREATE of what exists with the same definition changes nothing, instead of failing."
+    )
+    temporary: bool = Field(
+        default=False, description="A SELECT at the end becomes a temporary query, which ends when its reader leaves."
+    )
 
 
 class StrategyRequest(BaseModel):
@@ -483,11 +489,12 @@ def _add_sql(app: FastAPI, daemon: Daemon) -> None:
             told = {"kind": "explain", "name": name, **(await analyzed(daemon, name))}
             return {"dry_run": request.dry_run, "statements": [told]}
         check = look.unless_changed("catalog", "", if_match)
+        terms = daemon.catalog.terms(idempotent=request.idempotent, temporary=request.temporary)
         if request.dry_run:
-            statements, becomes = await daemon.catalog.plan(request.sql, check)
+            statements, becomes = await daemon.catalog.plan(request.sql, check, terms)
             await look.tagged(response, "catalog", "")
             return {"dry_run": True, "statements": statements, "plan": becomes}
-        statements = await daemon.catalog.execute(request.sql, check=check)
+        statements = await daemon.catalog.execute(request.sql, check=check, terms=terms)
         await look.tagged(response, "catalog", "")
         return {"dry_run": request.dry_run, "statements": statements}
 

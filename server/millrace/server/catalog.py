@@ -39,7 +39,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.seam import gated
-from millrace.operators.batch import BEGINNING
+from millrace.operators.batch import BEGINNING, Batch
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
@@ -59,6 +59,7 @@ from millrace.server.decisions import (
 )
 from millrace.server.feeds import Feeds
 from millrace.server.freshness import Freshness, Key, in_json
+from millrace.server.inserts import Inserts
 from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.openings import NO_PLACE, NewSink, Opened, Openings, SinkPlace, Taken, abandon
@@ -70,17 +71,26 @@ from millrace.server.restarts import lost_state
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.store import Store, StoreError
+from millrace.server.temporary import Temporaries
 from millrace.server.threads import in_thread
+from millrace.server.timers import Timers
 from millrace.sql import (
     AlterStatement,
     CreateQuery,
     CreateSink,
     CreateStream,
+    Describe,
     DropStatement,
     Explain,
+    ExplainRunning,
+    Insert,
+    Inspection,
     Planned,
     RenameStatement,
+    Show,
+    ShowCreate,
     SinkDefinition,
+    Unchanged,
     condition,
     explain,
     parse,
@@ -91,6 +101,7 @@ from millrace.sql import (
 )
 from millrace.sql.limits import KNOWN, Limits
 from millrace.sql.parser import written
+from millrace.sql.temporary import CreateTemporary, without_limit
 
 log = structlog.get_logger()
 
@@ -98,6 +109,17 @@ T = TypeVar("T")
 
 # What has names of its own.
 Kind = Literal["stream", "query", "sink"]
+
+
+class Terms(NamedTuple):
+    """How statements are taken: `idempotent` lets a CREATE of what exists with the same definition pass as unchanged,
+    and `temporary` is the name of the query that a SELECT becomes, where one is allowed."""
+
+    idempotent: bool = False
+    temporary: str | None = None
+
+
+STRICT: Final = Terms()
 
 # Awaited when it is a change's turn; raises if the change shall not be made.
 Check = Callable[[], Awaitable[None]]
@@ -116,6 +138,11 @@ SOME: Final = Asked("statements")
 
 async def _nothing() -> None:
     """The check of whoever does not mind."""
+
+
+async def _show_nothing(_: Inspection) -> dict[str, Any]:
+    """What a catalog without a server shows."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +177,14 @@ class _Draft(NamedTuple):
     known: Known | None
     result: tuple[list[Planned], Known] | MillraceError
 
+    @property
+    def inspects(self) -> bool:
+        """Whether the statements only read."""
+        if isinstance(self.result, MillraceError):
+            return False
+        steps, _ = self.result
+        return bool(steps) and all(isinstance(step, Explain | Inspection) for step in steps)
+
 
 @dataclass(slots=True)
 class _Made:
@@ -176,6 +211,7 @@ class Catalog:
         archive: Archive,
         places: Places,
         planning: Planning,
+        timers: Timers,
     ) -> None:
         self.known = Known()
         self._planning = planning
@@ -187,6 +223,9 @@ class Catalog:
         self._defaults = defaults
         self._archive = archive
         self._openings = Openings(places)
+        self.temporaries = Temporaries(runner, timers, lambda name: self.drop("query", name))
+        self._inserts = Inserts(engine, runner, feeds)
+        self.inspect: Callable[[Inspection], Awaitable[dict[str, Any]]] = _show_nothing
         self.on_query_dropped: Callable[[str], None] = lambda _: None
         self.on_query_renamed: Callable[[str, str], None] = lambda name, to: None
         # Restored queries that lost their state: when they started again, and what that means.
@@ -205,22 +244,31 @@ class Catalog:
 
     # -- statements --------------------------------------------------------------------------------
 
-    async def plan(self, sql: str, check: Check = _nothing) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What each statement would come to, and what would become of the graph. Nothing is done."""
-        return await asyncio.shield(asyncio.ensure_future(self._plan_whole(sql, check)))
+    def terms(self, *, idempotent: bool, temporary: bool) -> Terms:
+        """How the statements of a request are taken."""
+        taken = {*self.known.streams, *self.known.queries}
+        return Terms(idempotent, self.temporaries.next_name(taken) if temporary else None)
 
-    async def _plan_whole(self, sql: str, check: Check) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    async def plan(
+        self, sql: str, check: Check = _nothing, terms: Terms = STRICT
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """What each statement would come to, and what would become of the graph. Nothing is done."""
+        return await asyncio.shield(asyncio.ensure_future(self._plan_whole(sql, check, terms)))
+
+    async def _plan_whole(self, sql: str, check: Check, terms: Terms) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         with self._planning.admitted():
-            draft = await self._draft(sql, check)
+            draft = await self._draft(sql, check, terms)
             async with self._one_at_a_time:
                 await check()
-                return await self._shown(sql, draft)
+                return await self._shown(sql, draft, terms)
 
-    async def _shown(self, sql: str, draft: _Draft) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        steps, _ = await self._settled_plan(sql, draft)
+    async def _shown(self, sql: str, draft: _Draft, terms: Terms) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        steps, after = await self._settled_plan(sql, draft, terms)
+        self._refuse_temporary(steps)
         for stream in _settled_streams(steps):
             self._archive.check(stream)
         await self._runner.at_rest()
+        self._check_inserts(steps, after)
         self._refuse_renaming_in_trial(steps)
         described = self._describe_all(steps)
         await self._open_files(steps, opens=False)
@@ -232,40 +280,90 @@ class Catalog:
         snapshot = await self._runner.between_steps(lambda: shadow.Snapshot.of(self._engine))
         return await self._planning.run(lambda: shadow.plan(snapshot, commands))
 
-    async def execute(self, sql: str, *, check: Check = _nothing, asked: Asked = SOME) -> list[dict[str, Any]]:
+    async def execute(
+        self, sql: str, *, check: Check = _nothing, asked: Asked = SOME, terms: Terms = STRICT
+    ) -> list[dict[str, Any]]:
         """Plan all statements, then apply all of them or none; what each came to.
 
         Goes on if whoever asked goes away: a change that is half known would be worse than one nobody waits for.
         `check`, here and below, is called when it is this change's turn, and may refuse it. `asked` is what the
         statements are known to be about before they are planned.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._execute_admitted(sql, check, asked)))
+        return await asyncio.shield(asyncio.ensure_future(self._execute_admitted(sql, check, asked, terms)))
 
-    async def _execute_admitted(self, sql: str, check: Check, asked: Asked) -> list[dict[str, Any]]:
+    async def _execute_admitted(self, sql: str, check: Check, asked: Asked, terms: Terms) -> list[dict[str, Any]]:
         try:
             with self._planning.admitted():
-                return await self._execute(sql, check, asked)
+                return await self._execute(sql, check, asked, terms)
         except Refuse as error:
             if error.code == "busy":
                 self._tell(asked, "refused", error.text)
             raise
 
-    async def _execute(self, sql: str, check: Check, asked: Asked) -> list[dict[str, Any]]:
+    async def _execute(self, sql: str, check: Check, asked: Asked, terms: Terms) -> list[dict[str, Any]]:
         steps: list[Planned] = []
-        draft = await self._draft(sql, check)
+        draft = await self._draft(sql, check, terms)
+        if draft.inspects:
+            return await self._inspected(sql, draft, terms, check)
 
         async def change() -> list[dict[str, Any]]:
             nonlocal steps
             await check()
-            steps, after = await self._settled_plan(sql, draft)
+            steps, after = await self._settled_plan(sql, draft, terms)
             await self._runner.at_rest()
+            self._refuse_temporary(steps)
             described = self._describe_all(steps)
             self._refuse_renaming_in_trial(steps)
-            await self._apply(steps)
+            batches = self._check_inserts(steps, after)
+            if _asked(steps):
+                await self._apply(steps)
             self.known = after
-            return described
+            await self._insert(steps, described, batches)
+            return await self._with_views(steps, described)
 
         return await self._alone(change, lambda: _asked(steps) if steps else [asked])
+
+    async def _inspected(self, sql: str, draft: _Draft, terms: Terms, check: Check) -> list[dict[str, Any]]:
+        """Statements that only read: they wait for no change, and count as none."""
+        await check()
+        steps, _ = await self._settled_plan(sql, draft, terms)
+        await self._runner.at_rest()
+        return await self._with_views(steps, self._describe_all(steps))
+
+    async def _with_views(self, steps: Sequence[Planned], described: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What statements show, as it is after all of them."""
+        for told, step in zip(described, steps, strict=True):
+            if isinstance(step, Inspection):
+                told |= await self.inspect(step)
+        return described
+
+    def _check_inserts(self, steps: Sequence[Planned], after: Known) -> list[Batch]:
+        """The tuples of each INSERT; a refusal says which value its stream does not take."""
+        batches = []
+        for step in steps:
+            if isinstance(step, Insert):
+                stream = after.streams.get(step.stream)
+                if stream is None:
+                    raise Refuse(f"INSERT INTO {step.stream}: the same text drops that stream", code="sql")
+                batches.append(self._inserts.check(step, stream))
+        return batches
+
+    async def _insert(self, steps: Sequence[Planned], described: list[dict[str, Any]], batches: list[Batch]) -> None:
+        rest = iter(batches)
+        for told, step in zip(described, steps, strict=True):
+            if isinstance(step, Insert):
+                told |= await self._inserts.run(step, next(rest))
+
+    def _refuse_temporary(self, steps: Sequence[Planned]) -> None:
+        """Nothing that stays may depend on a query that ends with its reader."""
+        for step in steps:
+            for name in _queries_used(step):
+                if name in self.temporaries.names:
+                    raise Refuse(
+                        f"{name} is a temporary query, which ends when its reader leaves: write CREATE QUERY name AS "
+                        "and its SELECT for one that stays",
+                        code="temporary",
+                    )
 
     async def _alone(self, change: Callable[[], Coroutine[Any, Any, T]], asked: Callable[[], Sequence[Asked]]) -> T:
         """Make a change when it is its turn, and write down what holds then. Done or refused, it is counted and logged
@@ -318,7 +416,7 @@ class Catalog:
                     pass
         return described
 
-    async def _draft(self, sql: str, check: Check) -> _Draft:
+    async def _draft(self, sql: str, check: Check, terms: Terms) -> _Draft:
         """A plan over what there is now, before it is its change's turn: other changes go on meanwhile."""
         known = self.known
         try:
@@ -326,29 +424,38 @@ class Catalog:
         except MillraceError as error:
             return _Draft(None, error)  # by then it may not be refused any more
         try:
-            return _Draft(known, await self._planning.run(lambda: self._plan(sql, known, self._planning.limits)))
+            return _Draft(known, await self._planned(sql, known, terms))
         except MillraceError as error:
             return _Draft(known, error)
 
-    async def _settled_plan(self, sql: str, draft: _Draft) -> tuple[list[Planned], Known]:
+    async def _settled_plan(self, sql: str, draft: _Draft, terms: Terms) -> tuple[list[Planned], Known]:
         """The plan of the change whose turn it is: its draft, or a new one if something else was changed first."""
         known = self.known
         if draft.known is not known:
-            return await self._planning.run(lambda: self._plan(sql, known, self._planning.limits))
+            return await self._planned(sql, known, terms)
         if isinstance(draft.result, MillraceError):
             raise draft.result
         return draft.result
 
-    def _plan(self, sql: str, known: Known, limits: Limits) -> tuple[list[Planned], Known]:
+    async def _planned(self, sql: str, known: Known, terms: Terms) -> tuple[list[Planned], Known]:
+        return await self._planning.run(lambda: self._plan(sql, known, self._planning.limits, terms))
+
+    def _plan(self, sql: str, known: Known, limits: Limits, terms: Terms = STRICT) -> tuple[list[Planned], Known]:
         """What statements come to, by values alone: it runs in another thread."""
-        planned, after = plan_all(parse(sql, limits), known)
-        for step in planned:
+        statements, limit = parse(sql, limits), None
+        if terms.temporary is not None:
+            statements, limit = without_limit(statements)
+        bare = terms.temporary or "q"
+        planned, after = plan_all(statements, known, name=bare, idempotent=terms.idempotent)
+        for position, step in enumerate(planned):
             if isinstance(step, QueryPlan):
-                raise Refuse(
-                    "a SELECT alone has no destination for its rows here: write CREATE QUERY name AS SELECT ..., "
-                    "then read it with `millrace tail name`",
-                    code="sql",
-                )
+                if terms.temporary is None:
+                    raise Refuse(
+                        "a SELECT alone has no destination for its rows here: write CREATE QUERY name AS SELECT ..., "
+                        "then read it with `millrace tail name`, or print its rows with `millrace sql 'SELECT ...'`",
+                        code="sql",
+                    )
+                planned[position] = CreateTemporary(step, limit=limit)
         settle = self._defaults.settle
         streams = {name: settle(stream) for name, stream in after.streams.items()}
         return [self._defaults.settle_step(step) for step in planned], replace(after, streams=streams)
@@ -442,6 +549,8 @@ class Catalog:
                     self._runner.replace_outlet(query)
                 case CreateQuery(query):
                     self._runner.add_outlet(query)
+                    if isinstance(step, CreateTemporary):
+                        self.temporaries.add(query.name)
                 case RenameStatement(name, to):
                     self._runner.rename_outlet(name, to)
                     self._metrics.rename_query(name, to)
@@ -453,6 +562,7 @@ class Catalog:
                     self._metrics.forget_stream(name)
                     self._archive.drop(name)
                 case DropStatement("query", name):
+                    self.temporaries.forget(name)
                     self._runner.remove_outlet(name)
                     self._metrics.forget_query(name)
                     self.restarted.pop(name, None)
@@ -840,9 +950,11 @@ class Catalog:
             if isinstance(outcome, BaseException):
                 log.warning("cannot restore a decision of the catalog", reason=str(outcome))
 
-    def decisions(self, known: Known | None = None) -> Decisions:
-        """What admins have decided beyond statements, of the catalog as it is or as it was `known`."""
-        known = self.known if known is None else known
+    def decisions(self) -> Decisions:
+        """What admins have decided beyond statements."""
+        temporary = self.temporaries.names
+        queries = {name: plan for name, plan in self.known.queries.items() if name not in temporary}
+        joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
         return Decisions(
             apart=apart(self._engine),
             # By name: the order of the graph is another one after a restart.
@@ -851,10 +963,10 @@ class Catalog:
                 for found in sorted(decided(self._engine), key=attrgetter("component"))
                 if _outlasts(found, known)
             ),
-            paused=tuple(paused(self._engine)),
-            joins=tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine)),
-            queues=exchanged(self._engine, known.queries),
-            operators=edits(self._engine),
+            paused=tuple(decision for decision in paused(self._engine) if decision.query not in temporary),
+            joins=tuple(join for join in joins if join.query not in temporary),
+            queues=exchanged(self._engine, queries),
+            operators=tuple(edit for edit in edits(self._engine) if edit.query not in temporary),
             places=tuple(
                 KeptPlace(sink=name, path=made.place.kept)
                 for name, made in sorted(self._sinks.items())
@@ -862,13 +974,24 @@ class Catalog:
             ),
         )
 
-    def statements(self, known: Known | None = None) -> list[str]:
+    def _outlasts(self, component: ComponentDecisions) -> bool:
+        """A stream's side stream is made when it is first read; one that nobody reads any more is not made again."""
+        stream = component.first.removesuffix(".source")
+        read = {name for query in self.known.queries.values() for name in query.reads_streams}
+        return stream in self.known.streams or stream in read
+
+    @property
+    def _unwritten(self) -> set[str]:
+        """Queries that are not kept: those that have not got their past yet, and temporary ones."""
+        return self.catching | self.temporaries.names.keys()
+
+    def statements(self) -> list[str]:
         """What makes everything again, in an order in which it can be applied; not queries that have yet to get their
         past, nor who reads them."""
         known = self.known if known is None else known
         kept: set[str] = set()
-        for query in _readers_last(known.queries):
-            if query.name not in self.catching and kept.issuperset(query.reads_queries):
+        for query in _readers_last(self.known.queries):
+            if query.name not in self._unwritten and kept.issuperset(query.reads_queries):
                 kept.add(query.name)
         return [
             *(stream.sql for stream in known.streams.values()),
@@ -1017,6 +1140,8 @@ def _kind(step: Planned) -> str:
             return "create_stream"
         case AlterStatement():
             return "alter_stream"
+        case CreateTemporary():
+            return "select"
         case CreateQuery():
             return "create_query"
         case RenameStatement():
@@ -1025,13 +1150,40 @@ def _kind(step: Planned) -> str:
             return "create_sink"
         case DropStatement(kind, _):
             return f"drop_{kind}"
+        case Unchanged(statement):
+            return statement
+        case Insert():
+            return "insert"
+        case Show():
+            return "show"
+        case ShowCreate():
+            return "show_create"
+        case Describe():
+            return "describe"
         case _:
             return "explain"
 
 
 def _asked(steps: Sequence[Planned]) -> list[Asked]:
-    """What statements ask for; EXPLAIN asks for no change."""
-    return [Asked(_kind(step), _describe(step)["name"]) for step in steps if not isinstance(step, Explain)]
+    """The changes that statements ask for."""
+    return [
+        Asked(_kind(step), _describe(step)["name"])
+        for step in steps
+        if not isinstance(step, Explain | Inspection | Unchanged | Insert)
+    ]
+
+
+def _queries_used(step: Planned) -> Sequence[str]:
+    """The queries that have to stay for what a statement makes."""
+    match step:
+        case CreateQuery(query):
+            return [*query.reads_queries, query.name]
+        case CreateSink(sink):
+            return [sink.query]
+        case RenameStatement(name):
+            return [name]
+        case _:
+            return []
 
 
 def _describe(step: Planned) -> dict[str, Any]:
@@ -1042,9 +1194,14 @@ def _describe(step: Planned) -> dict[str, Any]:
             return {"kind": kind, "name": stream.name, "fields": stream.schema.to_data()}
         case AlterStatement(name, _, _, new, queries) if new:
             added = [field.name for field in new]
-            return {"kind": kind, "name": name, "added": added, "rewritten": list(queries)}
+            altered = {"kind": kind, "name": name, "added": added, "rewritten": list(queries)}
+            return {**altered, "changes": dict(step.changes)} if step.changes else altered
         case AlterStatement(name, changes):
             return {"kind": kind, "name": name, "changes": dict(changes)}
+        case CreateTemporary(query):
+            fields, warnings = query.schema.to_data(), list(query.warnings)
+            told = {"kind": kind, "name": query.name, "fields": fields, "warnings": warnings}
+            return {**told, "temporary": True, "limit": step.limit}
         case CreateQuery(query, replaces):
             fields, warnings = query.schema.to_data(), list(query.warnings)
             return {"kind": kind, "name": query.name, "fields": fields, "replaces": replaces, "warnings": warnings}
@@ -1055,8 +1212,18 @@ def _describe(step: Planned) -> dict[str, Any]:
             return {"kind": kind, "name": sink.name, "query": sink.query}
         case DropStatement(_, name):
             return {"kind": kind, "name": name}
+        case Unchanged(_, _, name, text, warnings):
+            return {"kind": kind, "name": name, "unchanged": True, "reason": text, "warnings": list(warnings)}
+        case Insert(stream, rows):
+            return {"kind": kind, "name": stream, "rows": len(rows)}
         case Explain(_, text):
             return {"kind": kind, "name": "", "text": text}
+        case Show(of):
+            return {"kind": kind, "name": of}
+        case ShowCreate(_, name, sql):
+            return {"kind": kind, "name": name, "text": f"{sql};"}
+        case Describe(_, name) | ExplainRunning(name):
+            return {"kind": kind, "name": name}
         case _:
             raise AssertionError(f"a bare SELECT is refused before it comes here, got {step!r:.80}")
 

@@ -51,6 +51,7 @@ from millrace.server.freshness import in_json
 from millrace.server.guesses import Guesses
 from millrace.server.hosts import Hosts
 from millrace.server.http import HANDSHAKE_SECONDS, http_protocol
+from millrace.server.inspection import Inspector
 from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing, without_controls
 from millrace.server.metrics import Metrics, version
@@ -162,7 +163,9 @@ class Daemon:
             planning=Planning(
                 SqlLimits(limits.sql_characters, limits.sql_tokens, limits.sql_depth), limits.sql_waiting
             ),
+            timers=self.timers,
         )
+        self.catalog.inspect = Inspector(self).show
         self.runner.on_failure = self.catalog.query_failed
         self.seams = Seams(self)
         self.catalog.on_query_dropped = self.seams.dropped
@@ -317,6 +320,7 @@ class Daemon:
             "since_us": outlet.since_us,
             "restarted": self._restarted(name),
             "backfill": self.seams.view(name),
+            "temporary": name in self.catalog.temporaries.names,
         }
 
     def _restarted(self, name: str) -> dict[str, Any] | None:

@@ -274,6 +274,14 @@ class Feeds:
         if not found.early:
             found.early = found.source.check_unit(batch, now_us)
 
+    def owns(self, stream: str, producer: str) -> bool:
+        """Whether a connection feeds the stream as this producer."""
+        return (stream, producer) in self._owners
+
+    def count_tuples(self, stream: str, tuples: int) -> None:
+        """Tuples that no connection brings, for the metrics."""
+        self._find(stream).received.tuples += tuples
+
     def count(self, stream: str, received: int) -> None:
         """Bytes of a payload, for the metrics."""
         self._find(stream).received.bytes += received

@@ -142,6 +142,9 @@ class LineDialect(Dialect):
         self._reader.end()
         self._hear_lines()
         self._leave_feeds()
+        # A peer that has left cannot be told from one that only reads on: a temporary query is not kept for either.
+        for query in [query for query, reader in self._readers.items() if reader.temporary]:
+            self._readers.pop(query).leave()
         return bool(self._readers)
 
     def farewell(self, reason: str) -> None:
@@ -373,6 +376,10 @@ class _LineReaderOf:
         self._wish = wish
         self._outlet = outlet
         self.subscription = Subscription(f"{dialect.connection.peer}/{wish.query}", dialect.hall.slow, self)
+
+    @property
+    def temporary(self) -> bool:
+        return self._outlet.temporary
 
     def begin(self) -> None:
         self._watch(True)

@@ -28,6 +28,7 @@ import structlog
 from millrace.engine.events import (
     Answer,
     Archived,
+    Arrived,
     AskEnded,
     AskTimestamp,
     ChainDecided,
@@ -218,6 +219,17 @@ class Runner:
     def open_feed(self, stream: str, feed: str, peer: FeedPeer, *, can_answer: bool) -> None:
         self.feeds[stream, feed] = peer
         self.submit(FeedOpened(stream, feed, can_answer))
+
+    async def feed_at_once(self, stream: str, feed: str, peer: FeedPeer, batch: Batch) -> None:
+        """Open a feed, let its tuples arrive and close it, all in one step; return after that step."""
+        self.feeds[stream, feed] = peer
+        self.submit(FeedOpened(stream, feed))
+        self.submit(Arrived(stream, feed, batch))
+        self.submit(FeedClosed(stream, feed))
+        try:
+            await self.command(Change(()))
+        finally:
+            self.feeds.pop((stream, feed), None)
 
     def close_feed(self, stream: str, feed: str, peer: FeedPeer, *, lost: bool = False) -> None:
         """End a feed, unless another connection has taken it over meanwhile."""

@@ -307,6 +307,13 @@ class Outlet:
         self.retained_tuples = self.retained_bytes = 0
         self._press = press
         self._progress: int | None = None
+        # Called when the last consumer has left; None: the query stays without one.
+        self.on_unread: Callable[[], None] | None = None
+
+    @property
+    def temporary(self) -> bool:
+        """Whether its query ends with its last consumer."""
+        return self.on_unread is not None
 
     def resume(self, before: Outlet) -> None:
         """Go on with the count of the outlet that this one replaces: the same history."""
@@ -358,6 +365,8 @@ class Outlet:
             self._gone.superseded += consumer.superseded
             self._gone.breaches += consumer.breaches
             self._look_for_slow_ones()
+            if not self.consumers and self.on_unread is not None:
+                self.on_unread()
 
     def counts(self, now_us: int) -> dict[str, Counts]:
         """By sink; subscriptions, which come and go, are counted together under `subscriptions`."""
