@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.cli import planned, show
+from millrace.cli import planned, show, statements
 from millrace.cli.link import Link, segment
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import counted
@@ -43,15 +43,22 @@ def _lister(kind: str) -> Callable[..., None]:
         if link.as_json:
             show.as_json(items)
         else:
-            columns = COLUMNS[kind]
-            rows = [[_told_of(item).get(at) for at in columns] for item in items]
-            show.table([name.replace("_", " ") for name in columns], rows)
+            _print_list(PLURALS[kind], items)
 
     return list_all
 
 
+def _print_list(plural: str, items: Sequence[Mapping[str, Any]]) -> None:
+    """A table of things of one kind, which SHOW and `list` print alike."""
+    columns = COLUMNS[next(kind for kind, name in PLURALS.items() if name == plural)]
+    rows = [[_told_of(item).get(at) for at in columns] for item in items]
+    show.table([name.replace("_", " ") for name in columns], rows)
+
+
 def _told_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """A fork has turns and takes nothing: its readers take from what it shares, so its own counts would be noughts."""
+    if item.get("temporary"):
+        return {**item, "state": f"{item['state']}, temporary"}
     return {**item, "input_tuples": None, "output_tuples": None} if item.get("kind") == "fork" else item
 
 
@@ -104,41 +111,23 @@ def apply(
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise MillraceError(f"{file}, line {line}: expected statements as UTF-8 text, got other bytes") from None
-    if not _run_sql(link, text, plan):
+    if not statements.apply(link, text, _print_list, dry_run=plan):
         show.tell(f"there is no statement in {file}")
 
 
 def sql(link: Link, statement: Annotated[str, typer.Argument(help="One or more statements.")]) -> None:
-    """Execute a statement."""
-    if not _run_sql(link, statement, False):
-        raise typer.BadParameter("there is no statement in it", param_hint="STATEMENT")
+    """Execute statements. A SELECT prints its rows as they arrive, until its LIMIT or Ctrl-C."""
+    try:
+        if not statements.run(link, statement, _print_list):
+            raise typer.BadParameter("there is no statement in it", param_hint="STATEMENT")
+    except (KeyboardInterrupt, BrokenPipeError):
+        # What is still buffered is dropped: writing it could block if the reader has stopped reading.
+        show.nobody_reads()
 
 
-def _run_sql(link: Link, text: str, dry_run: bool) -> bool:
-    """Have statements executed or planned; whether there are any."""
-    answer = link.post("sql", {"sql": text, "dry_run": dry_run})
-    if link.as_json:
-        show.as_json(answer)
-        return True
-    for statement in answer["statements"]:
-        for warning in statement.get("warnings", ()):
-            show.tell(f"warning: {warning}")
-        if "text" in statement:
-            show.out(statement["text"])
-        else:
-            show.tell(f"{'would ' if dry_run else ''}{_statement_words(statement)}")
-    if "plan" in answer and answer["statements"]:
-        planned.show_plan(answer["plan"])
-    return bool(answer["statements"])
-
-
-def _statement_words(statement: Mapping[str, Any]) -> str:
-    name = statement["name"]
-    if statement["kind"] == "rename_query":
-        return f"rename query {statement['was']} to {name}"
-    if statement.get("replaces"):
-        return f"replace query {name}"
-    return f"{statement['kind'].replace('_', ' ')} {name}"
+def run_statements(link: Link, text: str) -> None:
+    """What the prompt does with statements."""
+    statements.run(link, text, _print_list)
 
 
 def export(link: Link) -> None:

@@ -25,7 +25,9 @@ HISTORY_FILE: Final = "millrace/history"
 # Words that start a statement, and those that shape the rest of it; the server's error messages know them all.
 STATEMENTS: Final = (
     *("CREATE STREAM", "CREATE QUERY", "CREATE SINK", "CREATE OR REPLACE QUERY", "ALTER STREAM", "DROP STREAM"),
-    *("DROP QUERY", "DROP SINK", "EXPLAIN", "EXPLAIN ANALYZE", "SELECT", "WITH"),
+    *("DROP QUERY", "DROP SINK", "CREATE OR REPLACE STREAM", "INSERT INTO", "SHOW STREAMS", "SHOW QUERIES"),
+    *("SHOW SINKS", "SHOW COMPONENTS", "SHOW OPERATORS", "SHOW CREATE STREAM", "SHOW CREATE QUERY", "DESCRIBE"),
+    *("EXPLAIN", "EXPLAIN ANALYZE", "SELECT", "WITH"),
 )
 CLAUSES: Final = (
     *("FROM", "WHERE", "GROUP BY", "HAVING", "JOIN", "LEFT JOIN", "FULL JOIN", "JOIN LATEST", "UNION ALL"),
@@ -98,7 +100,7 @@ def execute(link: Link, text: str) -> bool:
         for arguments in _command_lines(link, text[1:]):
             _run_command(arguments)
     elif text:
-        admin.sql(link, text)
+        admin.run_statements(link, text)
     return False
 
 

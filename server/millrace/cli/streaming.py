@@ -145,18 +145,27 @@ def tail(
 ) -> None:
     """Print a query's rows as they come, a JSON object per line; with --json each with its query and number."""
     try:
-        _print_rows(link, query, from_sequence, limit, progress=progress)
+        print_rows(link, query, from_sequence, limit, progress=progress)
     except (KeyboardInterrupt, BrokenPipeError):
         # What is still buffered is dropped: writing it could block for ever if whoever reads has stopped reading.
         show.nobody_reads()
 
 
-def _print_rows(link: Link, query: str, from_sequence: int | None, limit: int | None, *, progress: bool) -> None:
+def print_rows(
+    link: Link,
+    query: str,
+    from_sequence: int | None,
+    limit: int | None,
+    *,
+    progress: bool = False,
+    follow: bool = True,
+) -> None:
+    """Print rows until there are `limit` of them. With `follow` across lost connections."""
     from millrace.client import ProgressTo
 
     left = limit
     with (
-        connected(link, follow=True) as client,
+        connected(link, follow=follow) as client,
         client.subscribe(query, from_sequence=from_sequence, progress=progress, on_gap="continue") as subscription,
     ):
         first = subscription.next_sequence if from_sequence is None else from_sequence

@@ -1,0 +1,127 @@
+"""SQL on the command line: a file applied twice, INSERT, SHOW, DESCRIBE, and SELECT until Ctrl-C."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.conftest import MILLRACE, Server, clean_environment
+from tests.patience import HANG_SECONDS
+
+FILE = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
+CREATE QUERY q AS SELECT ts, k FROM s WHERE k > 0;
+CREATE SINK out FROM q WITH (type = 'stdout');
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "all.sql").write_text(FILE)
+    with Server(folder) as server:
+        server.folder = folder
+        yield server
+
+
+def test_a_file_applied_twice(server):
+    file = str(server.folder / "all.sql")
+    first = server.millrace("apply", file)
+    assert first.returncode == 0, first
+    assert "create stream s" in first.stderr
+    again = server.millrace("apply", file)
+    assert again.returncode == 0
+    assert again.stderr.splitlines() == [
+        "unchanged: stream s exists with this definition",
+        "unchanged: query q exists with this definition",
+        "unchanged: sink out exists with this definition",
+        "nothing to change: 1 stream, 1 query, 1 sink exist as the file defines",
+    ]
+    planned = server.millrace("apply", "--plan", file)
+    assert planned.returncode == 0
+    assert "nothing to change" in planned.stderr
+    assert all(told["unchanged"] for told in server.json("apply", file)["statements"])
+    (server.folder / "other.sql").write_text("CREATE QUERY q AS SELECT ts FROM s")
+    refused = server.millrace("apply", str(server.folder / "other.sql"))
+    assert refused.returncode != 0
+    assert "CREATE OR REPLACE QUERY replaces it" in refused.stderr
+
+
+def test_insert_show_and_describe(server):
+    server.millrace("apply", str(server.folder / "all.sql"))
+    done = server.millrace("sql", "INSERT INTO s VALUES ('2026-01-01', 1), ('2026-01-02', 2)")
+    assert done.stderr == "insert 2 rows into s\n"
+    late = server.millrace("sql", "INSERT INTO s VALUES ('2025-01-01', 1)")
+    assert late.stderr == "insert 1 row into s, 1 of them late\n"
+    assert server.millrace("sql", "SHOW QUERIES").stdout == server.millrace("query", "list").stdout
+    assert server.millrace("sql", "DESCRIBE s").stdout.splitlines()[:3] == [
+        "column  type       null",
+        "ts      timestamp  not null",
+        "k       bigint",
+    ]
+    assert "CREATE QUERY q AS" in server.millrace("sql", "SHOW CREATE QUERY q").stdout
+    assert server.millrace("sql", "EXPLAIN q").stdout == server.millrace("explain", "q").stdout
+    assert server.json("sql", "DESCRIBE q")["statements"][0]["columns"][1]["name"] == "k"
+    refused = server.millrace("sql", "INSERT INTO s VALUES ('2026-01-01', 'x')")
+    assert refused.returncode != 0
+    assert "column k: expected bigint, got the text 'x'" in refused.stderr
+    assert "^" in refused.stderr
+
+
+def temporary(server):
+    return [query["name"] for query in server.json("query", "list") if query["temporary"]]
+
+
+def wait(true):
+    end = time.monotonic() + HANG_SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("way", "day"), [(signal.SIGINT, "2026-02-01"), (signal.SIGKILL, "2026-02-02")])
+def test_a_select_is_read_until_its_reader_leaves(server, way, day):
+    server.millrace("apply", str(server.folder / "all.sql"))
+    reader = subprocess.Popen(
+        [*MILLRACE, "sql", "SELECT k FROM s WHERE k > 5"],
+        env=clean_environment(MILLRACE_ADMIN=server.admin),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with reader:
+        assert reader.stderr is not None
+        assert reader.stdout is not None
+        assert "Ctrl-C ends it" in reader.stderr.readline()
+        (name,) = temporary(server)
+        assert "running, temporary" in server.millrace("query", "list").stdout
+        assert name not in server.millrace("export").stdout
+        server.millrace("sql", f"INSERT INTO s VALUES ('{day}', 5), ('{day}', 6)")
+        assert json.loads(reader.stdout.readline()) == {"k": 6}
+        reader.send_signal(way)
+        assert reader.wait() == (0 if way is signal.SIGINT else -signal.SIGKILL)
+    wait(lambda: temporary(server) == [])
+
+
+def test_limit_ends_a_select(server):
+    server.millrace("apply", str(server.folder / "all.sql"))
+    with subprocess.Popen(
+        [*MILLRACE, "sql", "--json", "SELECT k FROM s LIMIT 2"],
+        env=clean_environment(MILLRACE_ADMIN=server.admin),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as reader:
+        assert reader.stderr is not None
+        assert reader.stdout is not None
+        assert "Ctrl-C" in reader.stderr.readline()
+        server.millrace("sql", "INSERT INTO s VALUES ('2026-03-01', 5), ('2026-03-01', 6), ('2026-03-01', 7)")
+        rows = [json.loads(line) for line in reader.stdout]
+        assert [row["row"] for row in rows] == [{"k": 5}, {"k": 6}]
+        assert reader.wait() == 0
+    wait(lambda: temporary(server) == [])
+    refused = server.millrace("sql", "SELECT kk FROM s")
+    assert refused.returncode != 0
+    assert "did you mean k?" in refused.stderr
