@@ -39,7 +39,7 @@ def test_enter_runs_complete_input_only(text, complete):
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
-        ("cre", ["CREATE STREAM", "CREATE QUERY", "CREATE SINK", "CREATE OR REPLACE QUERY", "CREATE OR REPLACE STREAM"]),
+        ("create o", ["CREATE OR REPLACE QUERY", "CREATE OR REPLACE STREAM"]),
         ("create q", ["CREATE QUERY"]),
         ("SELECT vis", ["visitor"]),
         ("SELECT * FROM d", ["DOUBLE", "diary", "door"]),
