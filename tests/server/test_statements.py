@@ -264,8 +264,8 @@ async def test_a_temporary_query_ends_with_its_reader(daemon):
         assert (await post(daemon, f"CREATE SINK r FROM {name} WITH (type = 'stdout')"))["code"] == "temporary"
         assert (await post(daemon, f"ALTER QUERY {name} RENAME TO r"))["code"] == "temporary"
         assert (await post(daemon, "DROP STREAM s"))["code"] == "sql"
-    await until(lambda: name not in daemon.engine.queries_by_name)
-    assert name not in daemon.catalog.known.queries
+    await until(lambda: name not in daemon.catalog.known.queries)
+    assert name not in daemon.engine.queries_by_name
     assert await get(daemon, "/api/v1/catalog") == catalog
     (other,) = await outcomes(daemon, "SELECT count(*) AS n FROM TUMBLE(s, ts, INTERVAL '1 second')", temporary=True)
     assert other["name"] != name

@@ -950,10 +950,11 @@ class Catalog:
             if isinstance(outcome, BaseException):
                 log.warning("cannot restore a decision of the catalog", reason=str(outcome))
 
-    def decisions(self) -> Decisions:
-        """What admins have decided beyond statements."""
+    def decisions(self, known: Known | None = None) -> Decisions:
+        """What admins have decided beyond statements, of the catalog as it is or as it was `known`."""
+        known = self.known if known is None else known
         temporary = self.temporaries.names
-        queries = {name: plan for name, plan in self.known.queries.items() if name not in temporary}
+        queries = {name: plan for name, plan in known.queries.items() if name not in temporary}
         joins = tuple(JoinDecision.model_validate(found) for found in views.join_orders(self._engine))
         return Decisions(
             apart=apart(self._engine),
@@ -974,24 +975,19 @@ class Catalog:
             ),
         )
 
-    def _outlasts(self, component: ComponentDecisions) -> bool:
-        """A stream's side stream is made when it is first read; one that nobody reads any more is not made again."""
-        stream = component.first.removesuffix(".source")
-        read = {name for query in self.known.queries.values() for name in query.reads_streams}
-        return stream in self.known.streams or stream in read
-
     @property
     def _unwritten(self) -> set[str]:
         """Queries that are not kept: those that have not got their past yet, and temporary ones."""
         return self.catching | self.temporaries.names.keys()
 
-    def statements(self) -> list[str]:
+    def statements(self, known: Known | None = None) -> list[str]:
         """What makes everything again, in an order in which it can be applied; not queries that have yet to get their
         past, nor who reads them."""
         known = self.known if known is None else known
+        unwritten = self._unwritten
         kept: set[str] = set()
-        for query in _readers_last(self.known.queries):
-            if query.name not in self._unwritten and kept.issuperset(query.reads_queries):
+        for query in _readers_last(known.queries):
+            if query.name not in unwritten and kept.issuperset(query.reads_queries):
                 kept.add(query.name)
         return [
             *(stream.sql for stream in known.streams.values()),
