@@ -305,8 +305,8 @@ def first_of_a_time(self, batch):
         if ts > self._last[slot]:
             self._last[slot] = ts
             rows.append(row)
-    rows = np.array(rows, np.int64)
-    return rows, slots[rows]
+    first = np.array(rows, np.int64)
+    return first, slots[first]
 
 
 def lossy(self):
