@@ -63,7 +63,7 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
         (out / "_tasks" / "00001.json").unlink()
         again = cli_at(server.admin, *flags)
         assert again.exit_code == 0, (again.output, again.exception)
-        assert "going on: 1 of 2 tasks are done" in again.output
+        assert "continuing: 1 of 2 tasks are done" in again.output
         assert "later rows may still be missing" not in again.output
         # Made by hand, nobody knows where its history ends.
         assert server.millrace("sql", QUERY.replace("QUERY talkers", "QUERY byhand")).returncode == 0

@@ -120,21 +120,21 @@ def _within(asked: Slice, both: Slice) -> Slice:
     low = asked.from_us if asked.begins else both.from_us
     high = asked.to_us if asked.ends else both.to_us
     if low >= high:
-        begins = _begins_words(low)
+        start = _start_words(low)
         ends = (
             "no row is complete yet"
             if high <= NOTHING_US
             else f"rows are complete only before {format_timestamp(high)}"
         )
         raise Refuse(
-            f"no span is complete on both sides yet: it would start {begins}, and {ends}. Wait for more "
+            f"no span is complete on both sides yet: it would start {start}, and {ends}. Wait for more "
             "rows, or set a span with --from and --to",
             code="no_span",
         )
     return Slice(low, high)
 
 
-def _begins_words(low: int) -> str:
+def _start_words(low: int) -> str:
     if low == END_OF_TIME:
         return "after a gap of an archive, and no tuple has arrived since"
     return "at the start" if low == BEGINNING else f"at {format_timestamp(low)}"
