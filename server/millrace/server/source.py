@@ -69,7 +69,7 @@ class TooFarAheadError(RowError):
 class Source:
     """Decodes what the feeds of one stream send."""
 
-    def __init__(self, stream: StreamDefinition, *, exact: bool = False) -> None:
+    def __init__(self, stream: StreamDefinition) -> None:
         self.stream = stream
         self.schema = stream.schema
         # The time field may not be null, whatever its declaration says: a tuple without a time has no place in time.
