@@ -79,7 +79,7 @@ def start_packages(lock: str) -> Job | None:
 
 
 def start_kernels() -> Job:
-    """Compile what is out of date, at low priority. The process outlives this one if nobody waits for it."""
+    """Compile outdated modules at low priority. The process may outlive this one."""
     log = HERE / KERNELS_LOG
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -138,7 +138,7 @@ class Job:
         self.lines: list[str] = []
 
     def progress(self, line: str) -> str | None:
-        """A line for the terminal, if this line of the process is worth one."""
+        """The line for the terminal, if this line of the process deserves one."""
         self.lines.append(line)
         if self.log is not None:
             return line

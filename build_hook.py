@@ -1,13 +1,13 @@
-"""Compile the kernels when the package is built; run them as plain Python where that cannot be done. Keep the tables of
-the SQL parser too (operators/millrace/sql/tables.py), because building them takes longer than most runs.
+"""Compile the kernels when the package is built; without a compiler they run as plain Python. Write the tables of the
+SQL parser too (operators/millrace/sql/tables.py), because building them takes longer than most runs.
 
-Every module in `operators/millrace/operators/kernels/` is Python that Cython also accepts. Beside them the modules of
-SCHEDULER are compiled, which every tuple passes: plain Python, in which nothing is declared. Hatchling calls
-`KernelsHook` for wheels and editable installs; `python build_hook.py` does the same work in place, which is
-how the Makefile refreshes what has changed. A compiled module lies beside its source, and Python prefers it.
+Every module in `operators/millrace/operators/kernels/` is Python that Cython also accepts. The modules of SCHEDULER,
+which every tuple passes, are compiled too: plain Python without declarations. Hatchling calls `KernelsHook` for wheels
+and editable installs. `python build_hook.py` does the same work in place; the Makefile uses it to update changed
+modules. A compiled module is in the folder of its source, and Python prefers it.
 
-Rule: what runs is never older than what is read. A compiled file that is out of date is replaced, or removed when it
-cannot be compiled. Without a compiler, or with MILLRACE_NO_KERNELS=1, the installation works all the same: slower,
+Rule: a compiled module is never older than its source. An outdated compiled file is replaced, or removed when it
+cannot be compiled. Without a compiler, or with MILLRACE_NO_KERNELS=1, the installation still works: slower, with the
 same results, and one line says so.
 """
 
@@ -41,7 +41,7 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 # Integers wrap in kernels, as they do in numpy; the papers' loops are worth the optimiser's full attention.
 FLAGS = [] if os.name == "nt" else ["-O3", "-fwrapv", "-g0"]
-# Calls of Python's own gain nothing from -O3, which takes a third longer.
+# Plain Python calls gain nothing from -O3, which takes a third longer.
 PLAIN_FLAGS = [] if os.name == "nt" else ["-O2", "-fwrapv", "-g0"]
 DIRECTIVES = {
     "language_level": 3,
@@ -50,7 +50,7 @@ DIRECTIVES = {
     "cdivision": True,
     "initializedcheck": False,
 }
-# What is plain Python means the same when compiled: annotations stay words, numbers stay Python's, indexes are checked.
+# Plain Python keeps its meaning when compiled: annotations are not types, numbers stay Python's, indexes are checked.
 PLAIN = {"language_level": 3, "annotation_typing": False, "infer_types": False}
 
 
@@ -58,14 +58,14 @@ Report = Callable[[str], None]
 
 
 class Outcome(NamedTuple):
-    """The compiled files, and one line about them for a person."""
+    """The compiled files, and one line about them for the terminal."""
 
     compiled: list[Path]
     line: str
 
 
 def compile_kernels(root: Path, report: Report = lambda line: None) -> Outcome:
-    """Compile the kernels below `root`, and the scheduler, beside their sources; on any failure leave none compiled.
+    """Compile the kernels and the scheduler under `root`, next to their sources; on any failure leave none compiled.
 
     `report` receives a line for each module that is done.
     """
@@ -112,14 +112,14 @@ def _outdated(target: Path, source: Path) -> bool:
 
 def _first_line(failure: BaseException) -> str:
     cause = failure.__cause__ or failure.__context__
-    if isinstance(cause, FileNotFoundError):  # setuptools wraps it in an error of its own
-        return f"no C compiler: {cause.filename} is not there"
+    if isinstance(cause, FileNotFoundError):  # setuptools wraps it in another error
+        return f"no C compiler: {cause.filename} not found"
     text = str(failure).strip() or type(failure).__name__
     return text.splitlines()[0][:200]
 
 
 def _build(root: Path, sources: list[Path], report: Report) -> None:
-    """Compile every source in a process of its own, as many at once as there are cores; keep all results or none."""
+    """Compile every source in a separate process, one per core at a time; keep all results or none."""
     sources = sorted(sources, key=lambda source: source.stat().st_size, reverse=True)  # the longest first
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = {
@@ -154,7 +154,7 @@ def _compile_in_process(root: Path, source: Path, folder: Path) -> Path:
 def _compile_one(source: Path, folder: Path) -> None:
     """Run Cython and the C compiler on one module, below the working directory; print the path of the result.
 
-    A failure is one line too, the last one printed.
+    A failure is also one line, printed last.
     """
     try:
         from Cython.Build import cythonize
@@ -181,7 +181,7 @@ def _module(source: Path) -> str:
 
 
 def _replace(built: Path, source: Path) -> None:
-    """Swap the new file in whole: a running server may hold the old one mapped."""
+    """Replace the file atomically: a running server may have the old one mapped."""
     target = source.with_name(source.stem + SUFFIX)
     waiting = target.with_name(target.name + ".new")
     shutil.copyfile(built, waiting)
@@ -189,9 +189,9 @@ def _replace(built: Path, source: Path) -> None:
 
 
 def keep_tables(root: Path) -> str:
-    """Keep the parser's tables beside its grammar; a line for a person if there is something to say.
+    """Write the parser's tables next to its grammar; return a line for the terminal, or nothing.
 
-    Its module is loaded by its path: the package that it belongs to may not be installed yet.
+    The module is loaded by its path, because its package may not be installed yet.
     """
     module = root / SQL / "tables.py"
     if not module.exists():
@@ -211,7 +211,7 @@ def _hook_class() -> type[Any]:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
     class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]
-        """Adds the compiled modules to wheels and puts them beside their sources for editable installs."""
+        """Adds the compiled modules to wheels and writes them next to their sources for editable installs."""
 
         PLUGIN_NAME = "custom"
 
@@ -224,9 +224,9 @@ def _hook_class() -> type[Any]:
             for line in (outcome.line, keep_tables(Path(self.root))):
                 if line:
                     self.app.display_info(line)
-            kept = Path(self.root) / SQL / "grammar.tables.json"
-            if version == "standard" and kept.exists():
-                build_data["force_include"][str(kept)] = f"millrace/sql/{kept.name}"
+            tables = Path(self.root) / SQL / "grammar.tables.json"
+            if version == "standard" and tables.exists():
+                build_data["force_include"][str(tables)] = f"millrace/sql/{tables.name}"
             if not outcome.compiled:
                 return
             build_data["pure_python"] = False
@@ -239,7 +239,7 @@ def _hook_class() -> type[Any]:
 
 
 def get_build_hook() -> type[Any]:
-    """What hatchling asks for; `python build_hook.py` must work without hatchling."""
+    """The class that hatchling uses; `python build_hook.py` must work without hatchling."""
     return _hook_class()
 
 

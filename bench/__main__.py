@@ -1,4 +1,4 @@
-"""`python -m bench [NAME...]`: all benchmarks, or those whose name begins with one of the words."""
+"""`python -m bench [NAME...]`: all benchmarks, or those whose name starts with one of the words."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
 def main(words: list[str]) -> int:
     chosen = [name for name in BENCHMARKS if not words or any(name.startswith(word) for word in words)]
     if not chosen:
-        print(f"bench: nothing begins with {' or '.join(words)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        print(f"bench: no name starts with {' or '.join(words)}; names: {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     for name in chosen:
         for figure in BENCHMARKS[name]():

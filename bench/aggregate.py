@@ -63,9 +63,9 @@ def engine_with(spec: AggregateSpec, k: int) -> Engine:
 
 
 class Run:
-    """All tuples of a load through one aggregate: rows given, the sum of their second column, the longest step.
+    """All tuples of a load through one aggregate: number of rows, sum of their second column, longest step.
 
-    What comes `before` counts in no measure.
+    The load `before` is not measured.
     """
 
     def __init__(self, load: Load, spec: AggregateSpec, k: int, before: Load | None = None) -> None:
@@ -108,7 +108,7 @@ def in_duckdb(table: pa.Table) -> pa.Table:
 
 
 def tumbling(tuples: int, groups: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:
-    """Count and sum per key and window; both give as many rows, and count each tuple once."""
+    """Count and sum per key and window. Both programs return equal numbers of rows and count each tuple once."""
     load = Load(tuples, groups)
     spec = AggregateSpec(TUMBLING, KEY, (("n", COUNT), ("s", SUM)), (("window_start", "start"),))
     table = load.table
@@ -136,7 +136,7 @@ def sliding(tuples: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:
 
 
 def many_panes(size_s: int, seconds: int, *, keys: int = 1000, k: int = 4096, repeats: int = 2) -> list[Figure]:
-    """A sum over the last so many seconds every second, once windows are full, against one per second; its pauses."""
+    """A sum over the last `size_s` seconds every second, once windows are full, against a sum per second."""
     before = Load(size_s * keys, keys, apart_us=1_000_000 // keys)
     load = Load(seconds * 100_000, keys, start_us=size_s * 1_000_000)
     calls = (("n", COUNT), ("s", SUM))

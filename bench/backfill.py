@@ -100,7 +100,7 @@ class Race:
         )
 
     def python_udf(self) -> tuple[float, int]:
-        """Each packet's window is found by a Python function that is called for it."""
+        """A Python function computes the window of each packet."""
         from pyspark.sql import functions as f
 
         window_of = f.udf(lambda us: us - us % WINDOW_US, "bigint", useArrow=False)
@@ -138,7 +138,7 @@ class Race:
 
 
 def race(rows: int, groups: int = GROUPS, session: SparkSession | None = None, tasks: int = 4) -> list[Figure]:
-    """Spark's SQL, Python per row, and Millrace by key and by time; the rows must be as many."""
+    """Spark's SQL, Python per row, and Millrace by key and by time; the numbers of rows must be equal."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
         folder = Path(name)
         own = session is None
@@ -180,7 +180,7 @@ def race(rows: int, groups: int = GROUPS, session: SparkSession | None = None, t
 
 
 def best(run: Callable[[], tuple[float, Any]]) -> tuple[float, Any]:
-    """The faster of two runs: the first one also pays for what is new to the disk's cache and to Java."""
+    """The faster of two runs: the first one also fills the disk's cache and warms up Java."""
     return min(run(), run(), key=itemgetter(0))
 
 
@@ -188,7 +188,7 @@ MODES: Sequence[Literal["key", "time"]] = ("key", "time")
 
 
 def growth(sizes: Sequence[int]) -> list[Figure]:
-    """How the time grows with the rows."""
+    """The time by the number of rows."""
     figures = []
     spark = open_session("local[2]", SETTINGS)
     try:

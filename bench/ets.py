@@ -1,8 +1,9 @@
-"""What order costs on the live daemon over TCP: the latency of an ordered union of a busy stream and a silent one.
+"""The cost of order on the live daemon over TCP: the latency of an ordered union of a busy and a silent stream.
 
-With latent timestamps nothing waits; with internal ones the silent input's time is made on demand, by the clock; with
-external ones the silent input's client, in a process of its own, is asked for it. All in the same run, in turns, so
-that whatever else the machine does falls on all alike. And what many feeds of one stream cost.
+With latent timestamps nothing waits. With internal timestamps the daemon generates the silent input's timestamp on
+demand from its clock. With external timestamps it requests one from the silent input's client, in a separate process.
+The three kinds are measured in turns within one run, so that other load on the machine affects all alike. A second
+benchmark measures the cost of many feeds of one stream.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from millrace.protocol.messages import (
     Welcome,
 )
 
-# Microseconds that order on demand may cost at the median, against no order at all.
+# Microseconds that order on demand may add to the median latency.
 ALLOWED_US: Final = 300.0
 
 KINDS: Final[Mapping[str, str]] = {
@@ -59,7 +60,7 @@ def statements(kind: str) -> str:
 
 
 class Peer:
-    """A connection that says one thing after the other, and waits for what it wants to hear."""
+    """A connection that sends one message after another and waits for each reply."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -76,7 +77,7 @@ class Peer:
         self._socket.sendall(b"".join(frame(encode(message)) for message in messages))
 
     def _hear(self, kind: type[Any], count: int = 1) -> None:
-        """Read until so many messages of this kind have come."""
+        """Read until `count` messages of this kind have arrived."""
         while True:
             for body in self._reader.bodies():
                 count -= isinstance(decode(bytes(body)), kind)
@@ -145,7 +146,7 @@ def answering(server: Daemon) -> Iterator[None]:
 
 
 def latencies(rounds: int) -> dict[str, list[float]]:
-    """Per kind, the latencies of so many tuples, measured in turns."""
+    """The latencies of `rounds` tuples per kind, measured in turns."""
     with daemon() as server, contextlib.ExitStack() as opened:
         server.sql("".join(map(statements, KINDS)))
         opened.enter_context(answering(server))
@@ -161,7 +162,7 @@ def latencies(rounds: int) -> dict[str, list[float]]:
 
 
 def order_on_demand(rounds: int) -> list[Figure]:
-    """The medians, and what order on demand costs."""
+    """The medians, and the cost of order on demand."""
     medians = {kind: statistics.median(taken) for kind, taken in latencies(rounds).items()}
     name = "ordered union over TCP, one input silent"
     return [
@@ -173,15 +174,15 @@ def order_on_demand(rounds: int) -> list[Figure]:
 
 
 def many_feeds(connections: int, each: int) -> list[Figure]:
-    """One stream fed by many feeds, so many on each connection: what one costs, and that progress is the least of all.
+    """One stream fed by many feeds, `each` on every connection: the cost of a feed, and progress as their minimum.
 
-    Every feed sends a tuple of its own time, the least one last; then every feed promises the same time.
+    Every feed sends a tuple with a different time, the least time last. Then every feed promises the same time.
     """
     count = connections * each
     with daemon() as server, contextlib.ExitStack() as opened:
         server.sql("CREATE STREAM s (at TIMESTAMP) WITH (time = 'at'); CREATE QUERY q AS SELECT at FROM s;")
         peers = [opened.enter_context(contextlib.closing(Many(server.listen, at * each))) for at in range(connections)]
-        # The first ones fill what the daemon has left over from its start.
+        # The first feeds use up memory that the daemon has left over from its start.
         first, rest = peers[: len(peers) // 10], peers[len(peers) // 10 :]
         _seconds(first, lambda peer: peer.open(each))
         before = server.resident_bytes()
@@ -194,7 +195,7 @@ def many_feeds(connections: int, each: int) -> list[Figure]:
         promised = _seconds(peers, lambda peer: peer.promise(each, 20_000_000))
         shown = _seconds(["/api/v1/streams/s"], server.get)
         mark = server.get("/api/v1/streams/s")["mark_us"]
-        assert mark == 20_000_000, f"the mark is {mark}, expected what all have promised"
+        assert mark == 20_000_000, f"the mark is {mark}, expected the time that all feeds have promised"
     name = f"{count:,} feeds on {connections} connections"
     return [
         Figure(f"{name}: memory of each", size / (len(rest) * each) / 1024, "KiB", 16.0),
@@ -205,11 +206,11 @@ def many_feeds(connections: int, each: int) -> list[Figure]:
     ]
 
 
-def _seconds(those: Iterable[Any], run: Callable[[Any], object]) -> float:
-    """How long it takes to do this with each of those."""
+def _seconds(items: Iterable[Any], run: Callable[[Any], object]) -> float:
+    """The time to run this for each item."""
     began = time.perf_counter()
-    for one in those:
-        run(one)
+    for item in items:
+        run(item)
     return time.perf_counter() - began
 
 

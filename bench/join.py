@@ -30,8 +30,8 @@ EVERY_US = 1_000_000 // RATE
 
 
 class Load:
-    """Two sides of tuples with four key columns. A share of the right side's tuples has a left tuple's keys, which lie
-    within the band; all other keys differ. With `heavy`, that share of each side's tuples has one key."""
+    """Two sides of tuples with four key columns. A share of the right side's tuples has the keys of a left tuple within
+    the band; all other keys differ. With `heavy`, that share of each side's tuples has one key."""
 
     def __init__(self, tuples: int, *, match: float = 0.3, heavy: float = 0.0) -> None:
         rng = np.random.default_rng(1)
@@ -80,7 +80,7 @@ def engine_with(joined: JoinSpec, k: int) -> Engine:
 
 
 class Run:
-    """Both sides of a load through a join, k tuples of each in turn; how many rows came."""
+    """Both sides of a load through a join, k tuples of each in turn; the number of rows."""
 
     def __init__(self, load: Load, joined: JoinSpec, k: int) -> None:
         self.rows = 0
@@ -98,7 +98,7 @@ class Run:
 
 
 def in_python(load: Load) -> int:
-    """The same join as a dict of lists per side, tuple by tuple: look, remember, forget what is over."""
+    """The same join as a dict of lists per side, tuple by tuple: probe, store, expire."""
     sides = [list(zip(*(column.tolist() for column in keys), strict=True)) for keys in load.sides]
     ts, v = load.ts.tolist(), load.v.tolist()
     windows: tuple[dict[Any, list[tuple[int, int]]], ...] = ({}, {})
@@ -163,7 +163,7 @@ def ordered(load: Load, expected: int, repeats: int) -> list[Figure]:
 
 
 def kernel_alone(load: Load, repeats: int) -> float:
-    """The loops over whole arrays: hash four columns, look up, remember."""
+    """The loops over whole arrays: hash four columns, probe, store."""
     count = len(load.ts)
 
     def run() -> None:
@@ -203,14 +203,14 @@ def single(steps: int) -> list[Figure]:
         some()
     blocks = max(steps // BLOCK, 1)
     return [
-        # What a row costs in the quickest of many short runs, those with partners among them.
+        # The cost of a row in the fastest of many short runs, including rows with partners.
         Figure("one tuple through source, join and sink", best_of(blocks, some) * 1e6 / BLOCK, "us", 15.0),
         Figure("one tuple, the kernel alone", row_alone(load) * 1e6, "us"),
     ]
 
 
 def row_alone(load: Load) -> float:
-    """The kernel's part of a row's way: hash four columns, look through two segments, remember."""
+    """The kernel's part of the work per row: hash four columns, probe two segments, store."""
     keys, ts = np.zeros(2 * RATE, np.int64), np.zeros(2 * RATE, np.int64)
     table, links = np.zeros(1 << 14, np.int32), np.empty(2 * RATE, np.int32)
     finder = joining.Finder(keys, ts, table, links, 63)
@@ -228,7 +228,7 @@ def row_alone(load: Load) -> float:
 
 
 def skew(tuples: int) -> list[Figure]:
-    """One key holds a share of the tuples: what a tuple costs, and what a row costs."""
+    """One key has a share of the tuples: the costs of a tuple and of a row."""
     figures = []
     for heavy in (0.0, 0.05, 0.2, 0.5):
         # A short band: one key with half of the tuples makes a thousand rows out of each tuple in a second.
@@ -237,27 +237,27 @@ def skew(tuples: int) -> list[Figure]:
         rows = Run(load, joined, 4096).rows
         spent = time.perf_counter() - begin
         note = f"{rows / (2 * tuples):,.1f} rows a tuple, {spent * 1e9 / max(rows, 1):,.0f} ns a row"
-        name = f"one key holds {heavy:.0%} of the tuples"
+        name = f"one key has {heavy:.0%} of the tuples"
         figures.append(Figure(name, spent * 1e9 / (2 * tuples), "ns/tuple", note=note))
     return figures
 
 
 def by_rows(tuples: int, *, repeats: int = 2) -> list[Figure]:
-    """[ROWS 1000] on both sides: the sides' times alternate tuple by tuple, or stand in runs of 64."""
+    """[ROWS 1000] on both sides: the sides' times alternate tuple by tuple, or in runs of 64."""
     figures = []
     for run in (1, 64):
         load = Load(tuples)
         places = np.arange(tuples)
         # Each side has every other run of the time line.
         sides = [(places // run * 2 + side) * run + places % run for side in (0, 1)]
-        batches = [timed_anew(load.batches(side, 4096), times * EVERY_US) for side, times in enumerate(sides)]
+        batches = [with_times(load.batches(side, 4096), times * EVERY_US) for side, times in enumerate(sides)]
         spent = best_of(repeats, lambda batches=batches: play_rows(*batches))  # type: ignore[misc]
         name = "newest 1,000 rows a side, " + ("alternating" if run == 1 else f"in runs of {run}")
         figures.append(Figure(name, spent * 1e9 / (2 * tuples), "ns/tuple"))
     return figures
 
 
-def timed_anew(batches: Sequence[Batch], times: Int64s) -> list[Batch]:
+def with_times(batches: Sequence[Batch], times: Int64s) -> list[Batch]:
     cuts = np.cumsum([len(batch) for batch in batches])[:-1]
     return [
         Batch(SCHEMA, ts, [ts, *batch.columns[1:]]) for batch, ts in zip(batches, np.split(times, cuts), strict=True)
@@ -272,7 +272,7 @@ def play_rows(left: Sequence[Batch], right: Sequence[Batch]) -> None:
 
 
 def size(sizes: Sequence[int], *, tuples: int = 400_000) -> list[Figure]:
-    """So many tuples are remembered on each side: what another one costs, and the longest step."""
+    """The cost of a tuple with `sizes` stored tuples on each side, and the longest step."""
     figures = []
     for stored in sizes:
         load = Load(stored + tuples)

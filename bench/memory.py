@@ -1,6 +1,6 @@
-"""Memory of an endless supply of new text keys: `python -m bench.memory SECONDS KEYS` prints what a process holds.
+"""Memory under an endless supply of new text keys: `python -m bench.memory SECONDS KEYS` prints samples.
 
-A process of its own, so that nothing else that was benchmarked counts.
+It runs in a separate process, so that memory of other benchmarks does not count.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ WINDOW_S: Final = 10
 
 
 def resident_bytes() -> int:
-    """What this process holds of the machine's memory."""
+    """The resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def windows(seconds: int, keys: int) -> Iterator[Operator]:
-    """Give so many keys a second that never were before, each twice; yield the aggregate after every ten seconds."""
+    """Feed `keys` new keys per second, each twice; yield the aggregate after every ten seconds."""
     engine = engine_with(COUNTED)
     schema = engine.streams_by_name["s"].definition.schema
     (aggregate,) = (one for one in engine.graph.operators.values() if one.kind == "aggregate")
@@ -54,7 +54,7 @@ def _second(schema: Schema, second: int, keys: int) -> Batch:
 
 
 def endless_keys(seconds: int, keys: int) -> list[Figure]:
-    """The most that is held after the first minute of event time, as a multiple of the most before."""
+    """The peak memory after the first minute of event time, as a multiple of the peak before."""
     command = [sys.executable, "-m", "bench.memory", str(seconds), str(keys)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     start, samples = json.loads(done.stdout)

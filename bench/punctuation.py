@@ -1,7 +1,7 @@
-"""Thin punctuation: promises per 1,000 tuples, and what a tuple costs, with thinning and without.
+"""Thin punctuation: promises per 1,000 tuples and the cost of a tuple, with thinning and without.
 
-One stream whose every tuple moves its mark, tuples one by one, a tumbling count behind two selections: the case for
-which an arc could carry a punctuation per tuple. The rows must be the same.
+Every tuple of the stream moves its mark (watermark), and tuples arrive one by one. A tumbling count follows two
+selections. Without thinning, an arc could carry a punctuation per tuple. The rows must be the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plan() -> QueryPlan:
 
 
 class Run:
-    """A load, `k` tuples at a time: rows given, and punctuations of the stream."""
+    """A load, `k` tuples at a time: its rows, and the punctuations of the stream."""
 
     def __init__(self, load: Load, k: int, *, thin: bool) -> None:
         self.rows: list[tuple[Any, ...]] = []
@@ -66,8 +66,8 @@ def thinning(tuples: int, *, interval_us: int = 10_000, repeats: int = 3) -> lis
     name = "tumbling count, 10 s, a tuple at a time"
     return [
         Figure(f"{name}: thin", thin.punctuations / tuples * 1e3, "per 1,000", 5.0),
-        Figure(f"{name}: all there is", thick.punctuations / tuples * 1e3, "per 1,000"),
+        Figure(f"{name}: without thinning", thick.punctuations / tuples * 1e3, "per 1,000"),
         Figure(f"{name}: thin", fast, "us/tuple"),
-        Figure(f"{name}: all there is", slow, "us/tuple"),
+        Figure(f"{name}: without thinning", slow, "us/tuple"),
         Figure(f"{name}: ratio", fast / slow, "times", 1.05),
     ]

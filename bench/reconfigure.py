@@ -1,9 +1,9 @@
-"""Reconfigurations of a loaded daemon: what they leave alone is the same to the byte, and how long they hold it up.
+"""Reconfigurations of a loaded daemon: untouched queries return the same bytes; the benchmark measures the delay.
 
-A process of its own (`python -m bench.reconfigure ADDRESS SECONDS FILE`) feeds streams at 50,000 tuples a second and
-reads the queries that nobody touches. In one run nothing else happens. In the other one, queries come and go, are
-replaced and paused; strategies, weights, break points, queues and join orders change; and invalid changes are asked
-for, which must change nothing.
+A separate process (`python -m bench.reconfigure ADDRESS SECONDS FILE`) feeds streams at 50,000 tuples a second and
+reads the untouched queries. In one run nothing else happens. In the other run queries are created, dropped, replaced
+and paused; strategies, weights, break points, queues and join orders change. Invalid changes are requested as well,
+and must change nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from millrace.client.subscription import RowBatch
 
 RATE: Final = 50_000
 FRAME: Final = 500
-# Of ten tuples nine are events; all have a time of their own, so that order leaves no choice.
+# Nine of ten tuples are events. All times differ, so that there is only one order.
 SHARE: Final = 10
 APART_US: Final = 1_000_000 // RATE
 BASE_US: Final = 1_767_225_600_000_000
 KEYS: Final = 50
-# What a reconfiguration may add to the latency at the 99th percentile.
+# The latency that a reconfiguration may add at the 99th percentile.
 ALLOWED_MS: Final = 50.0
 
 STREAMS: Final = """
@@ -72,24 +72,24 @@ TEMPLATES: Final = (
     "WITH (emit = 'every') AS SELECT k, sum(n) AS n FROM counts GROUP BY k",
     "AS SELECT e.k, m.w FROM events e FOLLOWED BY marks m CHRONICLE ON e.k = m.k WITHIN '{n} ms'",
 )
-# What depends on the operator that is drawn: an order of joins, a queue of an update edge, one put in or taken out.
+# Changes that may not apply to the drawn operator: join order, queue of an update edge, insertion, removal.
 MAY_BE_REFUSED: Final = ("order", "queue", "insert", "remove")
 STRATEGIES: Final = ("dfs", "bfs", "rr", "dfs(500)", "bfs(1000)", "rr(700)", "chain", "chain(600)")
 
 
-# -- what feeds and reads, in a process of its own ---------------------------------------------------------------------
+# -- feeding and reading, in a separate process -----------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Read:
-    """What came of a query: its rows with their numbers, and how long after their time they came."""
+    """The output of a query: its rows with their sequence numbers, and their delays."""
 
     rows: list[tuple[int, Sequence[object]]] = field(default_factory=list)
     late_ms: list[float] = field(default_factory=list)
 
 
 def tuples(first: int, count: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-    """Events and marks of these numbers."""
+    """Events and marks with these numbers."""
     events: list[tuple[int, int, int]] = []
     marks: list[tuple[int, int, int]] = []
     for number in range(first, first + count):
@@ -109,7 +109,7 @@ async def _read(client: AsyncClient, query: str, began: float, read: Read) -> No
 
 
 async def feed(address: str, seconds: float, reads: Mapping[str, Read]) -> None:
-    """Feed at the rate, frame by frame at its time, and read until nothing more comes."""
+    """Feed at the rate, each frame at its time, and read until no more rows arrive."""
     async with AsyncClient(address) as reader, AsyncClient(address) as client:
         events, marks, prices = [await client.open(stream, producer=stream) for stream in ("events", "marks", "prices")]
         began = time.perf_counter() + 0.5
@@ -134,7 +134,7 @@ async def feed(address: str, seconds: float, reads: Mapping[str, Read]) -> None:
 
 
 async def _settled(reads: Mapping[str, Read]) -> None:
-    """Until no row has come for a second."""
+    """Wait until no row has arrived for a second."""
     before = -1
     while (now := sum(len(read.rows) for read in reads.values())) != before:
         before = now
@@ -147,11 +147,11 @@ def main(address: str, seconds: str, file: str) -> None:
     Path(file).write_bytes(pickle.dumps({query: (read.rows, read.late_ms) for query, read in reads.items()}))
 
 
-# -- what changes, and what only tries to ------------------------------------------------------------------------------
+# -- valid and invalid changes -----------------------------------------------------------------------------------------
 
 
 class Admin:
-    """Somebody who changes things all the time, by a seed."""
+    """A client that makes random changes from a seed."""
 
     def __init__(self, server: Daemon, seed: int) -> None:
         self._http = httpx.Client(base_url=f"{server.admin}/api/v1", timeout=60)
@@ -167,7 +167,7 @@ class Admin:
         self._http.close()
 
     def change(self) -> None:
-        """One random change that is legal."""
+        """Make one random valid change."""
         makers: list[Callable[[], tuple[str, httpx.Response]]] = [
             self._create,
             self._strategy,
@@ -186,7 +186,7 @@ class Admin:
         (self.done if answer.is_success else self.refused)[kind] += 1
 
     def invalid(self) -> None:
-        """One change that must be refused, and leave everything as it is."""
+        """Request one change that must be refused without effect."""
         before = self.everything()
         kind, answer = self._draw.choice(self._wrong)()
         if not 400 <= answer.status_code < 500:
@@ -197,13 +197,13 @@ class Admin:
         self.refused[f"invalid {kind}"] += 1
 
     def everything(self) -> tuple[object, ...]:
-        """The catalog, the components with the rows of their state tables, and what the queries do."""
+        """The catalog, the components with the rows of their state tables, and the states of queries."""
         components = [(found["strategy"], self._rows(found)) for found in self._http.get("/components").json()]
         queries = [(found["name"], found["state"]) for found in self._http.get("/queries").json()]
         return self._http.get("/catalog").json(), components, queries
 
     def _rows(self, component: dict[str, Any]) -> list[Any]:
-        """`chain` breaks paths by itself, as costs drift: there only who stands in the table is an admin's."""
+        """`chain` breaks paths by itself as costs drift, so only the states in its table are compared."""
         rows: list[dict[str, Any]] = self._http.get(f"/components/{component['name']}/table").json()["rows"]
         adapts = any(row["transition"].startswith("CHAIN") for row in rows)
         return [row["state"] for row in rows] if adapts else rows
@@ -249,8 +249,8 @@ class Admin:
             return self._create()
         if self._draw.random() < 0.3:
             return "remove", self._http.delete(f"/operators/{self._draw.choice(own)}")
-        wish = self._draw.choice([{"sample": 0.5, "seed": 7}, {"where": "k > 3"}])
-        return "insert", self._http.post(f"/operators/{self._draw.choice(own)}/insert", json=wish)
+        body = self._draw.choice([{"sample": 0.5, "seed": 7}, {"where": "k > 3"}])
+        return "insert", self._http.post(f"/operators/{self._draw.choice(own)}/insert", json=body)
 
     def _pause(self) -> tuple[str, httpx.Response]:
         name = self._some()
@@ -327,7 +327,7 @@ Found = Mapping[str, tuple[list[tuple[int, Sequence[object]]], list[float]]]
 
 
 def run(seconds: float, changes: int, invalid: int, seed: int = 1) -> tuple[Found, Admin, Mapping[str, Any]]:
-    """What came of the untouched queries, with so many changes spread over the time; and what was changed."""
+    """The output of the untouched queries, with changes spread over the time; and the changes made."""
     with daemon() as server, tempfile.TemporaryDirectory() as folder:
         server.sql(STREAMS + "".join(f"CREATE QUERY {name} {text};" for name, text in UNTOUCHED.items()))
         file = Path(folder) / "rows"
@@ -350,11 +350,11 @@ def run(seconds: float, changes: int, invalid: int, seed: int = 1) -> tuple[Foun
 
 
 def under_load(seconds: float, changes: int, invalid: int) -> list[Figure]:
-    """Fails if an untouched query gave anything else than without changes; tells what the changes cost."""
+    """Fail if the changes affect the rows of an untouched query; return the cost of the changes."""
     calm, _, _ = run(seconds, 0, 0)
     busy, admin, _ = run(seconds, changes, invalid)
     for name in UNTOUCHED:
-        assert calm[name][0], f"{name} gave nothing"
+        assert calm[name][0], f"{name} has no rows"
         _same(name, calm[name][0], busy[name][0])
     rows = sum(len(found[0]) for found in calm.values())
     least = {name: percentile(found["plain"][1], 0.99) for name, found in (("calm", calm), ("busy", busy))}

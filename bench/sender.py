@@ -1,7 +1,7 @@
-"""A feed in a process of its own: `python -m bench.sender ADDRESS STREAM KIND ROWS FRAMES` prints the seconds it took.
+"""A feed in a separate process: `python -m bench.sender ADDRESS STREAM KIND ROWS FRAMES` prints the seconds it took.
 
-Frames are made before the clock starts, so that the sender is no part of what is measured; what counts is the time from
-the first byte to the acknowledgement of the last tuple, within the credit that the server grants.
+The clock starts after all frames are encoded, so that the work of the sender is not measured. The time ends with the
+acknowledgement of the last tuple. The sender observes the server's credit.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from millrace.client.arrow import to_stream
 from millrace.protocol import FrameReader, decode, encode, frame
 from millrace.protocol.messages import PROTOCOL, Ack, Credit, Data, DataArrow, Error, Hello, Message, Open, Opened
 
-# Of the frames of groups: how many keys there are, how far apart the tuples lie, and how many different frames there
-# are. They come again and again, with new times.
+# Frames of groups: the number of keys, the distance of tuples in time, and the number of different frames. The frames
+# are sent repeatedly, with new times.
 GROUPS: Final = 65_536
 APART_US: Final = 10
 DIFFERENT: Final = 64
 
 
 class Frames(Protocol):
-    """Bodies of frames, each in two parts: its sequence number stands between them."""
+    """Bodies of frames, each in two parts with its sequence number between them."""
 
     head: bytes
 
     def tail(self, number: int) -> bytes:
-        """What follows the sequence number in the frame of this number."""
+        """The bytes after the sequence number in the frame with this number."""
 
 
 class Repeated:
@@ -78,7 +78,7 @@ class Grouped:
         return bytes(tail)
 
     def pairs(self, frames: int, band_us: int) -> int:
-        """How many pairs of one key lie no further apart than that, each tuple with itself too."""
+        """The number of pairs with one key within the band, including each tuple with itself."""
         keys = np.concatenate([self.keys[number % DIFFERENT] for number in range(frames)])
         span = len(keys) * APART_US + 2 * band_us
         places = np.sort(keys * span + np.arange(len(keys)) * APART_US)
@@ -86,7 +86,7 @@ class Grouped:
         return int((above - np.searchsorted(places, places - band_us, "left")).sum())
 
     def groups(self, frames: int, window_us: int) -> int:
-        """How many groups all windows together have that are over when the last tuple comes."""
+        """The number of groups in all windows that are closed when the last tuple arrives."""
         rows = len(self._times)
         each = window_us // APART_US
         found = 0
@@ -109,7 +109,7 @@ def frames_of(kind: str, rows: int) -> Frames:
 
 
 class Sender(asyncio.Protocol):
-    """Speaks just enough of the protocol to send as fast as credit allows."""
+    """Implements just enough of the protocol to send as fast as credit allows."""
 
     def __init__(self, stream: str, kind: str, rows: int, frames: int) -> None:
         self.stream, self.rows, self.total = stream, rows, rows * frames

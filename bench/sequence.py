@@ -46,7 +46,7 @@ class Load:
 
 
 def in_python(mode: Mode, firsts: list[tuple[int, int, int]], seconds: list[tuple[int, int, int]]) -> tuple[int, int]:
-    """The papers' loop over rows: take the input with the least time, insert or probe. Rows given, the sum of A's."""
+    """The papers' loop over rows: take the input with the least time, insert or probe. Rows, and the sum of A's."""
     newest: dict[int, tuple[int, int, int]] = {}
     unused: dict[int, deque[tuple[int, int, int]]] = {}
     given: list[tuple[int, int, int]] = []
@@ -109,7 +109,7 @@ def through_engine(mode: Mode, batches: tuple[list[Batch], list[Batch]], k: int)
 
 
 def throughput(tuples: int, mode: Mode, *, keys: int = 1000, k: int = 4096, repeats: int = 5) -> list[Figure]:
-    """All tuples through one sequence; both ways give as many rows, of the same A's."""
+    """All tuples through one sequence; both ways return equal numbers of rows with the same A's."""
     load = Load(tuples, keys)
     batches = load.batches(0, k), load.batches(1, k)
     lists = load.rows(0), load.rows(1)
@@ -125,7 +125,7 @@ def throughput(tuples: int, mode: Mode, *, keys: int = 1000, k: int = 4096, repe
 
 
 def single_tuple(steps: int, mode: Mode) -> list[Figure]:
-    """An A and a B by a step each, which gives a row a step later: the time of a step."""
+    """The time of a step, with an A and a B in turn; each pair emits a row a step later."""
     engine = engine_with(mode, 4096)
     clock = itertools.count(10, 10)
     given = 0

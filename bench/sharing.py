@@ -1,4 +1,4 @@
-"""Queries with the same filter over one stream: what ten of them cost, shared and each for itself."""
+"""Queries with the same filter over one stream: the cost of ten of them, shared and separate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILTER = "SELECT a, b FROM s WHERE (a * 7 + b) % 1000 = 0"
 
 
 def engine_with(queries: int, *, share: bool) -> Engine:
-    """An engine that runs the filter so many times."""
+    """An engine with this number of queries with the filter."""
     engine = Engine(share=share)
     sql = "CREATE STREAM s (a BIGINT, b BIGINT);" + "".join(f"CREATE QUERY q{n} AS {FILTER};" for n in range(queries))
     for step in plan_all(parse(sql), Catalog())[0]:
@@ -28,7 +28,7 @@ def engine_with(queries: int, *, share: bool) -> Engine:
 
 
 def filters(tuples: int, *, queries: int = 10, k: int = 4096, repeats: int = 3) -> list[Figure]:
-    """Nanoseconds per tuple, and what lies on the arcs at the most."""
+    """Nanoseconds per tuple."""
     rng = np.random.default_rng(1)
     a, b = rng.integers(0, 1 << 40, tuples), rng.integers(0, 1 << 40, tuples)
     seconds: list[float] = []
@@ -56,7 +56,7 @@ def filters(tuples: int, *, queries: int = 10, k: int = 4096, repeats: int = 3) 
     name = f"{queries} queries with one filter"
     return [
         Figure("one query with the filter", one, "ns/tuple"),
-        Figure(f"{name}, each for itself", apart, "ns/tuple"),
+        Figure(f"{name}, separate", apart, "ns/tuple"),
         Figure(f"{name}, shared", shared, "ns/tuple"),
         Figure(f"{name}, shared / one query", shared / one, "times", 1.5),
     ]

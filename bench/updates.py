@@ -1,4 +1,4 @@
-"""Update queues beside a plain dict of latest values: per tuple in batches, singly, and what a million keys take."""
+"""Update queues against a plain dict of latest values: in batches, singly, and memory of a million keys."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def best(
     load: Sequence[Batch],
     run: Callable[[UpdateQueue, Sequence[Batch]], None],
 ) -> float:
-    """The least time for the second half of a load, each time in a queue that has had the first: a tuple that comes
-    twice would only be superseded."""
+    """The least time for the second half of a load, each time in a queue with the first half: a repeated tuple would
+    only be superseded."""
     least = float("inf")
     for _ in range(repeats):
         queue = UpdateQueue(schema, (0,), scheduler)
@@ -71,7 +71,7 @@ def best(
 
 
 def in_a_dict(load: Sequence[Batch]) -> dict[Any, Any]:
-    """What one would write at first: the latest row per key."""
+    """The obvious program: the latest row per key."""
     latest: dict[Any, Any] = {}
     for batch in load:
         for row in zip(*(column.tolist() for column in batch.columns), strict=True):
@@ -121,7 +121,7 @@ def few_keys(*, repeats: int = 20) -> list[Figure]:
 
 
 def many_keys(keys: int) -> list[Figure]:
-    """Bytes that a queue of so many keys keeps beside their tuples."""
+    """Bytes per key of a queue in addition to the tuples."""
     figures = []
     for schema, word in ((NUMBERED, "bigint"), (NAMED, "text")):
         queue = UpdateQueue(schema, (0,), "inplace")
@@ -131,7 +131,7 @@ def many_keys(keys: int) -> list[Figure]:
             part = ts[at : at + 4096]
             queue.enqueue(Batch(schema, part, [names[at : at + 4096], part * 1.0, part]), at)
         assert queue.waiting == keys
-        figures.append(Figure(f"{keys:,} {word} keys, beside their tuples", queue.beside / keys, "bytes/key", 200.0))
+        figures.append(Figure(f"{keys:,} {word} keys, without their tuples", queue.beside / keys, "bytes/key", 200.0))
     return figures
 
 

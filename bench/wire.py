@@ -31,7 +31,7 @@ CREATE STREAM packets (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts');
 CREATE QUERY counted AS SELECT k, count(*) AS n, sum(v) AS total, window_start
   FROM TUMBLE(packets, ts, INTERVAL '{window_us} microseconds') GROUP BY k, window_start;
 """
-# Every tuple goes to both sides: it is stored and looks up twice.
+# Every tuple goes to both sides: it is stored twice and probes twice.
 JOINED = """
 CREATE STREAM packets (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts');
 CREATE QUERY counted AS SELECT a.k, a.v, b.v AS w FROM packets a JOIN packets b
@@ -65,7 +65,7 @@ class Daemon:
         urllib.request.urlopen(request, timeout=30).close()
 
     def processor_seconds(self) -> float:
-        """What the process has used of all processors."""
+        """The processor time that the process has used."""
         user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -76,7 +76,7 @@ class Daemon:
 
 @contextlib.contextmanager
 def daemon(environment: Mapping[str, str] | None = None) -> Iterator[Daemon]:
-    """A daemon of its own on free ports of the loopback, ended with SIGTERM; `environment` has settings of it."""
+    """A separate daemon on free loopback ports with settings from `environment`, stopped with SIGTERM."""
     with tempfile.TemporaryDirectory() as folder:
         command = "from millrace.cli.main import main; main()"
         arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", folder]
@@ -156,9 +156,9 @@ def throughput(kind: str, rows: int, tuples: int, bound: float) -> list[Figure]:
 
 
 def history(kind: str, rows: int, tuples: int, most: float) -> list[Figure]:
-    """What it costs to archive the stream: the processor's time of the daemon with and without, side by side.
+    """The cost of archiving the stream: the daemon's processor time with and without.
 
-    A throughput alone would tell how many processors the machine has: files are written by a thread of its own.
+    A separate thread writes the files, so a throughput would depend on the number of processors.
     """
     frames = max(1, tuples // rows)
     total = rows * frames
@@ -188,10 +188,10 @@ def aggregate(rows: int, tuples: int, bound: float, *, window_us: int = 10_000_0
     with daemon() as server:
         server.sql(GROUPED.format(window_us=window_us))
         seconds = send(server, "groups", rows, frames)
-        given = _settled(server)
+        rows_out = _settled(server)
     total = rows * frames
     expected = Grouped(rows).groups(frames, window_us)
-    assert given == expected, f"{given} rows of windows, expected {expected}"
+    assert rows_out == expected, f"{rows_out} rows of windows, expected {expected}"
     name = f"TCP, Arrow frames of {rows:,}: tumbling count + sum"
     return [
         Figure(f"{name}, {GROUPS:,} groups", total / seconds / 1e6, "M tuples/s", bound / 1e6, most=False),
@@ -204,15 +204,15 @@ def join(rows: int, tuples: int, bound: float, *, band_us: int = 1_000) -> list[
     with daemon() as server:
         server.sql(JOINED.format(band_us=band_us))
         seconds = send(server, "groups", rows, frames)
-        given = _settled(server)
+        rows_out = _settled(server)
     expected = Grouped(rows).pairs(frames, band_us)
-    assert given == expected, f"{given} pairs, expected {expected}"
+    assert rows_out == expected, f"{rows_out} pairs, expected {expected}"
     name = f"TCP, Arrow frames of {rows:,}: band join of the stream with itself"
     return [Figure(name, rows * frames / seconds / 1e6, "M tuples/s", bound / 1e6, most=False)]
 
 
 def _settled(server: Daemon) -> int:
-    """The rows of the query, once the daemon has nothing left to do."""
+    """The number of the query's rows, once the daemon is idle."""
     last = -1
     while True:
         found = int(server.get("/api/v1/queries/counted")["rows"])
@@ -223,7 +223,7 @@ def _settled(server: Daemon) -> int:
 
 
 def idle_connections(count: int) -> list[Figure]:
-    """What an idle connection costs the daemon, after its greeting."""
+    """The daemon's memory per idle connection, after its greeting."""
     with daemon() as server, contextlib.ExitStack() as sockets:
         host, port = server.listen.rsplit(":", 1)
 

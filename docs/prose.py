@@ -46,7 +46,7 @@ LONGEST_SENTENCE: Final = 40
 MESSAGES: Final = ("server/*.py", "operators/*.py", "protocol/*.py", "examples/*.py")
 MESSAGE_LIMIT: Final = 25.0
 ROOM_LIMITS: Final = {
-    "bench": 25.0,
+    "bench": 3.0,
     "deploy": 3.0,
     "docs": 3.0,
     "examples": 3.0,

@@ -1,8 +1,8 @@
-"""When two results are the same, by class: the helpers that every driver's tests share.
+"""Comparison of two results by class of equality: helpers that the tests of all drivers share.
 
 rows    the same multiset, doubles to 1e-9 relative
-event   the same multiset, and the same order of time: only rows of equal time may have changed places
-final   the same last row for each key that is not gone
+event   the same multiset, and the same order of time: only rows of equal time may change places
+final   the same last row for each key that is not deleted
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def same_event_order(one: Sequence[AnyRow], other: Sequence[AnyRow], time: Calla
 
 
 def same_final(one: Iterable[AnyRow], other: Iterable[AnyRow], key: Callable[[Any], Hashable]) -> str | None:
-    """None if the last row of each key is the same in both. A key whose last row says that it is gone has none."""
+    """None if the last row of each key is the same in both. A key whose last row is a deletion has none."""
     left, right = ({key(row): row for row in rows} for rows in (one, other))
     for state in (left, right):
         for gone in [at for at, row in state.items() if isinstance(row, Mapping) and row.get("$gone")]:
@@ -66,7 +66,7 @@ def equal_rows(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def equal_values(one: Any, other: Any) -> bool:
-    """Equal and of one kind; a double may differ in its last digits."""
+    """Equal and of the same type; a double may differ in its last digits."""
     if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
         return one is other
     if isinstance(one, float) or isinstance(other, float):

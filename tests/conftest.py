@@ -5,11 +5,11 @@ import os
 import pytest
 from hypothesis import settings
 
-import millrace.engine.engine  # noqa: F401 (what is compiled is loaded)
+import millrace.engine.engine  # noqa: F401 (loads the compiled modules)
 from millrace.operators import kernels
 
 # Durations belong to bench/: a slow machine must not fail a test.
-# What a change must pass is the same every time: examples are drawn from the tests' own text. New ones: `make fuzz`.
+# Every run has the same examples, derived from the tests' source. New examples: `make fuzz`.
 settings.register_profile("millrace", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "millrace")

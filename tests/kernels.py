@@ -14,7 +14,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init
 
 
 def installed(name: str) -> ModuleType:
-    """The kernel as Millrace imports it: compiled, unless that was not possible."""
+    """The kernel as Millrace imports it: compiled where possible."""
     return importlib.import_module(f"millrace.operators.kernels.{name}")
 
 

@@ -1,4 +1,4 @@
-"""`millrace run` inside the test's own process, over data instead of files where that is shorter."""
+"""`millrace run` in the test's process, over data instead of files where that is shorter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millrace.offline.script import plan_script
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave: rows by query, and what else was asked for."""
+    """The output of a run: rows by query, late tuples, the trace and the report."""
 
     rows: Mapping[str, list[dict[str, Any]]]
     late: Mapping[str, list[dict[str, Any]]]

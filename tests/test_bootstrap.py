@@ -1,4 +1,4 @@
-"""Setting up: what runs again, what a person sees, and what a failure says."""
+"""Setting up: repeated runs, progress on the terminal, and messages of failures."""
 
 from __future__ import annotations
 

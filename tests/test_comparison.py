@@ -1,4 +1,4 @@
-"""The classes of equality themselves: what they let pass, and what they notice."""
+"""The classes of equality: the differences that they accept, and those that they report."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Imports run one way, and what decides is kept apart from what waits: read from the sources, so that nobody forgets.
+"""Imports run one way, and the engine has no code that waits. The rules are checked on the sources.
 
     protocol <- operators <- engine <- sql <- server, offline, backfill <- cli         protocol <- client
                 operators <- functions <- sql
 
-The three drivers stand side by side: one may use another as long as no circle comes of it. A new room needs a row in
+The three drivers are on one level: one may use another unless that creates a cycle. A new room needs a row in
 `MAY_IMPORT`, a root in `ROOTS` and a line in `pyproject.toml`.
 """
 
@@ -44,8 +44,8 @@ CLOCKS = {"now", "utcnow", "today"}
 # A program that feeds a server carries the standard library and msgpack, nothing else.
 LIGHT = ("protocol", "client")
 LIGHT_LIBRARIES = sys.stdlib_module_names | {"msgpack", "millrace"}
-# Only who hands the client an Arrow batch needs pyarrow, and has it: it is imported where that happens.
-WHEN_ASKED = {"client": {"pyarrow"}}
+# Only a program that passes Arrow batches to the client needs pyarrow, so the import is deferred.
+ON_DEMAND = {"client": {"pyarrow"}}
 
 NOT_SHIPPED = {"tests", "bench", "examples"}
 
@@ -61,7 +61,7 @@ class Import:
 
 
 def imports(tree: ast.Module) -> Iterator[Import]:
-    """Every import of a file, those inside functions too."""
+    """Every import of a file, including those inside functions."""
     typing_blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and is_type_checking(node.test)]
     for_types = {id(node) for block in typing_blocks for part in block.body for node in ast.walk(part)}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -106,14 +106,14 @@ def objection(room: str, found: Import) -> str | None:
     if room in DETERMINISTIC and (top in WAITING | THREADS | WORLD or found.module.startswith("numpy.random")):
         return "the engine is a function of its events: let a driver do this, outside"
     if room in LIGHT and top not in LIGHT_LIBRARIES and not found.only_for_types:
-        if found.deferred and top in WHEN_ASKED.get(room, ()):
+        if found.deferred and top in ON_DEMAND.get(room, ()):
             return None
         return "protocol and client have the standard library and msgpack alone"
     return None
 
 
 def violations(repository: Path) -> list[str]:
-    """Each broken rule below a repository, as a line for a person."""
+    """A line for each violation in a repository."""
     said = []
     needs: dict[str, set[str]] = {}
     for root in ROOTS:
@@ -123,7 +123,7 @@ def violations(repository: Path) -> list[str]:
             where = path.relative_to(repository)
             room = where.parts[2]
             if room not in MAY_IMPORT:
-                said.append(f"{where}: {room} is not a room: give it a row in MAY_IMPORT")
+                said.append(f"{where}: {room} is not a known room: add a row to MAY_IMPORT")
                 continue
             tree = ast.parse(path.read_text(), filename=str(where))
             for found in imports(tree):

@@ -34,7 +34,7 @@ ROOMS = (
 ARC = Buffer(Schema(()), ordered=False)
 KINDS = {kind.__name__: kind for kind in spec.Spec.__subclasses__()}
 
-# The kinds for which the default holds, per function: somebody has looked at each of them.
+# The kinds for which the default applies, per function; each of them has been reviewed.
 #
 # A default must be the cautious answer: nothing known of time, all columns used, everything before needed, no key.
 DEFAULTS: Mapping[str, str] = {
@@ -42,17 +42,17 @@ DEFAULTS: Mapping[str, str] = {
     "sql/progress.py:lags_of": "GateSpec SampleSpec",
     # Not known to be a bound of a window.
     "sql/ranked.py:_is_bound": "GateSpec RetimeSpec SampleSpec SequenceSpec TopSpec UnionSpec",
-    # Nothing to change: it gives every row anyway.
+    # Nothing to change: it emits every row anyway.
     "sql/updates.py:_every": (
         "GateSpec JoinSpec MapSpec RetimeSpec SampleSpec SelectSpec SequenceSpec SortSpec UnionSpec WindowSpec"
     ),
-    # Said by their kind alone; joins and sequences are said with the names of their inputs.
+    # Described by their kind alone; joins and sequences are described with the names of their inputs.
     "sql/explain.py:_spec_words": "GateSpec JoinSpec SampleSpec SequenceSpec",
     "sql/explain.py:spec_words": (
         "AggregateSpec FilterSpec GateSpec MapSpec RetimeSpec SampleSpec SelectSpec SortSpec TopSpec UnionSpec "
         "WindowSpec"
     ),
-    # Asks the visitor that raises.
+    # Calls the visitor that raises.
     "engine/editing.py:_replace_each_other": (
         "FilterSpec GateSpec JoinSpec RetimeSpec SequenceSpec SortSpec UnionSpec WindowSpec"
     ),
@@ -68,7 +68,7 @@ DEFAULTS: Mapping[str, str] = {
     "backfill/keys.py:_above": "GateSpec SampleSpec",
 }
 
-# These claim something: a kind that they do not know must stop them.
+# These make a claim, so they must raise for an unknown kind.
 RAISING: Mapping[str, Any] = {
     "operators/build.py:gives_order": lambda kind: build.gives_order(kind, [True]),
     "sql/updates.py:_drops": updates._drops,
@@ -82,7 +82,7 @@ RAISING: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Unknown(spec.Spec):
-    """A kind that nobody has decided anything for."""
+    """A kind that no function handles."""
 
     kind = "unknown"
 

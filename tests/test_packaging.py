@@ -1,4 +1,4 @@
-"""What an installation must hold, compiled or not."""
+"""The contents of an installation, compiled or not."""
 
 import importlib.machinery
 import importlib.metadata
@@ -37,7 +37,7 @@ def test_every_package_is_typed():
     assert [package for package in present if not (REPOSITORY / package / "py.typed").is_file()] == []
 
 
-def test_no_package_is_forgotten():
+def test_every_package_is_listed():
     found = {
         f"{root}/millrace/{path.name}"
         for root in ("server", "operators", "protocol")
@@ -72,7 +72,7 @@ def test_a_compiled_file_that_is_older_than_its_source_is_noticed(monkeypatch, t
     os.utime(source, ns=(2, 2))
     assert kernels.outdated() == ["millrace.edited"]
     monkeypatch.setattr(kernels, "CHECKOUT", tmp_path / "build_hook.py")
-    assert kernels.outdated() == []  # installed for good, where nobody edits
+    assert kernels.outdated() == []  # a regular installation, whose files are not edited
 
 
 def test_the_client_depends_on_msgpack_alone():
@@ -96,7 +96,7 @@ def test_the_lock_has_a_hash_for_everything_and_names_no_index():
 
 @pytest.mark.parametrize("name", ["server", "build"])
 def test_an_image_has_what_was_tested(name):
-    """What an image is built of is what `make check` ran, version by version."""
+    """An image has the same versions that `make check` runs."""
     pins = {lock: set(re.findall(r"^([\w.-]+==\S+)", pinned(lock), re.MULTILINE)) for lock in (name, "dev")}
     assert pins[name]
     assert pins[name] - pins["dev"] == set()
@@ -106,7 +106,7 @@ def pinned(lock):
     return (REPOSITORY / f"requirements/{lock}.lock").read_text()
 
 
-# --- the build hook, on a small tree of its own ---
+# --- the build hook, on a small separate tree ---
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def runs_compiled(tree):
 
 def test_without_a_compiler_one_line_says_so_and_python_runs(tree):
     said = build(tree, CC="no-such-compiler")
-    reason = "no C compiler: no-such-compiler is not there"
+    reason = "no C compiler: no-such-compiler not found"
     assert said == f"kernels: not compiled, running as Python: slower, same results ({reason})\n"
     assert runs_compiled(tree) == "False\n"
 
@@ -172,7 +172,7 @@ def test_a_kernel_that_cython_refuses_leaves_python(tree):
     assert compiled_files(tree) == []
 
 
-def test_no_kernels_at_all_is_fine_and_leaves_nothing_of_those_there_were(tree):
+def test_without_kernels_compiled_files_are_removed(tree):
     source = tree / "operators/millrace/operators/kernels/tiny.py"
     source.with_name(f"tiny{importlib.machinery.EXTENSION_SUFFIXES[0]}").write_bytes(b"compiled once")
     source.unlink()
@@ -191,7 +191,7 @@ def test_with_a_compiler_only_what_changed_is_compiled_again(tree):
     assert sorted(path.name for path in tree.iterdir()) == ["build_hook.py", "operators"]
 
 
-def test_the_scheduler_is_compiled_beside_its_source(tree):
+def test_the_scheduler_is_compiled_next_to_its_source(tree):
     folder = tree / "operators/millrace/engine"
     folder.mkdir()
     (folder / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""`python -m bench.papers [NAME...]`: all figures, or those whose name begins with one of the words."""
+"""`python -m bench.papers [NAME...]`: all figures, or those whose name starts with one of the words."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FIGURES: Final = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 
 def main(words: Sequence[str], folder: Path = FIGURES, experiments: Sequence[Experiment] = EXPERIMENTS) -> int:
-    """Run the experiments, draw their figures, and renew the claims and the page."""
+    """Run the experiments, draw their figures, and update the claims and the page."""
     unknown = [word for word in words if not any(one.name.startswith(word) for one in experiments)]
     if unknown:
         names = ", ".join(one.name for one in experiments)
-        print(f"bench.papers: nothing begins with {' or '.join(unknown)}; there are: {names}", file=sys.stderr)
+        print(f"bench.papers: no name starts with {' or '.join(unknown)}; names: {names}", file=sys.stderr)
         return 2
     chosen = [one for one in experiments if not words or one.name.startswith(tuple(words))]
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def tell(experiment: Experiment, rows: Sequence[Row], seconds: float) -> None:
 
 
 def renew(folder: Path, made: Mapping[str, Sequence[Row]], experiments: Sequence[Experiment]) -> None:
-    """Replace the rows of the figures that were drawn; keep the others."""
+    """Replace the rows of the drawn figures; keep the others."""
     rows = merged(read_rows(folder / "claims.csv"), made, experiments)
     write_rows(folder / "claims.csv", rows)
     (folder / "README.md").write_text(page(experiments, rows), encoding="utf-8")

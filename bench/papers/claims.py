@@ -1,7 +1,7 @@
-"""What the papers say against what was measured: `docs/figures/claims.csv`.
+"""The papers' claims compared with measurements: `docs/figures/claims.csv`.
 
-Rule: the file holds the rows of the last run of every experiment; a run replaces the rows of the figures it draws and
-keeps the others. `docs/figures/README.md` is made of it and of the experiments' descriptions, and of nothing else.
+Rule: the file contains the rows of the last run of every experiment. A run replaces the rows of the figures that it
+draws and keeps the others. `docs/figures/README.md` is generated from the file and the experiments' descriptions alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One statement of a paper (or one that must hold here), what was expected of it and what was measured."""
+    """One statement of a paper (or one that must hold here), its expected and its measured values."""
 
     claim: str
     expected: str
@@ -28,7 +28,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an experiment found: its claims, and how its figure is drawn."""
+    """The result of an experiment: its claims, and a function that draws its figure."""
 
     claims: Sequence[Claim]
     draw: Callable[[Figure], None]
@@ -36,7 +36,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper, and the short name that its figures carry."""
+    """A paper, with the short name used in file names."""
 
     short: str
     title: str
@@ -91,7 +91,7 @@ INTRODUCTION: Final = (
 COLUMNS: Final = tuple(field.name for field in fields(Row))
 
 
-# -- the words of claims -----------------------------------------------------------------------------------------------
+# -- numbers in claims -----------------------------------------------------------------------------------------------
 
 
 def percent(share: float) -> str:
@@ -124,7 +124,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def merged(kept: Iterable[Row], made: Mapping[str, Sequence[Row]], order: Sequence[Experiment]) -> list[Row]:
-    """The rows of this run, and those of the experiments that were not run, in the experiments' order."""
+    """The rows of this run and the earlier rows of all other experiments, in the experiments' order."""
     by_name: dict[str, list[Row]] = {}
     for row in kept:
         by_name.setdefault(row.name, []).append(row)
@@ -143,7 +143,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def page(experiments: Sequence[Experiment], rows: Sequence[Row]) -> str:
-    """README.md: every figure that was drawn, with what was run, said and measured."""
+    """README.md: every drawn figure, with its setting, the paper's statement and the measured values."""
     parts = ["# The papers' figures", INTRODUCTION, _verdict(rows)]
     shown: Paper | None = None
     for experiment in experiments:
@@ -158,7 +158,7 @@ def page(experiments: Sequence[Experiment], rows: Sequence[Row]) -> str:
 
 
 def _verdict(rows: Sequence[Row]) -> str:
-    """How many hold, and which do not: a reader must not have to look for them."""
+    """The number of claims that hold, and a list of those that do not."""
     missed = [f"- {row.paper.upper()}, figure {row.figure}: {row.claim}" for row in rows if row.holds != "yes"]
     held = f"Of {len(rows)} claims {len(rows) - len(missed)} hold."
     return "\n".join([f"{held} These do not; the remark below each figure says why:", "", *missed]) if missed else held

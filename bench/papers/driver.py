@@ -1,8 +1,8 @@
-"""One trial: a graph, arrivals, a price per execution; and what is measured of it.
+"""One trial: a graph, arrivals and a price per execution, with its measurements.
 
-The clock is the one of `millrace run --cost`: one execution per step, work moves the clock, what has arrived by then
-enters at its own time before the next execution, and appointments of the engine are kept. Unlike there, a trial may
-also charge the executions that take no tuple, as those that pass a punctuation on do.
+The clock works as in `millrace run --cost`. There is one execution per step, and work moves the clock. Tuples that
+have arrived by then enter at their own time before the next execution, and timers of the engine fire on time. In
+addition, a trial may charge executions that take no tuple, such as those that pass a punctuation on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from millrace.operators.buffer import Reader
 from millrace.protocol import Schema
 
 SECOND_US: Final = 1_000_000
-# What one tuple costs Millrace per operator when tuples come one by one, rounded (`make bench`, engine-single).
+# Cost of one tuple per operator when tuples arrive one by one, rounded (`make bench`, engine-single).
 COST_US: Final = 5
 PRICES: Final = (
     f"Every execution of an operator costs {COST_US} us of virtual time per tuple that it takes, which is about "
@@ -46,7 +46,7 @@ FEED: Final = "main"
 
 
 class PriceOfExecutions(Price):
-    """A price for executions that take no tuple too: they pass a punctuation on, or look in vain."""
+    """A price that also covers executions without a tuple: they pass a punctuation on, or find nothing."""
 
     def __init__(self, us_per_tuple: Fraction, us_without: Fraction) -> None:
         super().__init__(us_per_tuple)
@@ -105,7 +105,7 @@ class Outcome:
 
 
 class Tally:
-    """Watches a trial's driver. `Measures` of the report clocks the idle-waiting; the rest is counted here."""
+    """Observes a trial's driver. `Measures` of the report clocks the idle-waiting; this class counts the rest."""
 
     def __init__(self, measures: Measures) -> None:
         self.measures = measures
@@ -123,7 +123,7 @@ class Tally:
             self.waited_us += at_us * len(order.batch) - int(order.batch.arrival.sum())
 
     def executed(self, step: int, at_us: Fraction | int, execution: Execution) -> None:
-        """Nothing: a trial is not traced."""
+        """Does nothing: a trial is not traced."""
 
     def stepped(self) -> None:
         assert self.driver is not None
@@ -134,7 +134,7 @@ class Tally:
 
 
 def trial(setting: Setting, arrivals: Mapping[str, Sequence[int]], seconds: float, *, seed: int = 1) -> Outcome:
-    """Run the graph over the arrivals (per stream, their times in microseconds) for so long.
+    """Run the graph over the arrivals (per stream, their times in microseconds) for `seconds`.
 
     Every row has one column, a number below 100 drawn at random, so that `v < 95` passes 95 % of them. Rows that are
     still held back at the end have no latency.
@@ -184,7 +184,7 @@ def _outcome(driver: Driver, tally: Tally) -> Outcome:
 
 
 def poisson(rate: float, seconds: float, *, seed: int) -> list[int]:
-    """Arrivals of a Poisson process: so many a second on average, for so long, in microseconds."""
+    """Arrival times of a Poisson process in microseconds: `rate` a second on average, for `seconds`."""
     rng = np.random.default_rng(seed)
     expected = rate * seconds
     gaps = rng.exponential(SECOND_US / rate, int(expected + 10 * expected**0.5 + 20))
@@ -194,12 +194,12 @@ def poisson(rate: float, seconds: float, *, seed: int) -> list[int]:
 
 
 def in_bursts(times: Sequence[int], size: int) -> list[int]:
-    """Each time `size` times: with a rate that is as many times lower, the average rate stays."""
+    """Every time repeated `size` times. Dividing the rate by `size` keeps the average rate."""
     return [at for at in times for _ in range(size)]
 
 
 def instants(arrivals: Mapping[str, Sequence[int]], schemas: Mapping[str, Schema], seed: int) -> Iterator[Instant]:
-    """What happens, in order of time; simultaneous tuples of one stream come together."""
+    """Events in order of time; simultaneous tuples of one stream form one event."""
     for_stream = [_grouped(name, times, schemas[name], seed + k) for k, (name, times) in enumerate(arrivals.items())]
     for at_us, event in heapq.merge(*for_stream, key=lambda pair: pair[0]):
         yield Instant(at_us, [event])

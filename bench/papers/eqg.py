@@ -198,15 +198,15 @@ def nested(
 
 
 def overhead(seconds: float, rate: float, depth: int, without: Fraction = Fraction(1)) -> float:
-    """By what share punctuation through the operators lengthens the latency that arcs give."""
+    """The additional latency of punctuation through the operators, as a share of the latency of arcs."""
     through = nested(seconds, rate, depth, "punctuation", without=without)
     past = nested(seconds, rate, depth, "arcs", without=without)
     return float(through.latency_us / past.latency_us) - 1
 
 
 def arcs(tuples: int, rates: Sequence[float] = RATES, depths: Sequence[int] = DEPTHS, *, at_least: float = 10) -> Found:
-    """Figure 15: what ETS arcs save. So many tuples at every rate; without ETS, which waits for the slow streams, at
-    least for so many seconds.
+    """Figure 15: the savings of ETS arcs, with `tuples` tuples at every rate. Runs without ETS wait for the slow
+    streams, so they last `at_least` seconds.
     """
     lasting = {rate: tuples / rate for rate in rates}
     without_ets = [nested(max(at_least, lasting[rate]), rate, DEPTH, "arcs", ets="none").latency_ms for rate in rates]
@@ -299,7 +299,7 @@ def _lines(axes: Axes, rates: Sequence[float], latencies: Mapping[str, Sequence[
     axes.legend(fontsize="small")
 
 
-# -- what is run -------------------------------------------------------------------------------------------------------
+# -- experiments -------------------------------------------------------------------------------------------------------
 
 EXPERIMENTS: Final = (
     Experiment(

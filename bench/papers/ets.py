@@ -1,7 +1,7 @@
-"""ETS, figures 7 and 8: what four ways to make timestamps do to latency and to queues.
+"""ETS, figures 7 and 8: latency and queues with four ways to generate timestamps.
 
-A union of two filtered streams, one a thousand times faster than the other. Without timestamps of its own the slow
-stream holds the fast one's tuples back until its next tuple.
+A union of two filtered streams, one a thousand times faster than the other. Without generated timestamps the slow
+stream holds back the fast stream's tuples until its next tuple.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CREATE QUERY merged WITH (order = 'event', fuse = 'off') AS
 
 
 def union_of_two(fast: str, sparse: str, *, passing: int = 95) -> str:
-    """The graph of ETS figure 4 and EQG figure 1: two sources, a selection behind each, a union."""
+    """The graph of ETS figure 4 and EQG figure 1: two sources, each with a selection, and a union."""
     return UNION_OF_TWO.format(fast=fast, sparse=sparse, passing=passing)
 
 
@@ -146,7 +146,7 @@ def _latency_claims(found: Policies) -> list[Claim]:
 
 
 def queues(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Found:
-    """Figure 8: the most that ever waited."""
+    """Figure 8: the peak of queued tuples."""
     found = policies(seconds, tuple(heartbeats))
     none, on_demand = found.none.peak_queue, found.on_demand.peak_queue
     periodic = [outcome.peak_queue for outcome in found.periodic.values()]
@@ -219,7 +219,7 @@ def _draw_queues(figure: Figure, found: Policies) -> None:
     axes.legend()
 
 
-# -- what is run -------------------------------------------------------------------------------------------------------
+# -- experiments -------------------------------------------------------------------------------------------------------
 
 EXPERIMENTS: Final = (
     Experiment(

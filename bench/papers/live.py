@@ -1,8 +1,9 @@
 """UPS, live: the daemon over TCP under five times overload, an append queue against an update queue.
 
-One process feeds and reads: update i is of key i modulo the number of keys and is due at i over the rate. From what a
-subscriber is shown and when follows how stale each key is at any time: the age of its first update that is newer than
-the one shown. The server tells what it has superseded and what waits, so that every update sent can be accounted for.
+One process feeds and reads: update i has key i modulo the number of keys and is due at i over the rate. The rows that
+a subscriber receives, with their times, determine the staleness of each key at any time: the age of its first update
+that is newer than the one shown. The server reports superseded and queued updates, so that every update is accounted
+for.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ STREAM: Final = "CREATE STREAM ticks (k BIGINT, n BIGINT) WITH (update_key = 'k'
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run over one kind of queue came to.
+    """The result of a run over one kind of queue.
 
     at, mean, worst   the staleness over the keys, in seconds, at times since the first update was due
-    sent, delivered, superseded, waiting   what became of the updates: when the feed had ended; an update queue is
-                    worked off before
-    served_a_second   results, while updates came
+    sent, delivered, superseded, waiting   numbers of updates after the feed has ended; an update queue is
+                    drained before
+    served_a_second   results per second while updates arrived
     """
 
     at: Sequence[float]
@@ -58,7 +59,7 @@ class Run:
 def shown_late(
     shown: Sequence[tuple[float, Int64s]], keys: int, rate: float, times: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """The mean and the greatest staleness over the keys at these times, from the updates shown and when."""
+    """The mean and the greatest staleness over the keys at these times, from the updates shown."""
     following = np.arange(keys)  # per key its first update that is newer than the one shown
     means, worst = [], []
     left = list(shown)[::-1]
@@ -73,7 +74,7 @@ def shown_late(
 
 
 async def _feed(client: AsyncClient, begin: float, keys: int, rate: float, seconds: float) -> int:
-    """Send each update when it is due; how many."""
+    """Send each update when it is due; return their number."""
     sent, total = 0, int(rate * seconds)
     async with await client.open("ticks", held_tuples=2 * total, held_bytes=1 << 30) as feed:
         while sent < total:
@@ -92,13 +93,13 @@ async def _read(subscription: Any, begin: float, shown: list[tuple[float, Int64s
 
 
 async def _shown(server: Daemon) -> dict[str, Any]:
-    """What the server shows of the query's operator: what it has taken, and what became of the rest."""
+    """The server's figures for the query's operator."""
     found: dict[str, Any] = await asyncio.to_thread(server.get, "/api/v1/operators/board.map1")
     return found
 
 
 async def _settled(server: Daemon, edge: str) -> dict[str, Any]:
-    """The same; of an update queue, when nothing waits in it any more."""
+    """The same figures; for an update queue, once it is empty."""
     while True:
         found = await _shown(server)
         if not EDGES[edge] or not found["inputs"][0]["queue_tuples"]:
@@ -107,7 +108,7 @@ async def _settled(server: Daemon, edge: str) -> dict[str, Any]:
 
 
 async def _got(shown: Sequence[tuple[float, Int64s]], taken: int) -> int:
-    """How many different updates the subscriber got of those that the query has taken."""
+    """The number of different updates that the subscriber received, once it has all rows of the query."""
     while True:
         if sum(len(numbers) for _, numbers in shown) >= taken:
             return len(np.unique(np.concatenate([numbers for _, numbers in shown])[:taken]))
@@ -142,7 +143,7 @@ async def _run(server: Daemon, edge: str, keys: int, rate: float, seconds: float
 
 
 def overloaded(edge: str, keys: int, cost_us: float, overload: float, seconds: float) -> Run:
-    """One run: a daemon of its own that has nothing else to do."""
+    """One run in a separate daemon without other load."""
     environment = {
         VARIABLE: str(cost_us),
         "MILLRACE_ENGINE__BUDGET": str(BUDGET),
@@ -163,14 +164,14 @@ def live(keys: int = KEYS, cost_us: float = COST_US, overload: float = OVERLOAD,
     round_s = keys / update.served_a_second
     half = len(append.at) // 2
     slope = (append.mean[-1] - append.mean[half]) / (append.at[-1] - append.at[half])
-    behind = 1 - append.served_a_second / (overload * 1e6 / cost_us)
+    unserved = 1 - append.served_a_second / (overload * 1e6 / cost_us)
     worst = max(update.worst)
     claims = [
         Claim(
             "under five times overload an append queue's staleness grows without bound",
             "in the second half at the rate of the unserved share of updates, within 10 %",
-            f"{slope:.2f} s a second, {behind:.2f} expected; {append.mean[-1]:.1f} s after {seconds:.0f} s",
-            abs(slope - behind) <= 0.1 * behind,
+            f"{slope:.2f} s a second, {unserved:.2f} expected; {append.mean[-1]:.1f} s after {seconds:.0f} s",
+            abs(slope - unserved) <= 0.1 * unserved,
         ),
         Claim(
             "an update queue's stays below about a round over the keys, for the worst key too",

@@ -1,12 +1,12 @@
-"""NILE, figures 5 to 10: what it costs to join in order of time, and when to join first and put in order afterwards.
+"""NILE, figures 5 to 10: the cost of joining in order of time, and when to join first and sort afterwards.
 
 Figures 5 and 6 are the paper's equations 3, 5 and 7, as a join itself predicts them. The others are runs under a
-virtual clock that work moves: an execution of the join costs c for every tuple of the other side's window that the
-tuple it takes is compared with. So a tuple of the fast stream costs c |w| l1 in the mean, the paper's C_S. All else
-is free.
+virtual clock that work moves: an execution of the join costs c for every tuple of the other side's window that its
+tuple is compared with. So a tuple of the fast stream costs c |w| l1 on average, the paper's C_S. Everything else is
+free.
 
-A tuple's response time goes from its arrival until it has been joined and nothing that it made, or could have made, is
-held back any more: all that is to come is later.
+A tuple's response time starts with its arrival. It ends when the tuple has been joined and none of its possible rows
+is held back: all later rows have later times.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ALPHA: Final = 0.3
 DAY_S: Final = 86_400
 
 
-# -- figures 5 and 6: what is predicted --------------------------------------------------------------------------------
+# -- figures 5 and 6: predictions --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,20 @@ class Predicted:
 
 
 def predicted(cost_us: float, window_s: int, slow: float, fast: float) -> Predicted:
-    """What a join predicts that has measured this cost of a comparison and these rates."""
+    """The prediction of a join that has measured this cost of a comparison and these rates."""
     tempo = Tempo(2, window_s * SECOND_US, ALPHA)
-    # A span in which both streams bring whole numbers of tuples.
+    # A span in which both streams have whole numbers of tuples.
     span_s = 100_000
     for position, rate in enumerate((slow, fast)):
         tempo.took(position, round(rate * span_s), 0, span_s * SECOND_US)
-    # What a tuple costs in the mean: of each rate's tuples every one looks through the other's window.
+    # The mean cost of a tuple: each is compared with the other stream's window.
     tempo.measured(1, cost_us * 2 * slow * fast / (slow + fast) * window_s)
     numbers = tempo.numbers()
     return Predicted(numbers["sync_response_s"], numbers["filter_response_s"], numbers["gain"])
 
 
 def example_1() -> Found:
-    """Figure 5: by the cost of a comparison, up to what a join of these rates can bear."""
+    """Figure 5: by the cost of a comparison, up to the limit of a join with these rates."""
     costs = [0.01 * 2**step for step in range(7)]
     limit = 1e6 / (DAY_S * 10)
     found = {cost: predicted(cost, DAY_S, 1, 10) for cost in costs}
@@ -125,7 +125,7 @@ def example_2() -> Found:
 
 
 def _identity(found: Any) -> Claim:
-    """Equation 7 is what equations 3 and 5 make of equation 6."""
+    """Equation 7 follows from equation 6 with equations 3 and 5."""
     off = max(abs((one.sync_s - one.filter_s) / one.sync_s - one.gain) for one in found)
     return Claim(
         "the gain of equation 7 is the difference of equations 3 and 5, relative to 3",
@@ -143,10 +143,10 @@ def _seconds(values: Sequence[float]) -> str:
 
 
 class Books:
-    """A run's join: what it has been given, what it has compared, and when its tuples were answered.
+    """A run's join: its arrivals, its comparisons, and the times at which its tuples were answered.
 
     processed  tuples that have been joined, per input
-    in_filter  how many of them while the join did not wait for order
+    in_filter  the number of them joined while the join did not wait for order
     """
 
     def __init__(self, arrivals: Sequence[Sequence[int]], window_us: int) -> None:
@@ -160,7 +160,7 @@ class Books:
         self.response_us = Fraction(0)
 
     def joined(self) -> int:
-        """Note what the execution that has just ended took; how many tuples that was compared with."""
+        """Record the tuples that the last execution took; return the number of comparisons."""
         assert self.join is not None
         compared = 0
         for position, reader in enumerate(self.join.inputs):
@@ -173,14 +173,14 @@ class Books:
         return compared
 
     def _others(self, position: int, at_us: int) -> int:
-        """How many tuples of the other input have been joined whose times lie within the window around this one's."""
+        """The number of joined tuples of the other input whose times are within the window around this tuple."""
         other = 1 - position
         times, done = self.arrivals[other], self.processed[other]
         low = bisect_left(times, at_us - self.window_us, 0, done)
         return bisect_right(times, at_us + self.window_us, low, done) - low
 
     def stepped(self) -> None:
-        """Whoever can be answered by now is."""
+        """Answer every tuple that can be answered by now."""
         join, driver = self.join, self.driver
         if join is None or driver is None:
             return
@@ -197,14 +197,14 @@ class Books:
             self.answered[position] = number
 
     def ordered(self, at_us: Any, order: Effect) -> None:
-        """Nothing: what matters is when a tuple is done with, whether it made a row or not."""
+        """Does nothing: a tuple counts when it is answered, with or without a row."""
 
     def executed(self, step: int, at_us: Any, execution: Execution) -> None:
-        """Nothing: a run is not traced."""
+        """Does nothing: a run is not traced."""
 
 
 class PriceOfComparisons(Price):
-    """So much for every two tuples that are compared."""
+    """A price per comparison of two tuples."""
 
     def __init__(self, cost_us: int, books: Books) -> None:
         super().__init__(Fraction(0))
@@ -227,10 +227,11 @@ class PriceOfComparisons(Price):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a run measured.
+    """The measurements of a run.
 
     response_s  mean over all tuples that were answered
-    switches    how often the join changed its way, and `in_filter` the share of tuples that did not wait for order
+    switches    the number of times that the join changed its way
+    in_filter   the share of tuples that did not wait for order
     first       the numbers of the first switch
     """
 
@@ -243,7 +244,7 @@ class Response:
 
 @cache
 def respond(way: str, cost_us: int, slow: float, fast: float, window_s: int, seconds: float) -> Response:
-    """Join a slow and a fast Poisson stream for so long."""
+    """Join a slow and a fast Poisson stream for `seconds`."""
     return respond_to(way, cost_us, poisson(slow, seconds, seed=1), poisson(fast, seconds, seed=2), window_s)
 
 
@@ -272,7 +273,7 @@ def respond_to(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int],
 
 
 def statements(way: str, window_s: int) -> str:
-    """An equality join over a symmetric window; nothing is known of a stream but what has come."""
+    """An equality join over a symmetric window; nothing is known of a stream except its arrived tuples."""
     alpha = f", alpha = {ALPHA}" if way == "adaptive" else ""
     return f"""
         CREATE STREAM slow (v BIGINT) WITH (ets = 'none');
@@ -292,7 +293,7 @@ COSTS: Final = (1, 10, 100, 500, 750, 1_000)
 BORDER: Final = 500
 RATES: Final = (0.01, 0.03, 0.1, 0.3, 1.0)
 
-# Per way, by what was varied.
+# Per way, by the varied parameter.
 Runs = Mapping[str, Mapping[float, Response]]
 
 
@@ -310,7 +311,7 @@ def value(cost_us: float, slow: float) -> float:
 
 
 def gains(found: Runs, way: str = "filter") -> dict[float, float]:
-    """By how much a way's response time is below that of Sync-Filter."""
+    """The reduction of a way's response time relative to Sync-Filter."""
     return {at: 1 - one.response_s / found["sync"][at].response_s for at, one in found[way].items()}
 
 
@@ -557,7 +558,7 @@ def _draw_relative(axes: Axes, found: Runs, equation: Mapping[float, float], sca
     axes.legend(loc="lower left")
 
 
-# -- what is run -------------------------------------------------------------------------------------------------------
+# -- experiments -------------------------------------------------------------------------------------------------------
 
 RUN: Final = (
     f"An equality join of a slow and a fast Poisson stream, windows of {WINDOW_S} s, 20 minutes. Times are arrival "

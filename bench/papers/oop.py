@@ -1,8 +1,8 @@
-"""OOP, figures 1, 9 and 13: what order costs an aggregate over windows, in memory and in speed.
+"""OOP, figures 1, 9 and 13: the cost of order for an aggregate over windows, in memory and in speed.
 
-The same plan in two architectures, chosen by an option of the query: `order = 'arrival'` (OOP) lets tuples count as
-they come, `order = 'event'` (IOP) merges the streams in order of time first. Memory is what `millrace run --report`
-reports: the most bytes that ever waited on arcs, and the most that operators remembered.
+The same plan runs in two architectures, chosen by an option of the query. `order = 'arrival'` (OOP) counts tuples as
+they arrive; `order = 'event'` (IOP) first merges the streams in order of time. Memory is taken from
+`millrace run --report`: the most bytes in queues on arcs, and the most in operators' state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MEGA: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A stream in order of time, evenly spaced, that arrives so many seconds late."""
+    """A stream in order of time, evenly spaced, that arrives `delay_s` late."""
 
     stream: str
     rate: int
@@ -53,19 +53,19 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The most bytes that waited on arcs and that operators remembered, and the rows that came out."""
+    """The most bytes in queues and in operators' state, and the number of rows."""
 
     queued: int
-    remembered: int
+    state: int
     rows: int
 
     @property
     def bytes(self) -> int:
-        return self.queued + self.remembered
+        return self.queued + self.state
 
 
 class Watch:
-    """Watches a run's driver after every step."""
+    """Observes a run's driver after every step."""
 
     def __init__(self, script: Script) -> None:
         self.measures = Measures(script.queries)
@@ -77,14 +77,14 @@ class Watch:
             self.rows += len(order.batch)
 
     def executed(self, step: int, at_us: Any, execution: Execution) -> None:
-        """Nothing: it is not traced."""
+        """Does nothing: the run is not traced."""
 
     def stepped(self) -> None:
         self.measures.stepped(self.driver.engine.moment.now_us)
 
 
 def memory(sql: str, sources: Sequence[Source], seconds: float, pairs: int, tick_us: int) -> Memory:
-    """Run a query over streams of packets between so many pairs of addresses; those of a tick arrive at once."""
+    """Run a query over streams of packets between pairs of addresses; the packets of a tick arrive at once."""
     script = plan_script(sql)
     watch = Watch(script)
     commands = [Command(number, body) for number, body in enumerate(script.commands)]
@@ -163,7 +163,7 @@ def skew(
     groups: int = GROUPS,
     windows: Mapping[float, Sequence[float]] | None = None,
 ) -> Found:
-    """Figure 1: memory as the second stream falls behind. `windows`: their sizes, with the skews to run each at."""
+    """Figure 1: memory as the second stream lags. `windows`: their sizes, each with the skews to run."""
     windows = {10: SKEWS, 60: (1, 20, 40)} if windows is None else windows
     found = {
         (name, size): {late: skewed(order, size, late, rate, groups) for late in skews}
@@ -242,8 +242,8 @@ def _draw_skew(axes: Axes, found: Mapping[tuple[str, float], Mapping[float, Memo
 
 # -- figure 9 ----------------------------------------------------------------------------------------------------------
 
-# A tenth of what the paper's rate of 400,000 gives in its windows of a minute, and so a row for every 16 packets of
-# those that come next, not 160.
+# A tenth of the packets in the paper's windows of a minute at its rate of 400,000. So slow flush emits a row for every
+# 16 packets that follow, not 160.
 PACKETS: Final = 2_400_000
 EVERY: Final = 16
 COUNTS: Final = (16_000, 66_000, 130_000, 260_000)
@@ -268,9 +268,9 @@ def counted(way: str, window: int) -> AggregateSpec:
 
 
 def keeps_up(load: Load, spec: AggregateSpec, rate: float, ahead: int = CREDIT) -> bool:
-    """Whether of packets that come at this rate never more wait than a feed may send ahead.
+    """Whether the queue of packets that arrive at this rate never exceeds the credit of a feed.
 
-    The clock goes on by the processor's time that each step takes, so that nothing else on the machine counts.
+    The clock advances by the processor time of each step, so that other load on the machine does not count.
     """
     engine = engine_with(spec, BATCH)
     batches = load.batches(BATCH)
@@ -298,20 +298,20 @@ def keeps_up(load: Load, spec: AggregateSpec, rate: float, ahead: int = CREDIT) 
 
 
 def supported(load: Load, spec: AggregateSpec, halvings: int, ahead: int) -> float:
-    """The greatest rate that it keeps up with, in packets a second, to a factor; a rate has three tries."""
+    """The greatest rate that it keeps up with, in packets a second, approximately; a rate has three tries."""
 
-    def tried(rate: float) -> bool:
+    def keeps(rate: float) -> bool:
         return any(keeps_up(load, spec, rate, ahead) for _ in range(3))
 
     least = START
-    while not tried(least):
+    while not keeps(least):
         least /= 2
     most = 2 * least
-    while tried(most):
+    while keeps(most):
         least, most = most, 2 * most
     for _ in range(halvings):
         rate = (least * most) ** 0.5
-        least, most = (rate, most) if tried(rate) else (least, rate)
+        least, most = (rate, most) if keeps(rate) else (least, rate)
     return least
 
 
@@ -384,7 +384,7 @@ def delayed(order: str, delay_s: float, rate: int, unit_s: float) -> Memory:
 
 
 def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60) -> Found:
-    """Figure 13: memory as the sparse stream falls behind."""
+    """Figure 13: memory as the sparse stream lags."""
     found = {name: {delay: delayed(order, delay, rate, unit_s) for delay in delays} for name, order in ORDERS.items()}
     oop, iop = ([one.bytes for one in found[name].values()] for name in ORDERS)
     claims = [
@@ -417,7 +417,7 @@ def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60)
 
 
 class Holding(Protocol):
-    """The most that was held."""
+    """The peak of retained bytes."""
 
     @property
     def bytes(self) -> float: ...

@@ -1,8 +1,8 @@
-"""OOP, figures 10, 11 and 12: what order costs a join, in memory and in time.
+"""OOP, figures 10, 11 and 12: the cost of order for a join, in memory and in time.
 
 As in the other figures of this paper the same plan runs in two architectures, chosen by options of the query: OOP is
-`order = 'arrival'`, IOP is `order = 'event'` with `join = 'sync'`. Memory is the most bytes that waited on arcs and
-that operators remembered together, looked at after every step.
+`order = 'arrival'`, IOP is `order = 'event'` with `join = 'sync'`. Memory is the peak of the bytes in queues and in
+operators' state together, measured after every step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Link(Source):
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most tuples and the most bytes that were held at once before the streams ended, and all rows."""
+    """The peaks of retained tuples and bytes before the streams ended, and the number of all rows."""
 
     tuples: int
     bytes: int
@@ -62,10 +62,10 @@ class Cost:
 
 
 class Held:
-    """Watches a run: what is held after every step, and what comes out.
+    """Observes a run: the retained tuples and bytes after every step, and the emitted rows.
 
-    watching_s  processor time that the watching itself took
-    delivered   the processor's clock when rows came
+    watching_s  processor time of the observation itself
+    delivered   the processor's clock at each delivery of rows
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Held:
             self.delivered.append(self.clock())
 
     def executed(self, step: int, at_us: Any, execution: Execution) -> None:
-        """Nothing: it is not traced."""
+        """Does nothing: the run is not traced."""
 
     def stepped(self) -> None:
         began = time.thread_time()
@@ -95,12 +95,12 @@ class Held:
         self.watching_s += time.thread_time() - began
 
     def clock(self) -> float:
-        """Processor time without that of watching."""
+        """Processor time without the time of the observation."""
         return time.thread_time() - self.watching_s
 
 
 def hold(sql: str, links: Sequence[Link], seconds: float, among: int, tick_us: int) -> tuple[Peak, Cost]:
-    """Run a query over links for so long; what it held and took. Then the streams end, and all rows come."""
+    """Run a query over links for `seconds`; return its peak and its cost. Then the streams end and emit all rows."""
     script = plan_script(sql)
     held = Held()
     commands = [Command(number, body) for number, body in enumerate(script.commands)]
@@ -121,7 +121,7 @@ def hold(sql: str, links: Sequence[Link], seconds: float, among: int, tick_us: i
 
 
 def packets(links: Sequence[Link], schema: Schema, seconds: float, among: int, tick_us: int) -> Iterator[Instant]:
-    """What arrives tick by tick: at t a link brings its packets of t - delay, each of one of so many conversations."""
+    """Arrivals tick by tick: at t a link delivers its packets of t - delay, each of a random conversation."""
     rng = np.random.default_rng(1)
     for at_us in range(tick_us, int(seconds * SECOND_US) + 1, tick_us):
         events = []
@@ -161,7 +161,7 @@ def windowed(way: str, window_s: float) -> str:
 
 
 def banded(way: str, band_s: float, window_s: float) -> str:
-    """Q7: how many questions and answers lie within a band of each other, by the question's minute."""
+    """Q7: the number of questions and answers within a band of each other, by the question's minute."""
     return f"""{streams("m1", "m2")}CREATE QUERY q WITH ({OPTIONS[way]}) AS
         SELECT count(*) AS n, window_start FROM TUMBLE(
           (SELECT x.ts AS asked FROM m1 x JOIN m2 y ON {ANSWERS}
@@ -175,7 +175,7 @@ def equal_times(way: str) -> str:
         SELECT x.src, x.dst, x.ts AS at FROM m1 x JOIN {union("m2", "c")} y ON x.ts = y.ts AND {ANSWERS};"""
 
 
-# Per architecture, by what was varied.
+# Per architecture, by the varied parameter.
 Peaks = Mapping[str, Mapping[float, Peak]]
 
 
@@ -195,7 +195,7 @@ def megabytes(peaks: Mapping[float, Peak]) -> str:
 
 
 def excess(found: Peaks) -> dict[float, float]:
-    """By how much OOP needs more bytes than IOP."""
+    """The additional bytes of OOP, as a share of IOP's."""
     return {at: one.bytes / found["IOP"][at].bytes - 1 for at, one in found["OOP"].items()}
 
 
@@ -211,7 +211,7 @@ CONVERSATIONS: Final = 1 << 20
 
 
 def structures(rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float = 10) -> Found:
-    """Figure 10: tuples wait in lines before a union (IOP) or lie in the tables of a join (OOP)."""
+    """Figure 10: tuples are in queues before a union (IOP) or in the tables of a join (OOP)."""
     found = {
         way: {
             skew: hold(
@@ -266,7 +266,7 @@ GROUP_S: Final = 10
 
 
 def bands(rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = GROUP_S, among: int = FEW) -> Found:
-    """Figure 11: the wider the band, the more pairs IOP holds back to put them in order for the aggregate."""
+    """Figure 11: with a wider band, IOP holds back more pairs to sort them for the aggregate."""
     links = [Link("m1", rate), Link("m2", rate, answers=True)]
     runs = {
         way: {n: hold(banded(way, n, window_s), links, 3.2 * window_s + n, among, 50_000) for n in widths}

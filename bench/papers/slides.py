@@ -1,7 +1,7 @@
-"""EQG, figure 16: how a SLIDE makes the output come in bursts, and what timestamps on demand do about it.
+"""EQG, figure 16: how a SLIDE makes the output bursty, and how on-demand timestamps remove the bursts.
 
-A fast stream and a sliding aggregate of a slow one meet in a union. The aggregate gives a row per slide; a union that
-waits for it holds the fast stream's tuples back as long as that, and then lets them go at once.
+A union reads a fast stream and a sliding aggregate of a slow one. The aggregate emits a row per slide. A union that
+waits for this row holds back the fast stream's tuples for a slide, and then emits them all at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.papers.eqg import EQG
 
 FAST, SLOW = 300.0, 10.0
 SECONDS: Final = 12
-# Of tuples, and of tenths of a second: as many, on the average.
+# In tuples and in tenths of a second, which is the same number on average.
 SLIDES: Final = (1, 2, 5, 10, 20)
 BUCKET_US: Final = 20_000
 POLICIES: Final = {"A": "none", "B": "on-demand"}

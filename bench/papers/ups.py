@@ -1,8 +1,8 @@
-"""UPS, figures 5, 7, 9, 13, 14, 16 and 17: what update queues do for freshness, and what they take.
+"""UPS, figures 5, 7, 9, 13, 14, 16 and 17: the freshness that update queues achieve, and their cost.
 
-Every trial runs the queue itself under a virtual clock: a server takes so many ticks for each tuple that it is served,
-and what comes at the instant of a choice counts. A tick is 1,000 microseconds; one update arrives per tick, so the load
-factor is the price of a tuple in ticks. Staleness is given in ticks: in updates, as in the paper.
+Every trial runs the queue itself under a virtual clock: a server takes a fixed number of ticks per tuple. A tuple that
+arrives at the instant of a choice takes part in it. A tick is 1,000 microseconds. One update arrives per tick, so the
+load factor is the price of a tuple in ticks. Staleness is measured in ticks: in updates, as in the paper.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS: Final[tuple[Kind, ...]] = ("AQ", "AQ-RLS", "UQ-FIFO", "UQ-INPLACE")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Staleness in ticks, over time and keys; how many results were delivered; the mean wait of those served."""
+    """Staleness in ticks, over time and keys; the number of delivered results; their mean wait."""
 
     queue: float
     application: float
@@ -51,8 +51,8 @@ class Outcome:
 
 
 class Stale:
-    """The area under one key's staleness, told by what is shown when: the update that arrived at some time, or a newer
-    one. What it does not know of is how a queue chooses, so it measures all kinds alike."""
+    """The area under one key's staleness, from the times at which each update, or a newer one, is shown. It does not
+    depend on how a queue chooses, so it measures all kinds alike."""
 
     def __init__(self, arrivals: Sequence[int]) -> None:
         self._arrivals = arrivals
@@ -78,7 +78,7 @@ class Stale:
 
 
 def serve(queue: Queue, keys: Sequence[int], cost: int, *, each: Callable[[], None] = lambda: None) -> Outcome:
-    """One update per tick, of these keys in turn; a server that takes `cost` microseconds for each it is served."""
+    """One update per tick, with these keys in turn; a server that takes `cost` microseconds for each."""
     if isinstance(queue, UpdateQueue):
         queue.timed = True
     queue.costs(cost)
@@ -123,7 +123,7 @@ def serve(queue: Queue, keys: Sequence[int], cost: int, *, each: Callable[[], No
 
 
 def queue_of(kind: Kind, keys: int) -> Queue:
-    """A queue of each kind; the one that sheds has room for as many tuples as there are keys, as the others do."""
+    """A queue of this kind. A shedding queue has room for as many tuples as there are keys, like the others."""
     match kind:
         case "AQ":
             return AppendQueue()
@@ -136,13 +136,13 @@ def queue_of(kind: Kind, keys: int) -> Queue:
 
 
 def uniform(updates: int, keys: int, *, seed: int = 1) -> list[int]:
-    """Keys drawn at random, each as likely."""
+    """Keys drawn at random, all equally likely."""
     drawn: list[int] = np.random.default_rng(seed).integers(0, keys, updates).tolist()
     return drawn
 
 
 def by_weight(updates: int, weights: Sequence[float], *, seed: int = 1) -> list[int]:
-    """Keys drawn at random, as likely as they weigh."""
+    """Keys drawn at random in proportion to their weights."""
     share = np.array(weights, np.float64) / sum(weights)
     drawn: list[int] = np.random.default_rng(seed).choice(len(weights), updates, p=share).tolist()
     return drawn
@@ -157,7 +157,7 @@ def under_load(kind: Kind, keys: int, load: int, updates: int) -> Outcome:
     return serve(queue_of(kind, keys), uniform(updates, keys), load * TICK)
 
 
-# -- the words and lines of claims -------------------------------------------------------------------------------------
+# -- numbers and lines of claims -------------------------------------------------------------------------------------
 
 
 def ticks(value: float) -> str:
@@ -174,7 +174,7 @@ Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 def draw_side_by_side(
     figure: Figure, parts: Sequence[tuple[str, Lines, str, str]], *, logarithmic: bool = False
 ) -> None:
-    """Diagrams of lines: per diagram a title, its lines by name, and the words at its axes."""
+    """Diagrams of lines: per diagram a title, its lines by name, and the labels of its axes."""
     for axes, (title, lines, across, up) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
         for name, (x, y) in lines.items():
             axes.plot(x, y, marker="o", markersize=3, label=name)
@@ -249,8 +249,8 @@ def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
 
 
 def _within(found: Outcome, load: int, updates: int) -> bool:
-    """For one key updating at every tick: its first update since it was served comes a tick later, so it waits one
-    tick less than serving takes."""
+    """For one key that updates at every tick. Its first update since it was served arrives a tick later, so it waits
+    one tick less than the service time."""
     wait, cost = load - 1, load
     area = (found.application - found.queue) * updates / found.served
     slack = 2 * load * load / found.served * load  # the run does not end with a result
@@ -374,7 +374,7 @@ def windowed(
 ) -> float:
     """Application staleness of windows in ticks, over time and keys: one tuple per tick, `cost` ticks per tuple.
 
-    Each key's source has a time of its own, in its own tuples: a window of size n holds n of them.
+    Each key's source has a separate clock that counts its tuples: a window of size n contains n of them.
     """
     queue = WindowQueue(SCHEMA, (0,), TimeWindow(size, slide), commit, scheduler, begin_us=0)
     queue.timed = True
@@ -398,8 +398,8 @@ def windowed(
 
 
 def windows_appended(size: int, tuples: int, limit: int | None) -> float:
-    """Application staleness when all windows (one begins per tick) are processed in turn, or those that random shedding
-    leaves of them: a window takes one tick per tuple and enters when it closes."""
+    """Application staleness when all windows are processed in turn, or those left by random shedding. One window starts
+    per tick, takes one tick per tuple and enters when it closes."""
     queue: Queue = AppendQueue() if limit is None else SheddingQueue(SCHEMA, limit, seed=3)
     closings = list(range(size - 1, tuples))
     stale = Stale(closings)
@@ -421,7 +421,7 @@ def windows_appended(size: int, tuples: int, limit: int | None) -> float:
 
 
 def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES) -> Found:
-    """Figure 13: LAZY and EAGER, one key, tumbling windows and windows that begin at every tick."""
+    """Figure 13: LAZY and EAGER, one key, tumbling windows and windows that start at every tick."""
     one = [0] * tuples
     tumbling = {commit: [windowed(commit, size, size, one) for size in sizes] for commit in ("lazy", "eager")}
     sliding = {commit: [windowed(commit, size, 1, one) for size in sizes] for commit in ("lazy", "eager")}
@@ -486,7 +486,7 @@ def pattern(name: str, tuples: int, keys: int) -> list[int]:
 
 
 def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10) -> Found:
-    """Figure 14: EAGER over LAZY with ten keys, by how their tuples come."""
+    """Figure 14: EAGER over LAZY with ten keys, by arrival pattern."""
     ratios = {
         name: [
             windowed("eager", size, 1, pattern(name, tuples, keys))
@@ -534,7 +534,7 @@ PAGE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Slots that were allocated on average, and the share of them that was in use."""
+    """The mean number of allocated slots, and the share of them in use."""
 
     slots: float
     effective: float
@@ -542,7 +542,7 @@ class Usage:
 
 @cache
 def usage(theta: float, rate: int, results: int, keys: int = 100) -> tuple[Usage, Usage]:
-    """On-demand paging and the naive manager (a slot per key, for ever), looked at whenever a result is delivered."""
+    """On-demand paging and the naive manager (a permanent slot per key), measured at every delivered result."""
     queue = UpdateQueue(SCHEMA, (0,), "inplace", slots=PAGE)
     drawn = by_weight(results * rate // SERVED_A_SECOND + keys, zipf(keys, theta))
     allocated: list[int] = []

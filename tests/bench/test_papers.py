@@ -1,4 +1,4 @@
-"""The papers' experiments at small sizes: what is robust at any size holds at these too.
+"""The papers' experiments at small sizes: claims that hold at any size hold at these too.
 
 The full sizes are run by `make figures`; their claims lie in docs/figures/claims.csv.
 """
@@ -79,7 +79,7 @@ def test_a_trial_is_a_run_with_a_cost(policy: str, cost: int, tmp_path: Path) ->
 
 
 def test_what_takes_no_tuple_has_a_price_too() -> None:
-    """A lone tuple on demand: selection, union in vain, the selection passes the punctuation, union."""
+    """A lone tuple on demand: selection, union without result, the selection passes the punctuation, union."""
     prices = (Fraction(0), Fraction(1, 2), Fraction(1))
     waited = [trial(Setting(ON_DEMAND, 10, without=price), {"fast": [100]}, 1.0).latency_us for price in prices]
     assert waited == [20, 30, 40]
@@ -165,10 +165,10 @@ def test_burstiness_is_the_spread_of_counts_over_their_mean() -> None:
 
 
 def one_by_one(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int], window_us: int) -> list[int]:
-    """Response times of the tuples that are answered, by a processor that takes one after the other in order of time.
+    """Response times of the answered tuples, with a processor that takes one after the other in order of time.
 
-    A tuple is answered when it is done and the other stream has brought one that is not before it. Sync-Filter does
-    not begin before that; Filter-Order gives when the execution ends that runs at that time.
+    A tuple is answered when it is done and the other stream has a tuple that is not earlier. Sync-Filter starts only
+    then; Filter-Order emits when the execution that runs at that time ends.
     """
     tuples = sorted([(at, 0) for at in slow] + [(at, 1) for at in fast])
     busy: list[tuple[int, int]] = []
@@ -202,7 +202,7 @@ def test_response_times_are_those_of_one_tuple_after_the_other(way: str, cost_us
 
 
 def test_evenly_spaced_tuples_take_what_equations_3_and_5_say() -> None:
-    """Ten fast tuples behind each slow one, and four slow ones in the window once it is full: fast ones are meant."""
+    """Ten fast tuples follow each slow one, and a full window has four slow ones. Only fast tuples are compared."""
     slow = [second * 1_000_000 for second in range(40)]
     fast = [at + tenth * 100_000 + 1 for at in slow for tenth in range(10)]
     cost_us = 2_000
@@ -228,7 +228,7 @@ def test_adaptive_changes_its_way_by_the_price() -> None:
 
 def test_nile_figures_5_and_6() -> None:
     claims = {**verdicts(nile.example_1()), **verdicts(nile.example_2())}
-    assert len(claims) == 7  # one is said of both figures
+    assert len(claims) == 7  # both figures have one of them
     assert all(claims.values()), claims
 
 
@@ -248,7 +248,7 @@ def test_nile_figures_7_to_10_at_a_small_size() -> None:
 
 
 def test_oop_figure_1_at_a_small_size() -> None:
-    """All but what the process allocates: at this size that is the engine itself."""
+    """All but the allocations of the process: at this size that is the engine itself."""
     found = verdicts(oop.skew(2_000, 100, {1: (0, 1, 4)}))
     assert len(found) == 6
     del found["the same holds for the memory that the process allocates"]
@@ -256,7 +256,7 @@ def test_oop_figure_1_at_a_small_size() -> None:
 
 
 def test_oop_figure_9_at_a_small_size() -> None:
-    """Rates are the machine's: what is tested is that they are found."""
+    """Rates depend on the machine: the test only checks that there are any."""
     found = oop.throughput(20_000, (100, 1_000), 1, 5_000)
     assert len(found.claims) == 4
     load = Load(60_000, 100)
@@ -277,7 +277,7 @@ def test_oop_figure_10_at_a_small_size() -> None:
 
 
 def test_oop_figure_11_at_a_small_size() -> None:
-    """Times are the machine's: what is tested is that they are found."""
+    """Times depend on the machine: the test only checks that there are any."""
     found = verdicts(oop_joins.bands(300, (1, 3), 2, 32))
     assert len(found) == 7
     assert found["both emit the same rows"]
@@ -308,7 +308,7 @@ def test_packets_are_evenly_spaced_and_each_arrives_once() -> None:
 
 
 def test_the_queues_own_staleness_is_what_is_shown_when() -> None:
-    """Two ways to measure: the queue's books, and the area under what the driver saw delivered."""
+    """Two measurements agree: the queue's own, and the area under the deliveries that the driver saw."""
     for scheduler in SCHEDULERS:
         keys = ups.uniform(300, 4)
         queue = UpdateQueue(ups.SCHEMA, (0,), scheduler)
@@ -340,7 +340,7 @@ def test_ups_figures_13_and_14_at_a_small_size() -> None:
 
 
 def test_staleness_as_a_subscriber_sees_it() -> None:
-    """Against asking of each update, at each time, whether a newer one of its key was shown."""
+    """Compares with a check of each update at each time: was a newer one of its key shown?"""
     keys, rate = 3, 10.0
     shown = [(0.35, np.array([0, 2])), (0.9, np.array([7])), (1.0, np.array([3, 5]))]
     times = [0.0, 0.3, 0.35, 0.5, 0.9, 0.95, 1.0, 2.0]
@@ -356,7 +356,7 @@ def test_staleness_as_a_subscriber_sees_it() -> None:
 
 
 def test_the_live_figure_at_a_small_size() -> None:
-    """How stale keys get is the machine's: what is tested is that nothing is lost."""
+    """Staleness depends on the machine: the test only checks that nothing is lost."""
     *others, nothing_lost = live.live(keys=100, cost_us=200, seconds=0.6).claims
     assert len(others) == 2
     assert nothing_lost.holds, nothing_lost
@@ -364,7 +364,7 @@ def test_the_live_figure_at_a_small_size() -> None:
 
 def test_ups_figures_16_and_17_at_a_small_size() -> None:
     claims = {**verdicts(ups.skews(200, (0.0, 0.9), (20, 100))), **verdicts(ups.memory_by_load(200, (0.0,), (20, 100)))}
-    assert len(claims) == 5  # three are said of both figures
+    assert len(claims) == 5  # both figures have three of them
     del claims["on-demand paging uses nearly all that it allocates"]  # not of few keys, at small loads
     assert all(claims.values()), claims
 
@@ -424,7 +424,7 @@ def test_a_part_of_the_figures_keeps_the_others_rows(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_figure_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["ets", "nothing"], tmp_path) == 2
-    assert "nothing begins with nothing; there are: ets-7, ets-8, eqg-14a" in capsys.readouterr().err
+    assert "no name starts with nothing; names: ets-7, ets-8, eqg-14a" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Every benchmark at a small size: it runs, agrees with what it measures against, and says what it measured."""
+"""Every benchmark at a small size: it runs, agrees with its reference, and prints its figures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_single_tuple(order: str) -> None:
 
 @pytest.mark.parametrize(("kind", "rows"), [("rows", 100), ("arrow", 1000)])
 def test_from_a_socket_to_a_count(kind: str, rows: int) -> None:
-    """`throughput` itself counts the rows that came out."""
+    """`throughput` itself counts the emitted rows."""
     speed, share = wire.throughput(kind, rows, 20_000, 1.0)
     assert speed.value > 0
     assert share.value > 0
@@ -81,7 +81,7 @@ def test_windows_of_many_panes() -> None:
 
 
 def test_new_text_keys_for_ever_take_no_more_memory() -> None:
-    """By the operator's own account, and by all that Python and numpy have allocated."""
+    """Measured by the operator itself, and by all allocations of Python and numpy."""
     states, allocated = [], []
     tracemalloc.start()
     try:
@@ -92,7 +92,7 @@ def test_new_text_keys_for_ever_take_no_more_memory() -> None:
     finally:
         tracemalloc.stop()
     assert max(states[6:]) <= max(states[:6])
-    # A window's texts alone take 60 kB: 24 windows of them would be five times what there is.
+    # A window's texts alone take 60 kB: 24 windows of them would be five times as much as is allocated.
     assert max(allocated[6:]) <= 1.1 * max(allocated[:6])
 
 
@@ -181,7 +181,7 @@ def test_a_plain_join_is_counted_in_rows() -> None:
 
 
 def test_changes_leave_the_rest_as_it_is() -> None:
-    """`under_load` itself compares the rows of untouched queries, and the whole catalog around what is refused."""
+    """`under_load` itself compares the rows of untouched queries, and the catalog around refused changes."""
     figures = reconfigure.under_load(2, 60, 40)
     assert figures[0].value > 10_000
 

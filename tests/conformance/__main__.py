@@ -1,4 +1,4 @@
-"""`python -m tests.conformance`: runs every case that can run, and says of the others why they cannot."""
+"""`python -m tests.conformance`: runs every supported case, and prints why the others are not supported."""
 
 from __future__ import annotations
 

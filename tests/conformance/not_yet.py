@@ -1,6 +1,6 @@
-"""The kinds of query that no operator computes yet: why, and a statement that is therefore refused.
+"""The kinds of query that no operator computes yet: the reason, and a statement that is refused for it.
 
-None at present. A test runs every statement; the first that is no longer refused wants its cases to be run instead.
+None at present. A test runs every statement; as soon as one is accepted, its cases must be run instead.
 """
 
 from __future__ import annotations

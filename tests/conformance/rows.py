@@ -59,12 +59,12 @@ def _key_of(case: Case) -> str:
 
 
 def _type(kind: str) -> str:
-    """A question mark says that there are nulls; a decimal comes as a text, and there is no such type."""
+    """A question mark marks a nullable column. Decimals are texts, because Millrace has no decimal type."""
     return "DOUBLE" if kind.startswith("decimal") else TYPES[kind.removesuffix("?")]
 
 
 def _by_punctuation(case: Case, name: str) -> bool:
-    """Whether tuples may not move the stream's mark: it says so itself, or its times fall."""
+    """Whether tuples may not move the stream's mark: the case says so, or its times decrease."""
     own = [entry for entry in case["feed"] if entry.get("s") == name]
     times = [time for entry in own for time in _times(entry)]
     return any("punct" in entry for entry in own) or times != sorted(times)
@@ -148,7 +148,7 @@ def _dedup(case: Case) -> str:
 
 
 def _interval_join(case: Case) -> str:
-    """Bounds may be open, or missing; a case may ask for the joined row's time under this name."""
+    """Bounds may be open or missing; a case may name a column for the joined row's time."""
     query = case["query"]
     bounds = []
     for key, above, open_ in (("lo", ">", "lo_incl"), ("hi", "<", "hi_incl")):
@@ -178,7 +178,7 @@ def _joined(case: Case, left: str, right: str, conditions: Sequence[str]) -> str
 
 
 def _sequence(case: Case) -> str:
-    """Every pair, which no sequence gives, is a join in which one comes before the other."""
+    """Every pair: no sequence emits these, so it is a join in which one tuple precedes the other."""
     query = case["query"]
     columns = ", ".join(f'{side}."{name}" AS "{shown}"' for side, name, shown in query["select"])
     keys = [f'a."{one}" = b."{other}"' for one, other in query["on"]]
@@ -191,7 +191,7 @@ def _sequence(case: Case) -> str:
 
 
 def _update_queue(case: Case) -> str:
-    """What an edge keeps of tuples that come at once."""
+    """The tuples that an edge retains of those that arrive at once."""
     (stream,) = case["streams"]
     key = case["query"]["key"]
     columns = ", ".join(dict.fromkeys([_quoted(key), *map(_quoted, case["expected"]["columns"])]))
@@ -199,14 +199,14 @@ def _update_queue(case: Case) -> str:
 
 
 def _upstream_trace(case: Case) -> str:
-    """One key's windows, and in which one of them a result is."""
+    """The windows of one key, and the window of each result."""
     query, (stream,) = case["query"], case["streams"]
     window = f"HOP(\"{stream}\", ts, '{query['delta']} us', '{query['omega']} us')"
     return f"SELECT one, count(*) AS n, window_start FROM {window} LATEST {query['mode']} GROUP BY one, window_start"
 
 
 def _sorted_list() -> None:
-    """The cases' way to show the values of a group. There are no lists here, so it gives one as text."""
+    """The cases show the values of a group as a list. Millrace has no lists, so this returns one as text."""
     AGGREGATES.add(
         user_aggregate(
             "sorted_list",
@@ -247,7 +247,7 @@ def sql_of(case: Case) -> str:
 
 
 def events_of(case: Case, feed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A feed of a case, or the beginning of it, as lines of `--events`."""
+    """A feed of a case, or the first part of it, as lines of `--events`."""
     events = [event for entry in feed for event in _events(entry)]
     for event in events:
         kinds = case["streams"][event["stream"]]
@@ -314,7 +314,7 @@ def _compare(case: Case, result: Result, expected: Sequence[Sequence[Any]], mome
 
 
 def _check_trace(case: Case, folder: Path) -> None:
-    """A burst of tuples at one time through a path: which operator each tuple's execution was of."""
+    """A burst of tuples at one time through a path: the operator of each tuple's execution."""
     (stream,) = case["streams"]
     burst = [{"at": 1, "stream": stream, "tuple": {"ts": 1, "v": number}} for number in range(case["query"]["n"])]
     strategy = f"{case['query']['strategy']}(1)"
@@ -325,7 +325,7 @@ def _check_trace(case: Case, folder: Path) -> None:
 
 
 def _check_queue(case: Case, folder: Path) -> None:
-    """Everything is enqueued before anything is dequeued: all of it comes at one time."""
+    """Everything is enqueued before anything is dequeued: all tuples arrive at one time."""
     (*feed, last) = case["feed"]
     assert last["deq"] >= len(feed)
     result = run_events(sql_of(case), [{**event, "at": 1} for event in events_of(case, feed)], folder)
@@ -335,11 +335,11 @@ def _check_queue(case: Case, folder: Path) -> None:
 
 
 def _check_windows(case: Case, folder: Path) -> None:
-    """A tuple of one key per time unit from time 1, each costing c_t units: which windows were committed to, and when
-    their results were out.
+    """A tuple of one key per time unit from time 1, each costing c_t units: the committed windows and the times of
+    their results.
 
-    A window is committed to when its first tuple is taken, and out when the execution that gives it ends. It is stale
-    then since the last tuple of the window after it came.
+    A window is committed when its first tuple is taken. Its result is out when the execution that emits it ends. It
+    has then been stale since the arrival of the next window's last tuple.
     """
     query, unit = case["query"], 1_000
     omega, delta, c_t = (query[name] * unit for name in ("omega", "delta", "c_t"))
@@ -364,7 +364,7 @@ def _check_windows(case: Case, folder: Path) -> None:
     assert [[time / unit for time in row] for row in found] == case["expected"]["rows"]
 
 
-# Cases that are more than rows at the end.
+# Cases that check more than the final rows.
 CHECKS: Mapping[str, Callable[[Case, Path], None]] = {
     "nos_trace": _check_trace,
     "update_queue": _check_queue,

@@ -1,7 +1,7 @@
-"""Nexmark's queries over windows, sessions, groups and joins: DuckDB says what comes out.
+"""Nexmark's queries over windows, sessions, groups and joins: compared with DuckDB.
 
-The benchmark's events are few, so they stand beside many drawn ones over the same minutes. Where a query of it goes by
-the processing time (q12), it goes by the event time here, because results depend on tuples alone.
+The benchmark has few events, so many random ones over the same minutes are added. A query over processing time (q12)
+uses event time here, because results depend on tuples alone.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ QUERIES = {
            WHERE place <= 10""",
         ("auction", "place"),
     ),
-    # The three auctions with the most bids, of those that there are now.
+    # The three auctions with the most bids at the moment.
     "hot": Compared(
         """SELECT auction, bids, place FROM (
              SELECT auction, bids, ROW_NUMBER() OVER (ORDER BY bids DESC, auction) AS place
@@ -141,7 +141,7 @@ QUERIES = {
              FROM (SELECT auction, count(*) AS bids FROM bid GROUP BY auction)) WHERE place < 4""",
         ("place",),
     ),
-    # The same of each window, when it closes: rows that stay.
+    # The same for each window when it closes: final rows.
     "q5 top": Compared(
         """SELECT auction, bids, window_end, place FROM (
              SELECT *, ROW_NUMBER() OVER (PARTITION BY window_end ORDER BY bids DESC, auction) AS place

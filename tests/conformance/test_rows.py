@@ -1,4 +1,4 @@
-"""What other engines and the papers say comes out, comes out; what cannot run yet is listed, and only that."""
+"""Results agree with other engines and with the papers; exactly the unsupported cases are listed."""
 
 from __future__ import annotations
 
