@@ -112,10 +112,10 @@ def tumbling(tuples: int, groups: int, *, k: int = 4096, repeats: int = 3) -> li
     load = Load(tuples, groups)
     spec = AggregateSpec(TUMBLING, KEY, (("n", COUNT), ("s", SUM)), (("window_start", "start"),))
     table = load.table
-    wanted = in_duckdb(table)
+    expected = in_duckdb(table)
     run = Run(load, spec, k)
-    assert run.rows == len(wanted)
-    assert run.total == pyarrow.compute.sum(wanted["n"]).as_py() == tuples
+    assert run.rows == len(expected)
+    assert run.total == pyarrow.compute.sum(expected["n"]).as_py() == tuples
     ours = best_of(repeats, lambda: Run(load, spec, k))
     theirs = best_of(repeats, lambda: in_duckdb(table))
     name = f"tumbling count + sum, {groups:,} groups, k = {k}"

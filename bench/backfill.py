@@ -79,9 +79,9 @@ class Race:
         out = self.folder / "millrace"
         shutil.rmtree(out, ignore_errors=True)
         inputs = {"packets": find_input(flow, "packets", str(self.place))}
-        wanted = Wanted(flow, inputs, str(out), mode=mode, tasks=tasks)
+        request = Wanted(flow, inputs, str(out), mode=mode, tasks=tasks)
         began = time.perf_counter()
-        manifest = start(wanted, lambda line: None, lambda done, total: None)
+        manifest = start(request, lambda line: None, lambda done, total: None)
         return time.perf_counter() - began, manifest
 
     def spark_sql(self) -> tuple[float, int]:
@@ -122,17 +122,17 @@ class Race:
 
         from pyspark.sql import functions as f
 
-        def asked(frame: Any) -> Any:
+        def aggregate(frame: Any) -> Any:
             pairs = frame.select("src", f.unix_micros("ts")).rdd.mapPartitions(count)
-            made = self.session.createDataFrame(pairs, "src bigint, w bigint, n bigint")
-            return made.groupBy("src", "w").agg(f.sum("n").alias("n"))
+            partial_counts = self.session.createDataFrame(pairs, "src bigint, w bigint, n bigint")
+            return partial_counts.groupBy("src", "w").agg(f.sum("n").alias("n"))
 
-        return self._counted(asked)
+        return self._counted(aggregate)
 
-    def _counted(self, asked: Callable[[Any], Any]) -> tuple[float, int]:
+    def _counted(self, aggregate: Callable[[Any], Any]) -> tuple[float, int]:
         out = str(self.folder / "spark")
         began = time.perf_counter()
-        asked(self.session.read.parquet(str(self.place)).where("not __late")).write.mode("overwrite").parquet(out)
+        aggregate(self.session.read.parquet(str(self.place)).where("not __late")).write.mode("overwrite").parquet(out)
         took = time.perf_counter() - began
         return took, self.session.read.parquet(out).count()
 
@@ -144,28 +144,28 @@ def race(rows: int, groups: int = GROUPS, session: SparkSession | None = None, t
         own = session is None
         spark = session or open_session("local[2]", SETTINGS)
         try:
-            made = Race(spark, archive(folder, rows, groups), folder)
+            contest = Race(spark, archive(folder, rows, groups), folder)
             if own:
                 warm = Race(spark, archive(folder, 20_000, groups), folder)
                 for run in (warm.spark_sql, warm.spark_integers, warm.python_udf, warm.python_rows):
                     run()
                 warm.millrace("key")
-            sql, right = best(made.spark_sql)
-            integers, by_integers = best(made.spark_integers)
-            udf, by_udf = made.python_udf()
-            loop, by_loop = made.python_rows()
-            found = {mode: best(partial(made.millrace, mode, tasks)) for mode in MODES}
+            sql, right = best(contest.spark_sql)
+            integers, by_integers = best(contest.spark_integers)
+            udf, by_udf = contest.python_udf()
+            loop, by_loop = contest.python_rows()
+            results = {mode: best(partial(contest.millrace, mode, tasks)) for mode in MODES}
         finally:
             if own:
                 spark.stop()
-    assert {right, by_integers, by_udf, by_loop, *(manifest["rows"] for _, manifest in found.values())} == {right}
+    assert {right, by_integers, by_udf, by_loop, *(manifest["rows"] for _, manifest in results.values())} == {right}
     figures = [
         Figure(f"{rows:,} packets: Spark's SQL", sql, "s"),
         Figure(f"{rows:,} packets: Spark's SQL, windows as integers", integers, "s"),
         Figure(f"{rows:,} packets: a Python UDF per row", udf, "s"),
         Figure(f"{rows:,} packets: a Python loop over rows", loop, "s"),
     ]
-    for mode, (took, manifest) in found.items():
+    for mode, (took, manifest) in results.items():
         seconds = [task["seconds"] for task in manifest["tasks"]]
         figures += [
             Figure(f"by {mode}", took, "s"),
@@ -194,9 +194,9 @@ def growth(sizes: Sequence[int]) -> list[Figure]:
     try:
         for rows in sizes:
             with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
-                made = Race(spark, archive(Path(name), rows), Path(name))
+                contest = Race(spark, archive(Path(name), rows), Path(name))
                 for mode in MODES:
-                    took, manifest = made.millrace(mode, max(4, rows // 5_000_000))
+                    took, manifest = contest.millrace(mode, max(4, rows // 5_000_000))
                     assert manifest["rows"]
                     figures.append(Figure(f"{rows:,} packets by {mode}", took, "s"))
                     figures.append(Figure(f"{rows:,} packets by {mode}, each", took / rows * 1e9, "ns/tuple"))

@@ -25,10 +25,10 @@ CREATE QUERY q WITH (order = '{order}', fuse = 'off') AS
 
 def in_numpy(a: Int64s, b: Int64s) -> tuple[Int64s, Int64s]:
     """The same arithmetic as a programmer would write it over whole arrays."""
-    kept = a > 5
-    a, b = a[kept] + 1, b[kept] * 2
-    kept = b < 1099511627776
-    a, b = a[kept], b[kept]
+    passing = a > 5
+    a, b = a[passing] + 1, b[passing] * 2
+    passing = b < 1099511627776
+    a, b = a[passing], b[passing]
     return a - b, b + 3
 
 
@@ -61,19 +61,19 @@ def throughput(tuples: int, *, order: str = "arrival", k: int = 4096, repeats: i
     schema = engine.streams_by_name["s"].definition.schema
     batches = [Batch(schema, a[at : at + k], [a[at : at + k], b[at : at + k]]) for at in range(0, tuples, k)]
     clock = itertools.count(1)
-    given = 0
+    rows = 0
 
     def run() -> None:
-        nonlocal given
-        given = 0
+        nonlocal rows
+        rows = 0
         for at in range(0, len(batches), 16):
             events = [Arrived("s", "bench", batch) for batch in batches[at : at + 16]]
             effects = engine.step(next(clock), events, budget=1 << 60)
-            given += sum(len(effect.batch) for effect in effects.orders if isinstance(effect, Deliver))
+            rows += sum(len(effect.batch) for effect in effects.orders if isinstance(effect, Deliver))
 
     direct = best_of(repeats, lambda: in_numpy(a, b))
     through = best_of(repeats, run)
-    assert given == len(in_numpy(a, b)[0])
+    assert rows == len(in_numpy(a, b)[0])
     name = f"five operators, order = '{order}', k = {k}"
     return [
         Figure(f"{name}: numpy, whole arrays", direct / tuples * 1e9, "ns/tuple"),
@@ -85,11 +85,11 @@ def throughput(tuples: int, *, order: str = "arrival", k: int = 4096, repeats: i
 def single_tuple(steps: int, *, order: str = "arrival") -> list[Figure]:
     """One tuple in, one row out, by `Engine.step`."""
     engine = engine_with(FIVE_OPERATORS.format(order=order))
-    one = Batch.from_rows(engine.streams_by_name["s"].definition.schema, [(7, 3)], [0])
+    batch = Batch.from_rows(engine.streams_by_name["s"].definition.schema, [(7, 3)], [0])
     clock = itertools.count(1)
 
     def run() -> None:
-        effects = engine.step(next(clock), [Arrived("s", "bench", one)])
+        effects = engine.step(next(clock), [Arrived("s", "bench", batch)])
         assert len(effects.orders) == 1
 
     note = "" if order == "arrival" else "with a timestamp asked of the silent input"

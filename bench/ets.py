@@ -151,19 +151,19 @@ def latencies(rounds: int) -> dict[str, list[float]]:
         server.sql("".join(map(statements, KINDS)))
         opened.enter_context(answering(server))
         pairs = {kind: opened.enter_context(contextlib.closing(Pair(server.listen, kind))) for kind in KINDS}
-        found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        by_kind: dict[str, list[float]] = {kind: [] for kind in KINDS}
         for _ in range(max(rounds // 10, 1)):
             for pair in pairs.values():
                 pair.latency_us()
         for _ in range(rounds):
             for kind, pair in pairs.items():
-                found[kind].append(pair.latency_us())
-    return found
+                by_kind[kind].append(pair.latency_us())
+    return by_kind
 
 
 def order_on_demand(rounds: int) -> list[Figure]:
     """The medians, and the cost of order on demand."""
-    medians = {kind: statistics.median(taken) for kind, taken in latencies(rounds).items()}
+    medians = {kind: statistics.median(values) for kind, values in latencies(rounds).items()}
     name = "ordered union over TCP, one input silent"
     return [
         Figure(f"{name}: latent", medians["latent"], "us"),

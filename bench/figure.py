@@ -42,9 +42,9 @@ def best_of(repeats: int, run: Callable[[], object]) -> float:
 
 def median_of(repeats: int, run: Callable[[], object]) -> float:
     """The median time of many runs, in seconds."""
-    taken = []
+    durations = []
     for _ in range(repeats):
         begin = time.perf_counter()
         run()
-        taken.append(time.perf_counter() - begin)
-    return sorted(taken)[len(taken) // 2]
+        durations.append(time.perf_counter() - begin)
+    return sorted(durations)[len(durations) // 2]

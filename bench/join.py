@@ -112,11 +112,11 @@ def in_python(load: Load) -> int:
             other = windows[1 - side]
             line, head = lines[1 - side], heads[1 - side]
             while head < len(line) and line[head][0] < now - BAND_US:
-                gone = line[head][1]
-                found = other[gone]
-                del found[0]
-                if not found:
-                    del other[gone]
+                expired = line[head][1]
+                entries = other[expired]
+                del entries[0]
+                if not entries:
+                    del other[expired]
                 head += 1
             heads[1 - side] = head
             for time_us, value in other.get(key, ()):
@@ -267,8 +267,8 @@ def with_times(batches: Sequence[Batch], times: Int64s) -> list[Batch]:
 def play_rows(left: Sequence[Batch], right: Sequence[Batch]) -> None:
     run = Run.__new__(Run)
     run.rows, run.engine = 0, engine_with(spec(None, rows=(1000, 1000)), 4096)
-    for one, other in zip(left, right, strict=True):
-        run.step(one, other)
+    for batch, other in zip(left, right, strict=True):
+        run.step(batch, other)
 
 
 def size(sizes: Sequence[int], *, tuples: int = 400_000) -> list[Figure]:
@@ -285,8 +285,8 @@ def size(sizes: Sequence[int], *, tuples: int = 400_000) -> list[Figure]:
         operator = run.engine.graph.operator("q.join1")
         note = f"longest step {max(spent) * 1e3:.1f} ms, {operator.state_tuples:,} stored in "
         note += f"{operator.state_bytes / 1e6:,.0f} MB"
-        taken = 2 * 4096 * len(spent)
-        figures.append(Figure(f"{stored:,} tuples a side", sum(spent) * 1e9 / taken, "ns/tuple", note=note))
+        count = 2 * 4096 * len(spent)
+        figures.append(Figure(f"{stored:,} tuples a side", sum(spent) * 1e9 / count, "ns/tuple", note=note))
     return figures
 
 

@@ -38,10 +38,10 @@ def windows(seconds: int, keys: int) -> Iterator[Operator]:
     """Feed `keys` new keys per second, each twice; yield the aggregate after every ten seconds."""
     engine = engine_with(COUNTED)
     schema = engine.streams_by_name["s"].definition.schema
-    (aggregate,) = (one for one in engine.graph.operators.values() if one.kind == "aggregate")
+    (aggregate,) = (operator for operator in engine.graph.operators.values() if operator.kind == "aggregate")
     for second in range(seconds):
-        given = engine.step(second, [Arrived("s", "bench", _second(schema, second, keys))], budget=1 << 60)
-        closed = sum(len(order.batch) for order in given.orders if isinstance(order, Deliver))
+        effects = engine.step(second, [Arrived("s", "bench", _second(schema, second, keys))], budget=1 << 60)
+        closed = sum(len(order.batch) for order in effects.orders if isinstance(order, Deliver))
         assert closed == (WINDOW_S * keys if second and second % WINDOW_S == 0 else 0)
         if second % WINDOW_S == WINDOW_S - 1:
             yield aggregate
@@ -73,5 +73,5 @@ def endless_keys(seconds: int, keys: int) -> list[Figure]:
 
 if __name__ == "__main__":
     began = resident_bytes()
-    found = [(resident_bytes(), one.state_bytes) for one in windows(int(sys.argv[1]), int(sys.argv[2]))]
-    print(json.dumps([began, found]))
+    samples = [(resident_bytes(), aggregate.state_bytes) for aggregate in windows(int(sys.argv[1]), int(sys.argv[2]))]
+    print(json.dumps([began, samples]))

@@ -81,7 +81,7 @@ STRATEGIES: Final = ("dfs", "bfs", "rr", "dfs(500)", "bfs(1000)", "rr(700)", "ch
 
 
 @dataclass(slots=True)
-class Read:
+class Output:
     """The output of a query: its rows with their sequence numbers, and their delays."""
 
     rows: list[tuple[int, Sequence[object]]] = field(default_factory=list)
@@ -98,7 +98,7 @@ def tuples(first: int, count: int) -> tuple[list[tuple[int, int, int]], list[tup
     return events, marks
 
 
-async def _read(client: AsyncClient, query: str, began: float, read: Read) -> None:
+async def _read(client: AsyncClient, query: str, began: float, read: Output) -> None:
     subscription = await client.subscribe(query)
     async for batch in subscription.batches():
         assert isinstance(batch, RowBatch)
@@ -108,7 +108,7 @@ async def _read(client: AsyncClient, query: str, began: float, read: Read) -> No
         read.rows += enumerate(batch.rows, batch.sequence)
 
 
-async def feed(address: str, seconds: float, reads: Mapping[str, Read]) -> None:
+async def feed(address: str, seconds: float, reads: Mapping[str, Output]) -> None:
     """Feed at the rate, each frame at its time, and read until no more rows arrive."""
     async with AsyncClient(address) as reader, AsyncClient(address) as client:
         events, marks, prices = [await client.open(stream, producer=stream) for stream in ("events", "marks", "prices")]
@@ -133,7 +133,7 @@ async def feed(address: str, seconds: float, reads: Mapping[str, Read]) -> None:
             task.cancel()
 
 
-async def _settled(reads: Mapping[str, Read]) -> None:
+async def _settled(reads: Mapping[str, Output]) -> None:
     """Wait until no row has arrived for a second."""
     before = -1
     while (now := sum(len(read.rows) for read in reads.values())) != before:
@@ -142,7 +142,7 @@ async def _settled(reads: Mapping[str, Read]) -> None:
 
 
 def main(address: str, seconds: str, file: str) -> None:
-    reads = {query: Read() for query in UNTOUCHED}
+    reads = {query: Output() for query in UNTOUCHED}
     asyncio.run(feed(address, float(seconds), reads))
     Path(file).write_bytes(pickle.dumps({query: (read.rows, read.late_ms) for query, read in reads.items()}))
 
@@ -198,8 +198,8 @@ class Admin:
 
     def everything(self) -> tuple[object, ...]:
         """The catalog, the components with the rows of their state tables, and the states of queries."""
-        components = [(found["strategy"], self._rows(found)) for found in self._http.get("/components").json()]
-        queries = [(found["name"], found["state"]) for found in self._http.get("/queries").json()]
+        components = [(entry["strategy"], self._rows(entry)) for entry in self._http.get("/components").json()]
+        queries = [(entry["name"], entry["state"]) for entry in self._http.get("/queries").json()]
         return self._http.get("/catalog").json(), components, queries
 
     def _rows(self, component: dict[str, Any]) -> list[Any]:
@@ -259,8 +259,8 @@ class Admin:
         return verb, self._http.post(f"/queries/{name}/{verb}")
 
     def _operators(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._http.get("/operators").json()
-        return [operator for operator in found if operator["kind"] not in ("source", "fork", "sink")]
+        operators: list[dict[str, Any]] = self._http.get("/operators").json()
+        return [operator for operator in operators if operator["kind"] not in ("source", "fork", "sink")]
 
     def _strategy(self) -> tuple[str, httpx.Response]:
         operator = self._draw.choice(self._operators())
@@ -284,7 +284,9 @@ class Admin:
         return "order", self._http.put(f"/queries/{self._draw.choice(joins)}/order", json=body)
 
     def _queue(self) -> tuple[str, httpx.Response]:
-        edges = [found["name"] for found in self._operators() if any(given["queue"] for given in found["inputs"])]
+        edges = [
+            operator["name"] for operator in self._operators() if any(port["queue"] for port in operator["inputs"])
+        ]
         if not edges:
             return self._create()
         body = {"kind": self._draw.choice(["append", "fifo", "inplace", "linecutting"]), "input": 0}
@@ -323,10 +325,10 @@ class Admin:
 
 # -- the two runs ------------------------------------------------------------------------------------------------------
 
-Found = Mapping[str, tuple[list[tuple[int, Sequence[object]]], list[float]]]
+Outputs = Mapping[str, tuple[list[tuple[int, Sequence[object]]], list[float]]]
 
 
-def run(seconds: float, changes: int, invalid: int, seed: int = 1) -> tuple[Found, Admin, Mapping[str, Any]]:
+def run(seconds: float, changes: int, invalid: int, seed: int = 1) -> tuple[Outputs, Admin, Mapping[str, Any]]:
     """The output of the untouched queries, with changes spread over the time; and the changes made."""
     with daemon() as server, tempfile.TemporaryDirectory() as folder:
         server.sql(STREAMS + "".join(f"CREATE QUERY {name} {text};" for name, text in UNTOUCHED.items()))
@@ -356,8 +358,8 @@ def under_load(seconds: float, changes: int, invalid: int) -> list[Figure]:
     for name in UNTOUCHED:
         assert calm[name][0], f"{name} has no rows"
         _same(name, calm[name][0], busy[name][0])
-    rows = sum(len(found[0]) for found in calm.values())
-    least = {name: percentile(found["plain"][1], 0.99) for name, found in (("calm", calm), ("busy", busy))}
+    rows = sum(len(output[0]) for output in calm.values())
+    least = {name: percentile(output["plain"][1], 0.99) for name, output in (("calm", calm), ("busy", busy))}
     title = f"{changes} reconfigurations, {RATE:,} tuples/s"
     return [
         Figure(f"{title}: rows that are the same", rows, "rows", note=json.dumps(admin.done)),
@@ -370,8 +372,8 @@ def under_load(seconds: float, changes: int, invalid: int) -> list[Figure]:
 
 
 def _same(name: str, calm: list[tuple[int, Any]], busy: list[tuple[int, Any]]) -> None:
-    for place, (one, other) in enumerate(zip(calm, busy, strict=False)):
-        assert one == other, f"{name} differs at row {place}: {one} without changes, {other} with them"
+    for place, (row, other) in enumerate(zip(calm, busy, strict=False)):
+        assert row == other, f"{name} differs at row {place}: {row} without changes, {other} with them"
     assert len(calm) == len(busy), f"{name} has {len(calm)} rows without changes, {len(busy)} with them"
 
 

@@ -89,12 +89,12 @@ class Grouped:
         """The number of groups in all windows that are closed when the last tuple arrives."""
         rows = len(self._times)
         each = window_us // APART_US
-        found = 0
+        total = 0
         for start in range(0, rows * frames - each, each):
             first, last = start // rows, (start + each - 1) // rows
             keys = np.concatenate([self.keys[number % DIFFERENT] for number in range(first, last + 1)])
-            found += int(np.count_nonzero(np.bincount(keys[start - first * rows :][:each])))
-        return found
+            total += int(np.count_nonzero(np.bincount(keys[start - first * rows :][:each])))
+        return total
 
 
 def parts(message: Message) -> tuple[bytes, bytes]:

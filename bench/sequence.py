@@ -49,7 +49,7 @@ def in_python(mode: Mode, firsts: list[tuple[int, int, int]], seconds: list[tupl
     """The papers' loop over rows: take the input with the least time, insert or probe. Rows, and the sum of A's."""
     newest: dict[int, tuple[int, int, int]] = {}
     unused: dict[int, deque[tuple[int, int, int]]] = {}
-    given: list[tuple[int, int, int]] = []
+    rows: list[tuple[int, int, int]] = []
     i = j = 0
     while i < len(firsts) or j < len(seconds):
         if i < len(firsts) and (j == len(seconds) or firsts[i][0] <= seconds[j][0]):
@@ -65,13 +65,13 @@ def in_python(mode: Mode, firsts: list[tuple[int, int, int]], seconds: list[tupl
         _, key, value = seconds[j]
         j += 1
         if mode == "recent":
-            found = newest.get(key)
+            match = newest.get(key)
         else:
             queue = unused.get(key)
-            found = queue.popleft() if queue else None
-        if found is not None:
-            given.append((key, found[2], value))
-    return len(given), sum(row[1] for row in given)
+            match = queue.popleft() if queue else None
+        if match is not None:
+            rows.append((key, match[2], value))
+    return len(rows), sum(row[1] for row in rows)
 
 
 def engine_with(mode: Mode, k: int) -> Engine:
@@ -128,14 +128,14 @@ def single_tuple(steps: int, mode: Mode) -> list[Figure]:
     """The time of a step, with an A and a B in turn; each pair emits a row a step later."""
     engine = engine_with(mode, 4096)
     clock = itertools.count(10, 10)
-    given = 0
+    rows = 0
 
     def run() -> None:
-        nonlocal given
+        nonlocal rows
         for name in "ab":
             ts = next(clock)
-            given += len(engine.step(ts, [Arrived(name, "bench", Batch.from_rows(SCHEMA, [(ts, 1, 7)], [ts]))]).orders)
+            rows += len(engine.step(ts, [Arrived(name, "bench", Batch.from_rows(SCHEMA, [(ts, 1, 7)], [ts]))]).orders)
 
-    taken = median_of(steps, run) / 2
-    assert given >= steps - 1
-    return [Figure(f"one tuple through a sequence {mode.upper()}", taken * 1e6, "us", note="with its batch made")]
+    seconds = median_of(steps, run) / 2
+    assert rows >= steps - 1
+    return [Figure(f"one tuple through a sequence {mode.upper()}", seconds * 1e6, "us", note="with its batch made")]

@@ -37,26 +37,26 @@ def filters(tuples: int, *, queries: int = 10, k: int = 4096, repeats: int = 3) 
         schema = engine.streams_by_name["s"].definition.schema
         batches = [Batch(schema, a[at : at + k], [a[at : at + k], b[at : at + k]]) for at in range(0, tuples, k)]
         clock = itertools.count(1)
-        given: list[int] = []
+        totals: list[int] = []
 
         def run(
             engine: Engine = engine, batches: list[Batch] = batches, clock: itertools.count[int] = clock,
-            given: list[int] = given,
+            totals: list[int] = totals,
         ) -> None:  # fmt: skip
             rows = 0
             for at in range(0, len(batches), 16):
                 events = [Arrived("s", "bench", batch) for batch in batches[at : at + 16]]
                 effects = engine.step(next(clock), events, budget=1 << 60)
                 rows += sum(len(effect.batch) for effect in effects.orders if isinstance(effect, Deliver))
-            given.append(rows)
+            totals.append(rows)
 
         seconds.append(best_of(repeats, run))
-        assert set(given) == {count * int(((a * 7 + b) % 1000 == 0).sum())}
-    one, shared, apart = (taken / tuples * 1e9 for taken in seconds)
+        assert set(totals) == {count * int(((a * 7 + b) % 1000 == 0).sum())}
+    single, shared, apart = (elapsed / tuples * 1e9 for elapsed in seconds)
     name = f"{queries} queries with one filter"
     return [
-        Figure("one query with the filter", one, "ns/tuple"),
+        Figure("one query with the filter", single, "ns/tuple"),
         Figure(f"{name}, separate", apart, "ns/tuple"),
         Figure(f"{name}, shared", shared, "ns/tuple"),
-        Figure(f"{name}, shared / one query", shared / one, "times", 1.5),
+        Figure(f"{name}, shared / one query", shared / single, "times", 1.5),
     ]

@@ -91,8 +91,8 @@ def daemon(environment: Mapping[str, str] | None = None) -> Iterator[Daemon]:
                     if process.poll() is not None:
                         raise RuntimeError(f"the daemon ended at once with {process.returncode}")
                     time.sleep(0.02)
-                found = json.loads(addresses.read_text())
-                yield Daemon(process.pid, found["listen"], _url(found["admin"]))
+                bound = json.loads(addresses.read_text())
+                yield Daemon(process.pid, bound["listen"], _url(bound["admin"]))
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(30)
@@ -171,8 +171,8 @@ def history(kind: str, rows: int, tuples: int, most: float) -> list[Figure]:
             rate = total / send(server, kind, rows, frames)
             _settled(server)
             if archived:
-                told = server.post("/api/v1/streams/packets/archive")["archive"]
-                assert told["rows"] == total, f"{told['rows']} rows archived, {total} sent"
+                archive = server.post("/api/v1/streams/packets/archive")["archive"]
+                assert archive["rows"] == total, f"{archive['rows']} rows archived, {total} sent"
             spent[archived] = server.processor_seconds() - before
     share = (spent[True] - spent[False]) / total * 1e6
     name = f"TCP, {kind} frames of {rows:,}: to a filtered count and history"
@@ -215,10 +215,10 @@ def _settled(server: Daemon) -> int:
     """The number of the query's rows, once the daemon is idle."""
     last = -1
     while True:
-        found = int(server.get("/api/v1/queries/counted")["rows"])
-        if found == last:
-            return found
-        last = found
+        count = int(server.get("/api/v1/queries/counted")["rows"])
+        if count == last:
+            return count
+        last = count
         time.sleep(0.1)
 
 
@@ -228,9 +228,9 @@ def idle_connections(count: int) -> list[Figure]:
         host, port = server.listen.rsplit(":", 1)
 
         def connect() -> None:
-            made = sockets.enter_context(socket.create_connection((host, int(port)), timeout=30))
-            made.sendall(frame(encode(Hello(PROTOCOL, "idle"))))
-            made.recv(65_536)
+            connection = sockets.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            connection.sendall(frame(encode(Hello(PROTOCOL, "idle"))))
+            connection.recv(65_536)
 
         for _ in range(20):
             connect()

@@ -19,12 +19,12 @@ AnyRow = Sequence[Any] | Mapping[str, Any]
 Values = tuple[Any, ...]
 
 
-def same_rows(one: Iterable[AnyRow], other: Iterable[AnyRow]) -> str | None:
+def same_rows(first: Iterable[AnyRow], second: Iterable[AnyRow]) -> str | None:
     """None if both are the same multiset, else a sentence about the first difference."""
-    left, right = list(map(_values, one)), list(map(_values, other))
+    left, right = list(map(_values, first)), list(map(_values, second))
     only_left, only_right = without_twins(left, right, _exactly)
     for row in only_left:
-        near = next((place for place, found in enumerate(only_right) if equal_rows(row, found)), None)
+        near = next((place for place, candidate in enumerate(only_right) if equal_rows(row, candidate)), None)
         if near is None:
             return f"{len(left)} rows against {len(right)}; only the first has (as often) {row}"
         del only_right[near]
@@ -37,42 +37,42 @@ def _exactly(row: Values) -> Hashable:
     return tuple((type(value), value) for value in row)
 
 
-def same_event_order(one: Sequence[AnyRow], other: Sequence[AnyRow], time: Callable[[Any], Any]) -> str | None:
+def same_event_order(first: Sequence[AnyRow], second: Sequence[AnyRow], time: Callable[[Any], Any]) -> str | None:
     """None if both have the same rows and times never fall in either."""
-    for name, rows in (("first", one), ("second", other)):
+    for name, rows in (("first", first), ("second", second)):
         times = [time(row) for row in rows]
         for position in range(1, len(times)):
             if times[position] < times[position - 1]:
                 return f"the {name} falls back in time at row {position}: {rows[position]}"
-    return same_rows(one, other)
+    return same_rows(first, second)
 
 
-def same_final(one: Iterable[AnyRow], other: Iterable[AnyRow], key: Callable[[Any], Hashable]) -> str | None:
+def same_final(first: Iterable[AnyRow], second: Iterable[AnyRow], key: Callable[[Any], Hashable]) -> str | None:
     """None if the last row of each key is the same in both. A key whose last row is a deletion has none."""
-    left, right = ({key(row): row for row in rows} for rows in (one, other))
+    left, right = ({key(row): row for row in rows} for rows in (first, second))
     for state in (left, right):
-        for gone in [at for at, row in state.items() if isinstance(row, Mapping) and row.get("$gone")]:
-            del state[gone]
+        for deleted in [at for at, row in state.items() if isinstance(row, Mapping) and row.get("$gone")]:
+            del state[deleted]
     if left.keys() != right.keys():
         return f"only one has the keys {sorted(map(str, left.keys() ^ right.keys()))}"
-    for found, row in left.items():
-        if not equal_rows(_values(row), _values(right[found])):
-            return f"key {found}: {row} against {right[found]}"
+    for name, row in left.items():
+        if not equal_rows(_values(row), _values(right[name])):
+            return f"key {name}: {row} against {right[name]}"
     return None
 
 
-def equal_rows(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(map(equal_values, one, other))
+def equal_rows(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    return len(first) == len(second) and all(map(equal_values, first, second))
 
 
-def equal_values(one: Any, other: Any) -> bool:
+def equal_values(first: Any, second: Any) -> bool:
     """Equal and of the same type; a double may differ in its last digits."""
-    if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
-        return one is other
-    if isinstance(one, float) or isinstance(other, float):
-        numbers = isinstance(one, int | float) and isinstance(other, int | float)
-        return numbers and math.isclose(one, other, rel_tol=RELATIVE, abs_tol=0.0)
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(first, bool) or isinstance(second, bool) or first is None or second is None:
+        return first is second
+    if isinstance(first, float) or isinstance(second, float):
+        numbers = isinstance(first, int | float) and isinstance(second, int | float)
+        return numbers and math.isclose(first, second, rel_tol=RELATIVE, abs_tol=0.0)
+    return type(first) is type(second) and bool(first == second)
 
 
 def _values(row: AnyRow) -> Values:

@@ -24,7 +24,7 @@ def test_the_order_of_rows_is_free_and_their_number_is_not(rows, seed):
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "same"),
     [
         (0.1 + 0.2, 0.3, True),
         (1.0, 1, True),
@@ -37,9 +37,9 @@ def test_the_order_of_rows_is_free_and_their_number_is_not(rows, seed):
         (None, None, True),
     ],
 )
-def test_values(one, other, same):
-    assert equal_values(one, other) is same
-    assert equal_values(other, one) is same
+def test_values(first, second, same):
+    assert equal_values(first, second) is same
+    assert equal_values(second, first) is same
 
 
 def test_doubles_that_differ_in_their_last_digits_find_each_other():
@@ -61,7 +61,7 @@ def test_final_compares_the_last_row_of_each_key():
     def key(row):
         return row["k"]
 
-    one: list[dict] = [{"k": 1, "v": 1}, {"k": 2, "v": 5}, {"k": 1, "v": 2.0}]
-    assert same_final(one, [{"k": 1, "v": 2.0}, {"k": 2, "v": 5}], key) is None
-    assert same_final(one, [{"k": 1, "v": 1}, {"k": 2, "v": 5}], key) is not None
-    assert same_final(one, [{"k": 1, "v": 2.0}], key) is not None
+    rows: list[dict] = [{"k": 1, "v": 1}, {"k": 2, "v": 5}, {"k": 1, "v": 2.0}]
+    assert same_final(rows, [{"k": 1, "v": 2.0}, {"k": 2, "v": 5}], key) is None
+    assert same_final(rows, [{"k": 1, "v": 1}, {"k": 2, "v": 5}], key) is not None
+    assert same_final(rows, [{"k": 1, "v": 2.0}], key) is not None

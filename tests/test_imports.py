@@ -92,21 +92,21 @@ def uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{owner}.{node.attr}"
 
 
-def objection(room: str, found: Import) -> str | None:
+def objection(room: str, imported: Import) -> str | None:
     """Why this room may not have this import."""
-    if found.module.startswith("."):
+    if imported.module.startswith("."):
         return "write the full name instead of a relative import"
-    top, _, rest = found.module.partition(".")
+    top, _, rest = imported.module.partition(".")
     if top in NOT_SHIPPED:
         return f"{top}/ is not part of the package"
     if top == "millrace":
         other = rest.split(".")[0]
         if other != room and other not in MAY_IMPORT[room]:
             return f"{room} may import {', '.join(sorted(MAY_IMPORT[room])) or 'no other room'}"
-    if room in DETERMINISTIC and (top in WAITING | THREADS | WORLD or found.module.startswith("numpy.random")):
+    if room in DETERMINISTIC and (top in WAITING | THREADS | WORLD or imported.module.startswith("numpy.random")):
         return "the engine is a function of its events: let a driver do this, outside"
-    if room in LIGHT and top not in LIGHT_LIBRARIES and not found.only_for_types:
-        if found.deferred and top in ON_DEMAND.get(room, ()):
+    if room in LIGHT and top not in LIGHT_LIBRARIES and not imported.only_for_types:
+        if imported.deferred and top in ON_DEMAND.get(room, ()):
             return None
         return "protocol and client have the standard library and msgpack alone"
     return None
@@ -114,37 +114,37 @@ def objection(room: str, found: Import) -> str | None:
 
 def violations(repository: Path) -> list[str]:
     """A line for each violation in a repository."""
-    said = []
+    problems = []
     needs: dict[str, set[str]] = {}
     for root in ROOTS:
         if (repository / root / "millrace/__init__.py").exists():
-            said.append(f"{root}/millrace/__init__.py hides the other two roots: remove it")
+            problems.append(f"{root}/millrace/__init__.py hides the other two roots: remove it")
         for path in sorted((repository / root / "millrace").glob("*/**/*.py")):
             where = path.relative_to(repository)
             room = where.parts[2]
             if room not in MAY_IMPORT:
-                said.append(f"{where}: {room} is not a known room: add a row to MAY_IMPORT")
+                problems.append(f"{where}: {room} is not a known room: add a row to MAY_IMPORT")
                 continue
             tree = ast.parse(path.read_text(), filename=str(where))
-            for found in imports(tree):
-                if reason := objection(room, found):
-                    said.append(f"{where}:{found.line} imports {found.module}: {reason}")
-                if found.module.startswith("millrace."):
-                    needs.setdefault(room, set()).add(found.module.split(".")[1])
+            for imported in imports(tree):
+                if reason := objection(room, imported):
+                    problems.append(f"{where}:{imported.line} imports {imported.module}: {reason}")
+                if imported.module.startswith("millrace."):
+                    needs.setdefault(room, set()).add(imported.module.split(".")[1])
             if room in DETERMINISTIC:
-                said.extend(
+                problems.extend(
                     f"{where}:{line} uses {name}: the engine has no clock and no chance" for line, name in uses(tree)
                 )
-    return said + circles(needs)
+    return problems + circles(needs)
 
 
 def circles(needs: dict[str, set[str]]) -> list[str]:
     """Drivers that need each other."""
     return [
-        f"{one} and {other} import each other: {one} must not need {other}, or the other way round"
-        for one in sorted(DRIVERS)
+        f"{driver} and {other} import each other: {driver} must not need {other}, or the other way round"
+        for driver in sorted(DRIVERS)
         for other in sorted(DRIVERS)
-        if one < other and reaches(needs, one, other) and reaches(needs, other, one)
+        if driver < other and reaches(needs, driver, other) and reaches(needs, other, driver)
     ]
 
 
@@ -193,7 +193,7 @@ CLIENT = "protocol/millrace/client/x.py"
 
 
 @pytest.mark.parametrize(
-    ("path", "source", "said"),
+    ("path", "source", "message"),
     [
         ("operators/millrace/__init__.py", "", "hides the other two roots"),
         ("operators/millrace/novel/x.py", "", "not a room"),
@@ -216,10 +216,10 @@ CLIENT = "protocol/millrace/client/x.py"
         ("protocol/millrace/protocol/x.py", "def f():\n    import pyarrow", "msgpack alone"),
     ],
 )
-def test_a_violation_is_noticed(tmp_path, path, source, said):
+def test_a_violation_is_noticed(tmp_path, path, source, message):
     write(tmp_path, path, source)
     (line,) = violations(tmp_path)
-    assert said in line
+    assert message in line
 
 
 def test_drivers_that_need_each_other_are_noticed(tmp_path):

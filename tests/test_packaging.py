@@ -38,13 +38,13 @@ def test_every_package_is_typed():
 
 
 def test_every_package_is_listed():
-    found = {
+    present = {
         f"{root}/millrace/{path.name}"
         for root in ("server", "operators", "protocol")
         for path in (REPOSITORY / root / "millrace").iterdir()
         if path.is_dir() and path.name != "__pycache__"
     }
-    assert found - set(PACKAGES) == set()
+    assert present - set(PACKAGES) == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,17 +151,17 @@ def runs_compiled(tree):
 
 
 def test_without_a_compiler_one_line_says_so_and_python_runs(tree):
-    said = build(tree, CC="no-such-compiler")
+    output = build(tree, CC="no-such-compiler")
     reason = "no C compiler: no-such-compiler not found"
-    assert said == f"kernels: not compiled, running as Python: slower, same results ({reason})\n"
+    assert output == f"kernels: not compiled, running as Python: slower, same results ({reason})\n"
     assert runs_compiled(tree) == "False\n"
 
 
 def test_a_compiled_kernel_that_may_not_be_used_is_removed(tree):
     stale = tree / "operators/millrace/operators/kernels" / f"tiny{importlib.machinery.EXTENSION_SUFFIXES[0]}"
     stale.write_bytes(b"an older build")
-    said = build(tree, MILLRACE_NO_KERNELS="1")
-    assert "MILLRACE_NO_KERNELS is set" in said
+    output = build(tree, MILLRACE_NO_KERNELS="1")
+    assert "MILLRACE_NO_KERNELS is set" in output
     assert compiled_files(tree) == []
     assert runs_compiled(tree) == "False\n"
 
@@ -200,12 +200,14 @@ def test_the_scheduler_is_compiled_next_to_its_source(tree):
     *progress, line = build(tree).splitlines()
     assert line == "kernels: 2 compiled"
     assert [report.partition(" (")[0] for report in progress] == ["kernels: compiled 1/2", "kernels: compiled 2/2"]
-    found = [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")]
-    assert [path.name.partition(".")[0] for path in found] == ["rules"]
+    compiled = [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")]
+    assert [path.name.partition(".")[0] for path in compiled] == ["rules"]
     code = "from millrace.engine import rules; print(rules.__file__, rules.last([1, 2], -1) == 2 + 2**70)"
     environment = os.environ | {"PYTHONPATH": str(tree / "operators")}
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout == f"{found[0]} True\n"
+    completed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert completed.stdout == f"{compiled[0]} True\n"
     (folder / "rules.py").unlink()
     assert build(tree) == "kernels: 1 compiled, up to date\n"
     assert [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")] == []

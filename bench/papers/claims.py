@@ -27,7 +27,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExperimentResult:
     """The result of an experiment: its claims, and a function that draws its figure."""
 
     claims: Sequence[Claim]
@@ -58,7 +58,7 @@ class Experiment:
     setting: str
     says: str
     remark: str
-    run: Callable[[], Found]
+    run: Callable[[], ExperimentResult]
     wide: bool = False
 
     @property
@@ -112,7 +112,8 @@ def falling(values: Sequence[float]) -> bool:
 def rows_of(experiment: Experiment, claims: Iterable[Claim]) -> list[Row]:
     paper, figure = experiment.paper.short, experiment.figure
     return [
-        Row(paper, figure, made.claim, made.expected, made.measured, "yes" if made.holds else "no") for made in claims
+        Row(paper, figure, claim.claim, claim.expected, claim.measured, "yes" if claim.holds else "no")
+        for claim in claims
     ]
 
 
@@ -123,12 +124,12 @@ def read_rows(path: Path) -> list[Row]:
         return [Row(*(line[name] for name in COLUMNS)) for line in csv.DictReader(file)]
 
 
-def merged(kept: Iterable[Row], made: Mapping[str, Sequence[Row]], order: Sequence[Experiment]) -> list[Row]:
+def merged(earlier: Iterable[Row], new_rows: Mapping[str, Sequence[Row]], order: Sequence[Experiment]) -> list[Row]:
     """The rows of this run and the earlier rows of all other experiments, in the experiments' order."""
     by_name: dict[str, list[Row]] = {}
-    for row in kept:
+    for row in earlier:
         by_name.setdefault(row.name, []).append(row)
-    by_name.update({name: list(rows) for name, rows in made.items()})
+    by_name.update({name: list(rows) for name, rows in new_rows.items()})
     return [row for experiment in order for row in by_name.get(experiment.name, [])]
 
 

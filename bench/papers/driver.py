@@ -189,8 +189,8 @@ def poisson(rate: float, seconds: float, *, seed: int) -> list[int]:
     expected = rate * seconds
     gaps = rng.exponential(SECOND_US / rate, int(expected + 10 * expected**0.5 + 20))
     times = np.cumsum(gaps).astype(np.int64)
-    found: list[int] = times[times < seconds * SECOND_US].tolist()
-    return found
+    arrivals: list[int] = times[times < seconds * SECOND_US].tolist()
+    return arrivals
 
 
 def in_bursts(times: Sequence[int], size: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.papers.claims import Claim, Experiment, Found, Paper, falling, milliseconds, percent
+from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, milliseconds, percent
 from bench.papers.driver import COST_US, Outcome, Setting, in_bursts, poisson, trial
 from bench.papers.ets import GRAPH, union_of_two
 
@@ -32,10 +32,10 @@ COLOURS: Final = {"DFS": "tab:blue", "BFS": "tab:orange"}
 # -- figure 14(a) ------------------------------------------------------------------------------------------------------
 
 
-def strategies(seconds: float) -> Found:
+def strategies(seconds: float) -> ExperimentResult:
     """Figure 14(a): both strategies, without ETS and on demand."""
     arrivals = {"fast": poisson(FAST, seconds, seed=1), "sparse": poisson(SPARSE, seconds, seed=2)}
-    found = {
+    latencies = {
         (strategy, ets): trial(
             Setting(union_of_two(f"ets = '{ets}'", f"ets = '{ets}'"), strategy=text, propagation="arcs"),
             arrivals,
@@ -48,8 +48,8 @@ def strategies(seconds: float) -> Found:
         Claim(
             f"DFS and BFS have similar latencies {words}",
             "within 10 %",
-            f"{milliseconds(found['DFS', ets])} and {milliseconds(found['BFS', ets])}",
-            abs(found["DFS", ets] / found["BFS", ets] - 1) <= 0.1,
+            f"{milliseconds(latencies['DFS', ets])} and {milliseconds(latencies['BFS', ets])}",
+            abs(latencies["DFS", ets] / latencies["BFS", ets] - 1) <= 0.1,
         )
         for ets, words in (("none", "without ETS"), ("on-demand", "with on-demand ETS"))
     ]
@@ -57,18 +57,18 @@ def strategies(seconds: float) -> Found:
         Claim(
             f"on-demand ETS lowers the latency of {strategy} dramatically",
             ">= 100 times (the paper's axis is logarithmic)",
-            f"{found[strategy, 'none'] / found[strategy, 'on-demand']:,.0f} times",
-            found[strategy, "none"] >= 100 * found[strategy, "on-demand"],
+            f"{latencies[strategy, 'none'] / latencies[strategy, 'on-demand']:,.0f} times",
+            latencies[strategy, "none"] >= 100 * latencies[strategy, "on-demand"],
         )
         for strategy in STRATEGIES
     ]
-    return Found(claims, lambda figure: _draw_strategies(figure, found))
+    return ExperimentResult(claims, lambda figure: _draw_strategies(figure, latencies))
 
 
-def _draw_strategies(figure: Figure, found: Mapping[tuple[str, str], float]) -> None:
+def _draw_strategies(figure: Figure, latencies: Mapping[tuple[str, str], float]) -> None:
     axes = figure.subplots()
     for shift, strategy in ((-0.2, "DFS"), (0.2, "BFS")):
-        values = [found[strategy, ets] for ets in ("none", "on-demand")]
+        values = [latencies[strategy, ets] for ets in ("none", "on-demand")]
         bars = axes.bar([shift, 1 + shift], values, width=0.38, color=COLOURS[strategy], label=strategy)
         axes.bar_label(bars, [milliseconds(value) for value in values])
     axes.set(yscale="log", ylabel="mean output latency (ms)")
@@ -92,12 +92,12 @@ def derived(size: int, strategy: str, cost_us: int = COST_US) -> Fraction:
     return Fraction(size + 1) * cost_us if strategy == "dfs(1)" else Fraction(3 * size + 1, 2) * cost_us
 
 
-def bursts(seconds: float, sizes: Sequence[int], exact_to: int) -> Found:
+def bursts(seconds: float, sizes: Sequence[int], exact_to: int) -> ExperimentResult:
     """Figure 14(b): bursts of growing size at the same average rate, and the formulas for single bursts."""
     single = {
         strategy: [one_burst(size, text) for size in range(1, exact_to + 1)] for strategy, text in STRATEGIES.items()
     }
-    found = {
+    latencies = {
         (strategy, kind): [_in_bursts(seconds, size, text, option) for size in sizes]
         for strategy, text in STRATEGIES.items()
         for kind, option in (("on-demand ETS", "ets = 'on-demand'"), ("latent", "timestamps = 'latent'"))
@@ -112,7 +112,7 @@ def bursts(seconds: float, sizes: Sequence[int], exact_to: int) -> Found:
         for strategy, formula in (("DFS", "(n+1)c"), ("BFS", "(1.5n+0.5)c"))
     ]
     for kind in ("on-demand ETS", "latent"):
-        dfs, bfs = found["DFS", kind], found["BFS", kind]
+        dfs, bfs = latencies["DFS", kind], latencies["BFS", kind]
         claims += [
             Claim(
                 f"{kind}: latency grows with the size of bursts under both",
@@ -128,7 +128,7 @@ def bursts(seconds: float, sizes: Sequence[int], exact_to: int) -> Found:
                 all(wide > deep for deep, wide, size in zip(dfs, bfs, sizes, strict=True) if size > 1),
             ),
         ]
-    return Found(claims, lambda figure: _draw_bursts(figure, sizes, found))
+    return ExperimentResult(claims, lambda figure: _draw_bursts(figure, sizes, latencies))
 
 
 def _in_bursts(seconds: float, size: int, strategy: str, option: str) -> float:
@@ -146,9 +146,9 @@ def _differences(measured: Sequence[Fraction], strategy: str) -> str:
     return f"differs at n = {', '.join(map(str, wrong))}" if wrong else f"equal for all {len(measured)} sizes"
 
 
-def _draw_bursts(figure: Figure, sizes: Sequence[int], found: Mapping[tuple[str, str], Sequence[float]]) -> None:
+def _draw_bursts(figure: Figure, sizes: Sequence[int], latencies: Mapping[tuple[str, str], Sequence[float]]) -> None:
     axes = figure.subplots()
-    for (strategy, kind), values in found.items():
+    for (strategy, kind), values in latencies.items():
         style = "-" if kind == "on-demand ETS" else "--"
         axes.plot(sizes, values, style, marker="o", color=COLOURS[strategy], label=f"{strategy}, {kind}")
     axes.set(xlabel="burst size (tuples)", ylabel="mean output latency (ms)")
@@ -204,7 +204,9 @@ def overhead(seconds: float, rate: float, depth: int, without: Fraction = Fracti
     return float(through.latency_us / past.latency_us) - 1
 
 
-def arcs(tuples: int, rates: Sequence[float] = RATES, depths: Sequence[int] = DEPTHS, *, at_least: float = 10) -> Found:
+def arcs(
+    tuples: int, rates: Sequence[float] = RATES, depths: Sequence[int] = DEPTHS, *, at_least: float = 10
+) -> ExperimentResult:
     """Figure 15: the savings of ETS arcs, with `tuples` tuples at every rate. Runs without ETS wait for the slow
     streams, so they last `at_least` seconds.
     """
@@ -215,7 +217,9 @@ def arcs(tuples: int, rates: Sequence[float] = RATES, depths: Sequence[int] = DE
     by_depth = {share: [overhead(tuples / middle, middle, depth, share) for depth in depths] for share in SHARES}
     claims = [_resolves(way, rates, without_ets, by_rate[way]) for way in WAYS]
     claims += _overheads(rates, by_rate, depths, by_depth)
-    return Found(claims, lambda figure: _draw_arcs(figure, rates, {"none": without_ets, **by_rate}, depths, by_depth))
+    return ExperimentResult(
+        claims, lambda figure: _draw_arcs(figure, rates, {"none": without_ets, **by_rate}, depths, by_depth)
+    )
 
 
 def _resolves(way: str, rates: Sequence[float], none: Sequence[float], latencies: Sequence[float]) -> Claim:
@@ -277,9 +281,9 @@ def _draw_arcs(
     whole.set(yscale="log", title="(a)")
     _lines(near, rates, latencies, ("punctuation", "arcs"))
     near.set(title="(b)", ylim=(0, None))
-    for share, found in by_depth.items():
+    for share, overheads in by_depth.items():
         label = "a tuple's price" if share == 1 else f"{share} of it"
-        deep.plot(depths, [value * 100 for value in found], marker="o", label=label)
+        deep.plot(depths, [value * 100 for value in overheads], marker="o", label=label)
     deep.axhline(14, color="grey", linestyle=":", label="the paper's 14 %")
     deep.set(xlabel="operators on every path", ylabel="punctuation above arcs (%)", title="(b) by size and price")
     deep.set(ylim=(0, max(map(max, by_depth.values())) * 170), xticks=depths)

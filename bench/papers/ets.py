@@ -14,7 +14,7 @@ from typing import Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bench.papers.claims import Claim, Experiment, Found, Paper, falling, milliseconds, percent
+from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, milliseconds, percent
 from bench.papers.driver import PRICES, Outcome, Setting, poisson, trial
 
 ETS: Final = Paper(
@@ -75,24 +75,24 @@ def policies(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Polici
 # -- figures 7 and 8 ---------------------------------------------------------------------------------------------------
 
 
-def latency(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Found:
+def latency(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> ExperimentResult:
     """Figure 7, and the idle-waiting that explains it."""
-    found = policies(seconds, tuple(heartbeats))
-    return Found(
-        [*_idle_claims(found), *_latency_claims(found)],
-        lambda figure: _draw_latency(figure, found),
+    outcomes = policies(seconds, tuple(heartbeats))
+    return ExperimentResult(
+        [*_idle_claims(outcomes), *_latency_claims(outcomes)],
+        lambda figure: _draw_latency(figure, outcomes),
     )
 
 
-def _idle_claims(found: Policies) -> list[Claim]:
-    idle = found.idle()
+def _idle_claims(outcomes: Policies) -> list[Claim]:
+    idle = outcomes.idle()
     claims = [
         Claim(
             "without ETS the union idle-waits nearly always", ">= 95 % (paper: 99 %)", percent(idle[0]), idle[0] >= 0.95
         )
     ]
-    if 100.0 in found.periodic:
-        share = found.periodic[100.0].idle_shares[UNION]
+    if 100.0 in outcomes.periodic:
+        share = outcomes.periodic[100.0].idle_shares[UNION]
         claims.append(
             Claim(
                 "with 100 heartbeats a second it still idle-waits noticeably",
@@ -113,9 +113,9 @@ def _idle_claims(found: Policies) -> list[Claim]:
     ]
 
 
-def _latency_claims(found: Policies) -> list[Claim]:
-    periodic = [outcome.latency_ms for outcome in found.periodic.values()]
-    none, on_demand, latent = found.none.latency_ms, found.on_demand.latency_ms, found.latent.latency_ms
+def _latency_claims(outcomes: Policies) -> list[Claim]:
+    periodic = [outcome.latency_ms for outcome in outcomes.periodic.values()]
+    none, on_demand, latent = outcomes.none.latency_ms, outcomes.on_demand.latency_ms, outcomes.latent.latency_ms
     apart = on_demand - latent
     return [
         Claim(
@@ -145,13 +145,13 @@ def _latency_claims(found: Policies) -> list[Claim]:
     ]
 
 
-def queues(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Found:
+def queues(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> ExperimentResult:
     """Figure 8: the peak of queued tuples."""
-    found = policies(seconds, tuple(heartbeats))
-    none, on_demand = found.none.peak_queue, found.on_demand.peak_queue
-    periodic = [outcome.peak_queue for outcome in found.periodic.values()]
+    outcomes = policies(seconds, tuple(heartbeats))
+    none, on_demand = outcomes.none.peak_queue, outcomes.on_demand.peak_queue
+    periodic = [outcome.peak_queue for outcome in outcomes.periodic.values()]
     lowest = periodic.index(min(periodic))
-    return Found(
+    return ExperimentResult(
         [
             Claim("without ETS thousands of tuples wait at the peak", ">= 1,000", f"{none:,}", none >= 1_000),
             Claim(
@@ -169,11 +169,11 @@ def queues(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Found:
             Claim(
                 "periodic: the peak rises again at high heartbeat rates, because punctuation fills the buffers",
                 "higher at the highest rate than at the best",
-                f"{periodic[-1]} at {[*found.periodic][-1]:g}/s; the least is {min(periodic)}",
+                f"{periodic[-1]} at {[*outcomes.periodic][-1]:g}/s; the least is {min(periodic)}",
                 periodic[-1] > min(periodic),
             ),
         ],
-        lambda figure: _draw_queues(figure, found),
+        lambda figure: _draw_queues(figure, outcomes),
     )
 
 
@@ -182,21 +182,21 @@ def queues(seconds: float, heartbeats: Sequence[float] = HEARTBEATS) -> Found:
 COLOURS: Final = {"none": "tab:red", "periodic": "tab:orange", "on-demand": "tab:blue", "latent": "tab:green"}
 
 
-def _draw_latency(figure: Figure, found: Policies) -> None:
-    rates = list(found.periodic)
+def _draw_latency(figure: Figure, outcomes: Policies) -> None:
+    rates = list(outcomes.periodic)
     whole, near = figure.subplots(1, 2, width_ratios=(2, 1))
-    whole.axhline(found.none.latency_ms, color=COLOURS["none"], label="A  no ETS")
-    periodic = [outcome.latency_ms for outcome in found.periodic.values()]
+    whole.axhline(outcomes.none.latency_ms, color=COLOURS["none"], label="A  no ETS")
+    periodic = [outcome.latency_ms for outcome in outcomes.periodic.values()]
     whole.plot(rates, periodic, color=COLOURS["periodic"], marker="o", label="B  periodic ETS")
-    whole.axhline(found.on_demand.latency_ms, color=COLOURS["on-demand"], label="C  on-demand ETS")
-    whole.axhline(found.latent.latency_ms, color=COLOURS["latent"], linestyle="--", label="D  latent timestamps")
+    whole.axhline(outcomes.on_demand.latency_ms, color=COLOURS["on-demand"], label="C  on-demand ETS")
+    whole.axhline(outcomes.latent.latency_ms, color=COLOURS["latent"], linestyle="--", label="D  latent timestamps")
     whole.set(xscale="log", yscale="log", xlabel="heartbeats per second (B)", ylabel="mean output latency (ms)")
     whole.set_title("(a)")
     whole.grid(True, alpha=0.3)
     whole.legend()
     bars = near.bar(
         ["C", "D"],
-        [found.on_demand.latency_ms, found.latent.latency_ms],
+        [outcomes.on_demand.latency_ms, outcomes.latent.latency_ms],
         color=[COLOURS["on-demand"], COLOURS["latent"]],
     )
     near.bar_label(bars, fmt="%.3f ms")
@@ -205,13 +205,13 @@ def _draw_latency(figure: Figure, found: Policies) -> None:
     near.set(ylabel="mean output latency (ms)", title="(b)")
 
 
-def _draw_queues(figure: Figure, found: Policies) -> None:
+def _draw_queues(figure: Figure, outcomes: Policies) -> None:
     axes = figure.subplots()
-    rates = list(found.periodic)
-    axes.axhline(found.none.peak_queue, color=COLOURS["none"], label="A  no ETS")
-    peaks = [outcome.peak_queue for outcome in found.periodic.values()]
+    rates = list(outcomes.periodic)
+    axes.axhline(outcomes.none.peak_queue, color=COLOURS["none"], label="A  no ETS")
+    peaks = [outcome.peak_queue for outcome in outcomes.periodic.values()]
     axes.plot(rates, peaks, color=COLOURS["periodic"], marker="o", label="B  periodic ETS")
-    axes.axhline(found.on_demand.peak_queue, color=COLOURS["on-demand"], label="C  on-demand ETS")
+    axes.axhline(outcomes.on_demand.peak_queue, color=COLOURS["on-demand"], label="C  on-demand ETS")
     axes.set(
         xscale="log", yscale="log", xlabel="heartbeats per second (B)", ylabel="peak of queued tuples + punctuation"
     )

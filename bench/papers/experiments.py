@@ -15,7 +15,7 @@ EXPERIMENTS: Final[tuple[Experiment, ...]] = (
     *eqg.EXPERIMENTS,
     *slides.EXPERIMENTS,
     *nile.EXPERIMENTS,
-    *sorted((*oop.EXPERIMENTS, *oop_joins.EXPERIMENTS), key=lambda one: int(one.figure)),
+    *sorted((*oop.EXPERIMENTS, *oop_joins.EXPERIMENTS), key=lambda experiment: int(experiment.figure)),
     *ups.EXPERIMENTS,
     *live.EXPERIMENTS,
 )

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from bench.papers.claims import Claim, Experiment, Found
+from bench.papers.claims import Claim, Experiment, ExperimentResult
 from bench.papers.slowly import VARIABLE
 from bench.papers.ups import UPS, draw_side_by_side
 from bench.wire import Daemon, daemon
@@ -94,24 +94,24 @@ async def _read(subscription: Any, begin: float, shown: list[tuple[float, Int64s
 
 async def _shown(server: Daemon) -> dict[str, Any]:
     """The server's figures for the query's operator."""
-    found: dict[str, Any] = await asyncio.to_thread(server.get, "/api/v1/operators/board.map1")
-    return found
+    figures: dict[str, Any] = await asyncio.to_thread(server.get, "/api/v1/operators/board.map1")
+    return figures
 
 
 async def _settled(server: Daemon, edge: str) -> dict[str, Any]:
     """The same figures; for an update queue, once it is empty."""
     while True:
-        found = await _shown(server)
-        if not EDGES[edge] or not found["inputs"][0]["queue_tuples"]:
-            return found
+        figures = await _shown(server)
+        if not EDGES[edge] or not figures["inputs"][0]["queue_tuples"]:
+            return figures
         await asyncio.sleep(EVERY_S)
 
 
-async def _got(shown: Sequence[tuple[float, Int64s]], taken: int) -> int:
+async def _got(shown: Sequence[tuple[float, Int64s]], count: int) -> int:
     """The number of different updates that the subscriber received, once it has all rows of the query."""
     while True:
-        if sum(len(numbers) for _, numbers in shown) >= taken:
-            return len(np.unique(np.concatenate([numbers for _, numbers in shown])[:taken]))
+        if sum(len(numbers) for _, numbers in shown) >= count:
+            return len(np.unique(np.concatenate([numbers for _, numbers in shown])[:count]))
         await asyncio.sleep(EVERY_S)
 
 
@@ -125,19 +125,19 @@ async def _run(server: Daemon, edge: str, keys: int, rate: float, seconds: float
         reader = asyncio.create_task(_read(subscription, begin, shown))
         sent = await _feed(feeding, begin, keys, rate, seconds)
         lasted = time.monotonic() - begin
-        found = await _settled(server, edge)
-        delivered = await _got(shown, found["input_tuples"])
+        figures = await _settled(server, edge)
+        delivered = await _got(shown, figures["input_tuples"])
         reader.cancel()
         await asyncio.to_thread(server.sql, "DROP QUERY board; DROP STREAM ticks;")
     times = np.arange(0.0, seconds, seconds / 100).tolist()
-    queue = found["inputs"][0]["queue"]
+    queue = figures["inputs"][0]["queue"]
     return Run(
         times,
         *shown_late(shown, keys, rate, times),
         sent,
         delivered,
         queue["superseded"] if queue else 0,
-        found["inputs"][0]["queue_tuples"],
+        figures["inputs"][0]["queue_tuples"],
         sum(len(numbers) for at, numbers in shown if at <= lasted) / lasted,
     )
 
@@ -157,7 +157,9 @@ def overloaded(edge: str, keys: int, cost_us: float, overload: float, seconds: f
         return asyncio.run(_run(server, edge, keys, overload * 1e6 / cost_us, seconds))
 
 
-def live(keys: int = KEYS, cost_us: float = COST_US, overload: float = OVERLOAD, seconds: float = SECONDS) -> Found:
+def live(
+    keys: int = KEYS, cost_us: float = COST_US, overload: float = OVERLOAD, seconds: float = SECONDS
+) -> ExperimentResult:
     """The same updates through both kinds of queue."""
     runs = {edge: overloaded(edge, keys, cost_us, overload, seconds) for edge in EDGES}
     append, update = runs["append"], runs["update queue"]
@@ -200,7 +202,7 @@ def live(keys: int = KEYS, cost_us: float = COST_US, overload: float = OVERLOAD,
         draw_side_by_side(figure, [("", lines, "seconds", "staleness in seconds")])
         figure.axes[0].axhline(round_s, color="gray", linestyle=":")
 
-    return Found(claims, draw)
+    return ExperimentResult(claims, draw)
 
 
 EXPERIMENTS: Final = (

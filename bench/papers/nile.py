@@ -21,7 +21,7 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.papers.claims import Claim, Experiment, Found, Paper, falling, percent
+from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, percent
 from bench.papers.driver import FEED, SECOND_US, instants, poisson
 from millrace.engine.events import Command, Effect, Event, Execution, FeedOpened, Measured, SetStrategy
 from millrace.offline.driver import Driver, Instant, Price
@@ -46,7 +46,7 @@ DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class Prediction:
     """Response times by equations 3 and 5, and the gain by equation 7."""
 
     sync_s: float
@@ -54,7 +54,7 @@ class Predicted:
     gain: float
 
 
-def predicted(cost_us: float, window_s: int, slow: float, fast: float) -> Predicted:
+def predict(cost_us: float, window_s: int, slow: float, fast: float) -> Prediction:
     """The prediction of a join that has measured this cost of a comparison and these rates."""
     tempo = Tempo(2, window_s * SECOND_US, ALPHA)
     # A span in which both streams have whole numbers of tuples.
@@ -64,26 +64,29 @@ def predicted(cost_us: float, window_s: int, slow: float, fast: float) -> Predic
     # The mean cost of a tuple: each is compared with the other stream's window.
     tempo.measured(1, cost_us * 2 * slow * fast / (slow + fast) * window_s)
     numbers = tempo.numbers()
-    return Predicted(numbers["sync_response_s"], numbers["filter_response_s"], numbers["gain"])
+    return Prediction(numbers["sync_response_s"], numbers["filter_response_s"], numbers["gain"])
 
 
-def example_1() -> Found:
+def example_1() -> ExperimentResult:
     """Figure 5: by the cost of a comparison, up to the limit of a join with these rates."""
     costs = [0.01 * 2**step for step in range(7)]
     limit = 1e6 / (DAY_S * 10)
-    found = {cost: predicted(cost, DAY_S, 1, 10) for cost in costs}
-    sync, at_once = [one.sync_s for one in found.values()], [one.filter_s for one in found.values()]
-    gains = [one.gain for one in found.values()]
-    utmost = predicted(limit, DAY_S, 1, 10).gain
+    predictions = {cost: predict(cost, DAY_S, 1, 10) for cost in costs}
+    sync, at_once = (
+        [prediction.sync_s for prediction in predictions.values()],
+        [prediction.filter_s for prediction in predictions.values()],
+    )
+    gains = [prediction.gain for prediction in predictions.values()]
+    utmost = predict(limit, DAY_S, 1, 10).gain
     claims = [
         Claim("Sync-Filter: the response time rises with c", "strictly rising", _seconds(sync), falling(sync[::-1])),
         Claim(
             "Filter-Order: it does not depend on c",
             "1 / 1 - 9 / 20 = 0.55 s for every c",
             _seconds([min(at_once), max(at_once)]),
-            all(abs(one - 0.55) < 1e-9 for one in at_once),
+            all(abs(seconds - 0.55) < 1e-9 for seconds in at_once),
         ),
-        _identity(found.values()),
+        _identity(predictions.values()),
         Claim(
             "the gain reaches 0.5 where the join can hardly keep up",
             "0.5 at c |w| = 1 / (l1 l2), less before",
@@ -91,15 +94,15 @@ def example_1() -> Found:
             abs(utmost - 0.5) < 1e-9 and max(gains) < 0.5,
         ),
     ]
-    return Found(claims, partial(_draw_predicted, found=found, xlabel="c (us)"))
+    return ExperimentResult(claims, partial(_draw_predicted, predictions=predictions, xlabel="c (us)"))
 
 
-def example_2() -> Found:
+def example_2() -> ExperimentResult:
     """Figure 6: by the rate of the slow stream."""
     rates = [rate * scale for scale in (1e-4, 1e-3, 1e-2) for rate in (1, 2, 5)] + [0.1]
-    found = {rate: predicted(100, DAY_S, rate, 1) for rate in rates}
-    last = found[rates[-1]]
-    gains = [one.gain for one in found.values()]
+    predictions = {rate: predict(100, DAY_S, rate, 1) for rate in rates}
+    first, last = predictions[rates[0]], predictions[rates[-1]]
+    gains = [prediction.gain for prediction in predictions.values()]
     claims = [
         Claim(
             "Filter-Order shortens the response time from 10 s to 5 s as the rate rises to 0.1/s",
@@ -116,17 +119,23 @@ def example_2() -> Found:
         Claim(
             "the response times fall as the rate rises",
             "strictly falling, both",
-            f"{_seconds([found[rates[0]].sync_s, last.sync_s])}; {_seconds([found[rates[0]].filter_s, last.filter_s])}",
-            falling([one.sync_s for one in found.values()]) and falling([one.filter_s for one in found.values()]),
+            f"{_seconds([first.sync_s, last.sync_s])}; {_seconds([first.filter_s, last.filter_s])}",
+            falling([prediction.sync_s for prediction in predictions.values()])
+            and falling([prediction.filter_s for prediction in predictions.values()]),
         ),
-        _identity(found.values()),
+        _identity(predictions.values()),
     ]
-    return Found(claims, partial(_draw_predicted, found=found, xlabel="rate of the slow stream (tuples/s)"))
+    return ExperimentResult(
+        claims, partial(_draw_predicted, predictions=predictions, xlabel="rate of the slow stream (tuples/s)")
+    )
 
 
-def _identity(found: Any) -> Claim:
+def _identity(predictions: Any) -> Claim:
     """Equation 7 follows from equation 6 with equations 3 and 5."""
-    off = max(abs((one.sync_s - one.filter_s) / one.sync_s - one.gain) for one in found)
+    off = max(
+        abs((prediction.sync_s - prediction.filter_s) / prediction.sync_s - prediction.gain)
+        for prediction in predictions
+    )
     return Claim(
         "the gain of equation 7 is the difference of equations 3 and 5, relative to 3",
         "equal to 9 digits",
@@ -218,10 +227,10 @@ class PriceOfComparisons(Price):
             self._taken = (operator, tuples, self._books.joined() * self._cost_us)
 
     def take(self) -> tuple[Fraction, list[Event]]:
-        taken, self._taken = self._taken, None
-        if taken is None:
+        charge, self._taken = self._taken, None
+        if charge is None:
             return Fraction(0), []
-        operator, tuples, cost_us = taken
+        operator, tuples, cost_us = charge
         return Fraction(cost_us), [Measured(operator, tuples, float(cost_us))]
 
 
@@ -258,7 +267,7 @@ def respond_to(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int],
     driver.run([Instant(0, [*commands, *(FeedOpened(name, FEED) for name in arrivals)])])
     (component,) = driver.engine.components()
     driver.run([Instant(0, [Command(0, SetStrategy(component["name"], "dfs(1)"))])])
-    (books.join,) = (one for one in driver.engine.graph.operators.values() if isinstance(one, Join))
+    (books.join,) = (operator for operator in driver.engine.graph.operators.values() if isinstance(operator, Join))
     schemas = {name: stream.schema for name, stream in script.streams.items()}
     driver.run(instants(arrivals, schemas, 1))
     numbers = books.join.numbers()
@@ -310,17 +319,17 @@ def value(cost_us: float, slow: float) -> float:
     return cost_us / 1e6 * WINDOW_S * slow * FAST
 
 
-def gains(found: Runs, way: str = "filter") -> dict[float, float]:
+def gains(by_way: Runs, way: str = "filter") -> dict[float, float]:
     """The reduction of a way's response time relative to Sync-Filter."""
-    return {at: 1 - one.response_s / found["sync"][at].response_s for at, one in found[way].items()}
+    return {at: 1 - response.response_s / by_way["sync"][at].response_s for at, response in by_way[way].items()}
 
 
-def response_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> Found:
+def response_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> ExperimentResult:
     """Figure 7. Both sides' tuples cost c |w| l1 l2 a second, so up to c = 1 / (2 |w| l1 l2) the join keeps up."""
-    found = by_cost(seconds, costs)
-    sync, at_once, adaptive = ([one.response_s for one in found[way].values()] for way in WAYS)
+    by_way = by_cost(seconds, costs)
+    sync, at_once, adaptive = ([response.response_s for response in by_way[way].values()] for way in WAYS)
     light = [cost for cost in costs if value(cost, SLOW) < ALPHA]
-    border = found["adaptive"][BORDER]
+    border = by_way["adaptive"][BORDER]
     above = [cost for cost in costs if ALPHA < value(cost, SLOW) < 0.5]
     claims = [
         Claim(
@@ -338,8 +347,8 @@ def response_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> 
         Claim(
             "Filter-Order shows small or no variation up to 0.5 ms",
             "by at most 10 %",
-            _seconds([found["filter"][cost].response_s for cost in costs if cost <= BORDER]),
-            found["filter"][BORDER].response_s <= 1.1 * at_once[0],
+            _seconds([by_way["filter"][cost].response_s for cost in costs if cost <= BORDER]),
+            by_way["filter"][BORDER].response_s <= 1.1 * at_once[0],
         ),
         Claim(
             "Filter-Order shows small or no variation up to 1 ms",
@@ -350,10 +359,10 @@ def response_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> 
         Claim(
             "Adaptive is Sync-Filter at the first measurements, where c |w| l1 l2 < alpha",
             "equal, without any switch",
-            f"{sum(found['adaptive'][cost].switches for cost in light)} switches up to {light[-1] / 1_000} ms",
+            f"{sum(by_way['adaptive'][cost].switches for cost in light)} switches up to {light[-1] / 1_000} ms",
             all(
-                found["adaptive"][cost].response_s == found["sync"][cost].response_s
-                and not found["adaptive"][cost].switches
+                by_way["adaptive"][cost].response_s == by_way["sync"][cost].response_s
+                and not by_way["adaptive"][cost].switches
                 for cost in light
             ),
         ),
@@ -366,38 +375,38 @@ def response_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> 
         Claim(
             "at 0.5 ms Adaptive is as good as Filter-Order",
             "within 10 %",
-            f"{border.response_s:.3g} s against {found['filter'][BORDER].response_s:.3g} s",
-            border.response_s <= 1.1 * found["filter"][BORDER].response_s,
+            f"{border.response_s:.3g} s against {by_way['filter'][BORDER].response_s:.3g} s",
+            border.response_s <= 1.1 * by_way["filter"][BORDER].response_s,
         ),
         *(
             Claim(
                 f"at {cost / 1_000} ms Adaptive is as good as Filter-Order",
                 "within 10 %",
-                f"{found['adaptive'][cost].response_s:.3g} s against {found['filter'][cost].response_s:.3g} s; "
-                f"{percent(found['adaptive'][cost].in_filter)} of its tuples did not wait for order",
-                found["adaptive"][cost].response_s <= 1.1 * found["filter"][cost].response_s,
+                f"{by_way['adaptive'][cost].response_s:.3g} s against {by_way['filter'][cost].response_s:.3g} s; "
+                f"{percent(by_way['adaptive'][cost].in_filter)} of its tuples did not wait for order",
+                by_way["adaptive"][cost].response_s <= 1.1 * by_way["filter"][cost].response_s,
             )
             for cost in above
         ),
     ]
-    return Found(claims, lambda figure: _draw_response(figure.subplots(), found, _milliseconds, "c (ms)"))
+    return ExperimentResult(claims, lambda figure: _draw_response(figure.subplots(), by_way, _milliseconds, "c (ms)"))
 
 
-def _switched(one: Response) -> str:
-    if one.first is None:
+def _switched(response: Response) -> str:
+    if response.first is None:
         return "no switch"
     return (
-        f"first switch to {one.first['mode']} at {one.first['value']:.3g}; {one.switches} switches, "
-        f"{percent(one.in_filter)} of the tuples did not wait for order"
+        f"first switch to {response.first['mode']} at {response.first['value']:.3g}; {response.switches} switches, "
+        f"{percent(response.in_filter)} of the tuples did not wait for order"
     )
 
 
-def relative_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> Found:
+def relative_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> ExperimentResult:
     """Figure 8, of the same runs."""
-    found = by_cost(seconds, costs)
-    gained = gains(found)
+    by_way = by_cost(seconds, costs)
+    gained = gains(by_way)
     kept_up = [cost for cost in costs if value(cost, SLOW) < 0.5]
-    wanted = ALPHA / (1 + ALPHA)
+    least = ALPHA / (1 + ALPHA)
     claims = [
         Claim(
             "the gain grows with c",
@@ -407,9 +416,9 @@ def relative_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> 
         ),
         Claim(
             "at c = 0.5 ms Filter-Order gains at least alpha / (1 + alpha)",
-            f"at least {percent(wanted)}",
+            f"at least {percent(least)}",
             percent(gained[BORDER]),
-            gained[BORDER] >= wanted,
+            gained[BORDER] >= least,
         ),
         Claim(
             "equation 7 is conservative: it gains about 45 % there",
@@ -431,21 +440,23 @@ def relative_by_cost(seconds: float = SECONDS, costs: Sequence[int] = COSTS) -> 
         ),
     ]
     equation: dict[float, float] = {cost: value(cost, SLOW) / (1 + value(cost, SLOW)) for cost in costs}
-    return Found(claims, lambda figure: _draw_relative(figure.subplots(), found, equation, _milliseconds, "c (ms)"))
+    return ExperimentResult(
+        claims, lambda figure: _draw_relative(figure.subplots(), by_way, equation, _milliseconds, "c (ms)")
+    )
 
 
-def response_by_rate(seconds: float = SECONDS, rates: Sequence[float] = RATES) -> Found:
+def response_by_rate(seconds: float = SECONDS, rates: Sequence[float] = RATES) -> ExperimentResult:
     """Figure 9."""
-    found = by_rate(seconds, rates)
-    sync, at_once, _ = ([one.response_s for one in found[way].values()] for way in WAYS)
+    by_way = by_rate(seconds, rates)
+    sync, at_once, _ = ([response.response_s for response in by_way[way].values()] for way in WAYS)
     slowest, fastest = rates[0], rates[-1]
     before = [rate for rate in rates if value(BORDER, rate) < ALPHA]
     claims = [
         Claim(
             "the response time is more than a minute at small rates of the slow stream, in all ways",
             f"above 60 s at {slowest}/s",
-            _seconds([found[way][slowest].response_s for way in WAYS]),
-            all(found[way][slowest].response_s > 60 for way in WAYS),
+            _seconds([by_way[way][slowest].response_s for way in WAYS]),
+            all(by_way[way][slowest].response_s > 60 for way in WAYS),
         ),
         Claim(
             "it falls as the rate rises",
@@ -462,23 +473,23 @@ def response_by_rate(seconds: float = SECONDS, rates: Sequence[float] = RATES) -
         Claim(
             "Adaptive switches to Filter-Order when the slow stream's rate is 1/s",
             "a switch there",
-            _switched(found["adaptive"][fastest]),
-            found["adaptive"][fastest].switches > 0 and found["adaptive"][fastest].in_filter > 0,
+            _switched(by_way["adaptive"][fastest]),
+            by_way["adaptive"][fastest].switches > 0 and by_way["adaptive"][fastest].in_filter > 0,
         ),
         Claim(
             "and at no lower rate",
             f"no switch up to {before[-1]}/s",
-            f"{sum(found['adaptive'][rate].switches for rate in before)} switches",
-            not any(found["adaptive"][rate].switches for rate in before),
+            f"{sum(by_way['adaptive'][rate].switches for rate in before)} switches",
+            not any(by_way["adaptive"][rate].switches for rate in before),
         ),
     ]
-    return Found(claims, lambda figure: _draw_response(figure.subplots(), found, float, RATE_LABEL))
+    return ExperimentResult(claims, lambda figure: _draw_response(figure.subplots(), by_way, float, RATE_LABEL))
 
 
-def relative_by_rate(seconds: float = SECONDS, rates: Sequence[float] = RATES) -> Found:
+def relative_by_rate(seconds: float = SECONDS, rates: Sequence[float] = RATES) -> ExperimentResult:
     """Figure 10, of the same runs."""
-    found = by_rate(seconds, rates)
-    gained = gains(found)
+    by_way = by_rate(seconds, rates)
+    gained = gains(by_way)
     equation = {rate: value(BORDER, rate) / (1 + value(BORDER, rate)) for rate in rates}
     claims = [
         Claim(
@@ -500,7 +511,9 @@ def relative_by_rate(seconds: float = SECONDS, rates: Sequence[float] = RATES) -
             all(abs(gained[rate] - equation[rate]) <= 0.1 for rate in rates),
         ),
     ]
-    return Found(claims, lambda figure: _draw_relative(figure.subplots(), found, equation, float, RATE_LABEL))
+    return ExperimentResult(
+        claims, lambda figure: _draw_relative(figure.subplots(), by_way, equation, float, RATE_LABEL)
+    )
 
 
 def _percents(shares: Mapping[float, float]) -> str:
@@ -516,21 +529,26 @@ def _milliseconds(cost_us: float) -> float:
     return cost_us / 1_000
 
 
-def _draw_predicted(figure: Figure, *, found: Mapping[float, Predicted], xlabel: str) -> None:
+def _draw_predicted(figure: Figure, *, predictions: Mapping[float, Prediction], xlabel: str) -> None:
     whole, relative = figure.subplots(1, 2)
     for way, values in (
-        ("sync", [one.sync_s for one in found.values()]),
-        ("filter", [one.filter_s for one in found.values()]),
+        ("sync", [prediction.sync_s for prediction in predictions.values()]),
+        ("filter", [prediction.filter_s for prediction in predictions.values()]),
     ):
-        whole.plot(list(found), values, STYLES[way], color=COLOURS[way], label=NAMES[way])
-    wide = max(one.sync_s for one in found.values()) > 100
+        whole.plot(list(predictions), values, STYLES[way], color=COLOURS[way], label=NAMES[way])
+    wide = max(prediction.sync_s for prediction in predictions.values()) > 100
     whole.set(xlabel=xlabel, ylabel="predicted response time (s)", xscale="log", yscale="log" if wide else "linear")
     if not wide:
         whole.set_ylim(0, None)
     whole.set_title("(a) equations 3 and 5")
     whole.legend()
     relative.axhline(1, color=COLOURS["sync"])
-    relative.plot(list(found), [1 - one.gain for one in found.values()], STYLES["filter"], color=COLOURS["filter"])
+    relative.plot(
+        list(predictions),
+        [1 - prediction.gain for prediction in predictions.values()],
+        STYLES["filter"],
+        color=COLOURS["filter"],
+    )
     relative.axhline(0.5, color="grey", linestyle=":", label="bound (equation 8)")
     relative.set(xlabel=xlabel, ylabel="relative to Sync-Filter", xscale="log", ylim=(0, 1.1))
     relative.set_title("(b) by the gain of equation 7")
@@ -539,20 +557,26 @@ def _draw_predicted(figure: Figure, *, found: Mapping[float, Predicted], xlabel:
         axes.grid(True, alpha=0.3)
 
 
-def _draw_response(axes: Axes, found: Runs, scale: Any, xlabel: str) -> None:
-    for way, runs in found.items():
-        values = [one.response_s for one in runs.values()]
+def _draw_response(axes: Axes, by_way: Runs, scale: Any, xlabel: str) -> None:
+    for way, runs in by_way.items():
+        values = [response.response_s for response in runs.values()]
         axes.plot([scale(at) for at in runs], values, STYLES[way], color=COLOURS[way], label=NAMES[way])
     axes.set(xlabel=xlabel, ylabel="mean response time (s)", xscale="log", yscale="log")
     axes.grid(True, alpha=0.3)
     axes.legend()
 
 
-def _draw_relative(axes: Axes, found: Runs, equation: Mapping[float, float], scale: Any, xlabel: str) -> None:
-    for way, runs in found.items():
-        values = [one.response_s / found["sync"][at].response_s for at, one in runs.items()]
+def _draw_relative(axes: Axes, by_way: Runs, equation: Mapping[float, float], scale: Any, xlabel: str) -> None:
+    for way, runs in by_way.items():
+        values = [response.response_s / by_way["sync"][at].response_s for at, response in runs.items()]
         axes.plot([scale(at) for at in runs], values, STYLES[way], color=COLOURS[way], label=NAMES[way])
-    axes.plot([scale(at) for at in equation], [1 - one for one in equation.values()], ":", color="grey", label="eq. 7")
+    axes.plot(
+        [scale(at) for at in equation],
+        [1 - gain for gain in equation.values()],
+        ":",
+        color="grey",
+        label="eq. 7",
+    )
     axes.set(xlabel=xlabel, ylabel="response time relative to Sync-Filter", xscale="log", ylim=(0, 1.1))
     axes.grid(True, alpha=0.3)
     axes.legend(loc="lower left")

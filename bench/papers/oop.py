@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from bench.aggregate import COUNT, KEY, Load, engine_with
-from bench.papers.claims import Claim, Experiment, Found, Paper, falling, percent
+from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, percent
 from bench.papers.driver import FEED, SECOND_US
 from millrace.engine.engine import CREDIT
 from millrace.engine.events import Arrived, Command, Deliver, Effect, Execution, FeedOpened
@@ -129,14 +129,14 @@ def real_peak(run: Callable[[], object]) -> int:
 
 def statements(streams: Sequence[str], order: str, select: str, window: str, group: str) -> str:
     """A window over the union of streams of packets."""
-    made = "".join(
+    definitions = "".join(
         f"CREATE STREAM {name} (ts TIMESTAMP NOT NULL, src BIGINT NOT NULL, dst BIGINT NOT NULL)"
         " WITH (time = 'ts', ets = 'none');\n"
         for name in streams
     )
     union = " UNION ALL ".join(f"SELECT ts, src, dst FROM {name}" for name in streams)
     source = window.format(f"({union})")
-    return f"{made}CREATE QUERY q WITH (order = '{order}') AS SELECT {select} FROM {source} GROUP BY {group};"
+    return f"{definitions}CREATE QUERY q WITH (order = '{order}') AS SELECT {select} FROM {source} GROUP BY {group};"
 
 
 # -- figure 1 ----------------------------------------------------------------------------------------------------------
@@ -162,10 +162,10 @@ def skew(
     rate: int = RATE,
     groups: int = GROUPS,
     windows: Mapping[float, Sequence[float]] | None = None,
-) -> Found:
+) -> ExperimentResult:
     """Figure 1: memory as the second stream lags. `windows`: their sizes, each with the skews to run."""
     windows = {10: SKEWS, 60: (1, 20, 40)} if windows is None else windows
-    found = {
+    peaks = {
         (name, size): {late: skewed(order, size, late, rate, groups) for late in skews}
         for size, skews in windows.items()
         for name, order in ORDERS.items()
@@ -173,14 +173,14 @@ def skew(
     size, skews = next(iter(windows.items()))
     most = skews[-1]
     late = [at for at in skews if at]
-    oop, iop = ([found[name, size][at].bytes for at in skews] for name in ORDERS)
+    oop, iop = ([peaks[name, size][at].bytes for at in skews] for name in ORDERS)
     claims = [
         Claim(
             f"at {most} s OOP needs only 30 % of the memory of IOP"
             + ("" if window == size else f": windows of {window} s"),
             "at most 30 %",
-            _share(found["OOP", window][most], found["IOP", window][most]),
-            found["OOP", window][most].bytes <= 0.3 * found["IOP", window][most].bytes,
+            _share(peaks["OOP", window][most], peaks["IOP", window][most]),
+            peaks["OOP", window][most].bytes <= 0.3 * peaks["IOP", window][most].bytes,
         )
         for window in windows
     ]
@@ -201,8 +201,8 @@ def skew(
         Claim(
             "OOP starts below IOP",
             "less at every skew",
-            "; ".join(f"{at} s: {_share(found['OOP', size][at], found['IOP', size][at])}" for at in late[:2]),
-            all(found["OOP", size][at].bytes < found["IOP", size][at].bytes for at in late),
+            "; ".join(f"{at} s: {_share(peaks['OOP', size][at], peaks['IOP', size][at])}" for at in late[:2]),
+            all(peaks["OOP", size][at].bytes < peaks["IOP", size][at].bytes for at in late),
         ),
         Claim(
             "OOP grows slowly",
@@ -213,11 +213,11 @@ def skew(
         Claim(
             "both emit the same rows",
             "equal numbers of rows",
-            f"{found['OOP', size][most].rows:,} and {found['IOP', size][most].rows:,} at {most} s",
-            all(found["OOP", w][at].rows == found["IOP", w][at].rows for w in windows for at in windows[w]),
+            f"{peaks['OOP', size][most].rows:,} and {peaks['IOP', size][most].rows:,} at {most} s",
+            all(peaks["OOP", w][at].rows == peaks["IOP", w][at].rows for w in windows for at in windows[w]),
         ),
     ]
-    return Found(claims, lambda figure: _draw_skew(figure.subplots(), found))
+    return ExperimentResult(claims, lambda figure: _draw_skew(figure.subplots(), peaks))
 
 
 def _share(oop: Memory, iop: Memory) -> str:
@@ -228,10 +228,10 @@ def _megabytes(values: Sequence[int]) -> str:
     return ", ".join(f"{value / MEGA:.1f}" for value in values) + " MB"
 
 
-def _draw_skew(axes: Axes, found: Mapping[tuple[str, float], Mapping[float, Memory]]) -> None:
-    for (name, size), by_skew in found.items():
-        first = size == next(iter(found))[1]
-        values = [one.bytes / MEGA for one in by_skew.values()]
+def _draw_skew(axes: Axes, peaks: Mapping[tuple[str, float], Mapping[float, Memory]]) -> None:
+    for (name, size), by_skew in peaks.items():
+        first = size == next(iter(peaks))[1]
+        values = [peak.bytes / MEGA for peak in by_skew.values()]
         (line,) = axes.plot(list(by_skew), values, color=COLOURS[name], label=f"{name}, windows of {size} s")
         line.set(linestyle="-" if first else ":", marker="o" if first else "s", markersize=6 if first else 10)
         line.set_fillstyle("full" if first else "none")
@@ -315,28 +315,30 @@ def supported(load: Load, spec: AggregateSpec, halvings: int, ahead: int) -> flo
     return least
 
 
-def throughput(window: int = PACKETS, counts: Sequence[int] = COUNTS, halvings: int = 4, ahead: int = CREDIT) -> Found:
+def throughput(
+    window: int = PACKETS, counts: Sequence[int] = COUNTS, halvings: int = 4, ahead: int = CREDIT
+) -> ExperimentResult:
     """Figure 9: the greatest rate against the number of groups."""
     loads = {groups: Load(3 * window, groups) for groups in counts}
-    found = {
+    by_way = {
         way: {groups: supported(load, counted(way, window), halvings, ahead) / MEGA for groups, load in loads.items()}
         for way in WAYS
     }
     few, many = counts[0], counts[-1]
-    iop, (*oop,) = found["IOP"], (found[way] for way in WAYS if way != "IOP")
-    best = {groups: max(one[groups] for one in oop) for groups in counts}
+    iop, (*oop,) = by_way["IOP"], (by_way[way] for way in WAYS if way != "IOP")
+    best = {groups: max(rates[groups] for rates in oop) for groups in counts}
     claims = [
         Claim(
             f"few groups ({few:,}): OOP and IOP support about the same rate",
             "within 25 %",
-            _rates(found, few),
-            all(abs(one[few] / iop[few] - 1) <= 0.25 for one in oop),
+            _rates(by_way, few),
+            all(abs(rates[few] / iop[few] - 1) <= 0.25 for rates in oop),
         ),
         Claim(
             f"many groups ({many:,}): OOP supports a higher rate than IOP",
             "both ways to flush",
-            _rates(found, many),
-            all(one[many] > iop[many] for one in oop),
+            _rates(by_way, many),
+            all(rates[many] > iop[many] for rates in oop),
         ),
         Claim(
             f"many groups ({many:,}): about twice the rate of IOP",
@@ -351,16 +353,16 @@ def throughput(window: int = PACKETS, counts: Sequence[int] = COUNTS, halvings: 
             best[many] / iop[many] > 1.05 * best[few] / iop[few],
         ),
     ]
-    return Found(claims, lambda figure: _draw_throughput(figure.subplots(), found))
+    return ExperimentResult(claims, lambda figure: _draw_throughput(figure.subplots(), by_way))
 
 
-def _rates(found: Mapping[str, Mapping[int, float]], groups: int) -> str:
-    return ", ".join(f"{way} {rates[groups]:.1f}" for way, rates in found.items()) + " M/s"
+def _rates(by_way: Mapping[str, Mapping[int, float]], groups: int) -> str:
+    return ", ".join(f"{way} {rates[groups]:.1f}" for way, rates in by_way.items()) + " M/s"
 
 
-def _draw_throughput(axes: Axes, found: Mapping[str, Mapping[int, float]]) -> None:
+def _draw_throughput(axes: Axes, by_way: Mapping[str, Mapping[int, float]]) -> None:
     styles = {"IOP": ("tab:red", "-"), "OOP, lazy flush": ("tab:blue", "-"), "OOP, slow flush": ("tab:blue", "--")}
-    for way, rates in found.items():
+    for way, rates in by_way.items():
         colour, style = styles[way]
         axes.plot([groups / 1000 for groups in rates], list(rates.values()), style, marker="o", color=colour, label=way)
     axes.set(xlabel="groups (thousands)", ylabel="supported rate (million packets/s)", ylim=(0, None))
@@ -383,10 +385,12 @@ def delayed(order: str, delay_s: float, rate: int, unit_s: float) -> Memory:
     return memory(sql, sources, delay_s + 6.2 * unit_s, GROUPS, 200_000)
 
 
-def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60) -> Found:
+def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60) -> ExperimentResult:
     """Figure 13: memory as the sparse stream lags."""
-    found = {name: {delay: delayed(order, delay, rate, unit_s) for delay in delays} for name, order in ORDERS.items()}
-    oop, iop = ([one.bytes for one in found[name].values()] for name in ORDERS)
+    by_order = {
+        name: {delay: delayed(order, delay, rate, unit_s) for delay in delays} for name, order in ORDERS.items()
+    }
+    oop, iop = ([peak.bytes for peak in by_order[name].values()] for name in ORDERS)
     claims = [
         Claim(
             "the memory of IOP grows significantly with the delay",
@@ -404,16 +408,16 @@ def late(rate: int = BUSY, delays: Sequence[float] = DELAYS, unit_s: float = 60)
             "because OOP reduces tuples to aggregates at once",
             f"less than IOP at every delay, 1/100 of it at {delays[-1]} s",
             f"{oop[-1] / 1e3:.0f} kB against {iop[-1] / 1e3:,.0f} kB",
-            all(one < other for one, other in zip(oop[1:], iop[1:], strict=True)) and 100 * oop[-1] <= iop[-1],
+            all(peak < other for peak, other in zip(oop[1:], iop[1:], strict=True)) and 100 * oop[-1] <= iop[-1],
         ),
         Claim(
             "both emit the same rows",
             "equal numbers of rows",
-            ", ".join(f"{one.rows}" for one in found["OOP"].values()),
-            all(found["OOP"][delay].rows == found["IOP"][delay].rows for delay in delays),
+            ", ".join(f"{peak.rows}" for peak in by_order["OOP"].values()),
+            all(by_order["OOP"][delay].rows == by_order["IOP"][delay].rows for delay in delays),
         ),
     ]
-    return Found(claims, lambda figure: _draw_late(figure.subplots(), found))
+    return ExperimentResult(claims, lambda figure: _draw_late(figure.subplots(), by_order))
 
 
 class Holding(Protocol):
@@ -423,17 +427,17 @@ class Holding(Protocol):
     def bytes(self) -> float: ...
 
 
-def draw_memory(axes: Axes, found: Mapping[str, Mapping[float, Holding]], xlabel: str) -> None:
-    for name, peaks in found.items():
-        values = [one.bytes / MEGA for one in peaks.values()]
+def draw_memory(axes: Axes, by_name: Mapping[str, Mapping[float, Holding]], xlabel: str) -> None:
+    for name, peaks in by_name.items():
+        values = [peak.bytes / MEGA for peak in peaks.values()]
         axes.plot(list(peaks), values, marker="o", color=COLOURS[name], label=name)
     axes.set(xlabel=xlabel, ylabel="most memory (MB)", ylim=(0, None))
     axes.grid(True, alpha=0.3)
     axes.legend()
 
 
-def _draw_late(axes: Axes, found: Mapping[str, Mapping[float, Memory]]) -> None:
-    draw_memory(axes, found, "delay of the sparse stream (s)")
+def _draw_late(axes: Axes, by_name: Mapping[str, Mapping[float, Memory]]) -> None:
+    draw_memory(axes, by_name, "delay of the sparse stream (s)")
     axes.set(ylim=(None, None), yscale="log")
     axes.autoscale(axis="y")
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from bench.papers.claims import Claim, Experiment, Found, falling, milliseconds, percent
+from bench.papers.claims import Claim, Experiment, ExperimentResult, falling, milliseconds, percent
 from bench.papers.driver import FEED, SECOND_US
 from bench.papers.oop import COLOURS, MEGA, OOP, Source, between, draw_memory
 from millrace.engine.events import Arrived, Command, Deliver, Effect, Execution, FeedClosed, FeedOpened
@@ -61,7 +61,7 @@ class Cost:
     latency_s: float
 
 
-class Held:
+class Observer:
     """Observes a run: the retained tuples and bytes after every step, and the emitted rows.
 
     watching_s  processor time of the observation itself
@@ -77,7 +77,7 @@ class Held:
 
     def watch(self) -> None:
         operators = self.driver.engine.graph.operators.values()
-        self.stateful = [one for one in operators if type(one).state_tuples is not Operator.state_tuples]
+        self.stateful = [operator for operator in operators if type(operator).state_tuples is not Operator.state_tuples]
 
     def ordered(self, at_us: Any, order: Effect) -> None:
         if isinstance(order, Deliver):
@@ -90,8 +90,8 @@ class Held:
     def stepped(self) -> None:
         began = time.thread_time()
         gauge = self.driver.engine.gauge
-        self.tuples = max(self.tuples, gauge.tuples + sum(one.state_tuples for one in self.stateful))
-        self.bytes = max(self.bytes, gauge.bytes + sum(one.state_bytes for one in self.stateful))
+        self.tuples = max(self.tuples, gauge.tuples + sum(operator.state_tuples for operator in self.stateful))
+        self.bytes = max(self.bytes, gauge.bytes + sum(operator.state_bytes for operator in self.stateful))
         self.watching_s += time.thread_time() - began
 
     def clock(self) -> float:
@@ -102,7 +102,7 @@ class Held:
 def hold(sql: str, links: Sequence[Link], seconds: float, among: int, tick_us: int) -> tuple[Peak, Cost]:
     """Run a query over links for `seconds`; return its peak and its cost. Then the streams end and emit all rows."""
     script = plan_script(sql)
-    held = Held()
+    held = Observer()
     commands = [Command(number, body) for number, body in enumerate(script.commands)]
     held.driver.run([Instant(0, [*commands, *(FeedOpened(link.stream, FEED) for link in links)])])
     held.watch()
@@ -179,8 +179,8 @@ def equal_times(way: str) -> str:
 Peaks = Mapping[str, Mapping[float, Peak]]
 
 
-def rows_agree(found: Peaks, unit: str) -> Claim:
-    oop, iop = found.values()
+def rows_agree(peaks: Peaks, unit: str) -> Claim:
+    oop, iop = peaks.values()
     last = list(oop)[-1]
     return Claim(
         "both emit the same rows",
@@ -191,12 +191,12 @@ def rows_agree(found: Peaks, unit: str) -> Claim:
 
 
 def megabytes(peaks: Mapping[float, Peak]) -> str:
-    return ", ".join(f"{one.bytes / MEGA:.3g}" for one in peaks.values()) + " MB"
+    return ", ".join(f"{peak.bytes / MEGA:.3g}" for peak in peaks.values()) + " MB"
 
 
-def excess(found: Peaks) -> dict[float, float]:
+def excess(peaks: Peaks) -> dict[float, float]:
     """The additional bytes of OOP, as a share of IOP's."""
-    return {at: one.bytes / found["IOP"][at].bytes - 1 for at, one in found["OOP"].items()}
+    return {at: peak.bytes / peaks["IOP"][at].bytes - 1 for at, peak in peaks["OOP"].items()}
 
 
 def percents(shares: Mapping[float, float]) -> str:
@@ -210,9 +210,9 @@ SKEWS: Final = (0, 5, 10, 20, 30, 40)
 CONVERSATIONS: Final = 1 << 20
 
 
-def structures(rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float = 10) -> Found:
+def structures(rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float = 10) -> ExperimentResult:
     """Figure 10: tuples are in queues before a union (IOP) or in the tables of a join (OOP)."""
-    found = {
+    peaks = {
         way: {
             skew: hold(
                 windowed(way, window_s),
@@ -230,8 +230,8 @@ def structures(rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float
         }
         for way in OPTIONS
     }
-    oop, iop = found["OOP"], found["IOP"]
-    more = excess(found)
+    oop, iop = peaks["OOP"], peaks["IOP"]
+    more = excess(peaks)
     small = {skew: more[skew] for skew in skews if skew < 20}
     claims = [
         Claim(
@@ -252,9 +252,11 @@ def structures(rate: int = RATE, skews: Sequence[float] = SKEWS, window_s: float
             f"{percents(more)} at {', '.join(map(str, skews))} s",
             max(more.values()) <= 0.25,
         ),
-        rows_agree(found, "s"),
+        rows_agree(peaks, "s"),
     ]
-    return Found(claims, lambda figure: draw_memory(figure.subplots(), found, "skew between the streams (s)"))
+    return ExperimentResult(
+        claims, lambda figure: draw_memory(figure.subplots(), peaks, "skew between the streams (s)")
+    )
 
 
 # -- figure 11 ---------------------------------------------------------------------------------------------------------
@@ -265,16 +267,18 @@ FEW: Final = 1 << 13
 GROUP_S: Final = 10
 
 
-def bands(rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = GROUP_S, among: int = FEW) -> Found:
+def bands(
+    rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = GROUP_S, among: int = FEW
+) -> ExperimentResult:
     """Figure 11: with a wider band, IOP holds back more pairs to sort them for the aggregate."""
     links = [Link("m1", rate), Link("m2", rate, answers=True)]
     runs = {
         way: {n: hold(banded(way, n, window_s), links, 3.2 * window_s + n, among, 50_000) for n in widths}
         for way in OPTIONS
     }
-    found = {way: {n: peak for n, (peak, _) in by_width.items()} for way, by_width in runs.items()}
+    peaks = {way: {n: peak for n, (peak, _) in by_width.items()} for way, by_width in runs.items()}
     costs = {way: {n: cost for n, (_, cost) in by_width.items()} for way, by_width in runs.items()}
-    oop, iop = found["OOP"], found["IOP"]
+    oop, iop = peaks["OOP"], peaks["IOP"]
     widest = widths[-1]
     claims = [
         Claim(
@@ -304,31 +308,31 @@ def bands(rate: int = BUSY, widths: Sequence[float] = BANDS, window_s: float = G
         Claim(
             "OOP outperforms IOP significantly in latency",
             "at most two thirds",
-            _times({way: one[widest].latency_s for way, one in costs.items()}),
+            _times({way: cost[widest].latency_s for way, cost in costs.items()}),
             3 * costs["OOP"][widest].latency_s <= 2 * costs["IOP"][widest].latency_s,
         ),
         Claim(
             "OOP outperforms IOP significantly in execution time",
             "at most two thirds",
-            _times({way: one[widest].spent_s for way, one in costs.items()}),
+            _times({way: cost[widest].spent_s for way, cost in costs.items()}),
             3 * costs["OOP"][widest].spent_s <= 2 * costs["IOP"][widest].spent_s,
         ),
-        rows_agree(found, "s"),
+        rows_agree(peaks, "s"),
     ]
-    return Found(claims, lambda figure: _draw_bands(figure, found, costs))
+    return ExperimentResult(claims, lambda figure: _draw_bands(figure, peaks, costs))
 
 
 def _times(seconds: Mapping[str, float]) -> str:
-    return " against ".join(milliseconds(one * 1e3) for one in seconds.values())
+    return " against ".join(milliseconds(value * 1e3) for value in seconds.values())
 
 
-def _draw_bands(figure: Figure, found: Peaks, costs: Mapping[str, Mapping[float, Cost]]) -> None:
+def _draw_bands(figure: Figure, peaks: Peaks, costs: Mapping[str, Mapping[float, Cost]]) -> None:
     memory, latency, spent = figure.subplots(1, 3)
-    draw_memory(memory, found, "band (s)")
+    draw_memory(memory, peaks, "band (s)")
     for way, by_width in costs.items():
         style = {"color": COLOURS[way], "marker": "o", "label": way}
-        latency.plot(list(by_width), [one.latency_s * 1e3 for one in by_width.values()], **style)
-        spent.plot(list(by_width), [one.spent_s for one in by_width.values()], **style)
+        latency.plot(list(by_width), [cost.latency_s * 1e3 for cost in by_width.values()], **style)
+        spent.plot(list(by_width), [cost.spent_s for cost in by_width.values()], **style)
     latency.set(xlabel="band (s)", ylabel="latency (ms of processor time)", ylim=(0, None))
     spent.set(xlabel="band (s)", ylabel="execution time (s)", ylim=(0, None))
     for axes, title in ((memory, "(a) memory"), (latency, "(b) latency"), (spent, "(c) execution time")):
@@ -342,9 +346,9 @@ SPARSE: Final = 10
 DELAYS: Final = (0, 60, 120, 180, 240)
 
 
-def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Found:
+def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> ExperimentResult:
     """Figure 12: a few of the answers are late."""
-    found = {
+    peaks = {
         way: {
             delay: hold(
                 equal_times(way),
@@ -357,7 +361,7 @@ def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Found:
         }
         for way in OPTIONS
     }
-    oop, iop = found["OOP"], found["IOP"]
+    oop, iop = peaks["OOP"], peaks["IOP"]
     first, last = delays[0], delays[-1]
     late = delays[1:]
     claims = [
@@ -383,11 +387,13 @@ def late_answers(rate: int = BUSY, delays: Sequence[float] = DELAYS) -> Found:
             "both grow with the delay",
             "strictly rising",
             f"from {oop[first].bytes / MEGA:.2g} and {iop[first].bytes / MEGA:.2g} MB",
-            all(falling([one[at].bytes for at in delays][::-1]) for one in (oop, iop)),
+            all(falling([by_delay[at].bytes for at in delays][::-1]) for by_delay in (oop, iop)),
         ),
-        rows_agree(found, "s"),
+        rows_agree(peaks, "s"),
     ]
-    return Found(claims, lambda figure: draw_memory(figure.subplots(), found, "delay of the late answers (s)"))
+    return ExperimentResult(
+        claims, lambda figure: draw_memory(figure.subplots(), peaks, "delay of the late answers (s)")
+    )
 
 
 # -- what is run -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.papers.claims import Claim, Experiment, Found
+from bench.papers.claims import Claim, Experiment, ExperimentResult
 from bench.papers.driver import PRICES, SECOND_US, Setting, poisson, trial
 from bench.papers.eqg import EQG
 
@@ -58,9 +58,9 @@ def bursts_of(window: str, ets: str, seconds: float) -> float:
     return burstiness(deliveries, 2 * SECOND_US, int(seconds * SECOND_US))
 
 
-def slides(seconds: float = SECONDS, sizes: Sequence[int] = SLIDES) -> Found:
+def slides(seconds: float = SECONDS, sizes: Sequence[int] = SLIDES) -> ExperimentResult:
     """Figure 16: burstiness against SLIDE."""
-    found = {
+    burstiness = {
         (kind, line): [bursts_of(window.format(size), ets, seconds) for size in sizes]
         for kind, window in WINDOWS.items()
         for line, ets in POLICIES.items()
@@ -68,7 +68,7 @@ def slides(seconds: float = SECONDS, sizes: Sequence[int] = SLIDES) -> Found:
     alone = bursts_of(WINDOWS["tuples"].format(1), LATENT, seconds)
     claims = []
     for kind in WINDOWS:
-        without, demanded = found[kind, "A"], found[kind, "B"]
+        without, demanded = burstiness[kind, "A"], burstiness[kind, "B"]
         claims += [
             Claim(
                 f"SLIDE by {kind}: without ETS burstiness increases significantly with the slide",
@@ -83,18 +83,20 @@ def slides(seconds: float = SECONDS, sizes: Sequence[int] = SLIDES) -> Found:
                 max(demanded) <= 1.25 * alone,
             ),
         ]
-    return Found(claims, lambda figure: _draw(figure, sizes, found, alone))
+    return ExperimentResult(claims, lambda figure: _draw(figure, sizes, burstiness, alone))
 
 
 def _values(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.3g}" for value in values)
 
 
-def _draw(figure: Figure, sizes: Sequence[int], found: Mapping[tuple[str, str], Sequence[float]], alone: float) -> None:
+def _draw(
+    figure: Figure, sizes: Sequence[int], burstiness: Mapping[tuple[str, str], Sequence[float]], alone: float
+) -> None:
     by_tuples, by_time = figure.subplots(1, 2, sharey=True)
-    _lines(by_tuples, sizes, {line: found["tuples", line] for line in POLICIES})
+    _lines(by_tuples, sizes, {line: burstiness["tuples", line] for line in POLICIES})
     by_tuples.set(xlabel="SLIDE (tuples of the slow stream)", ylabel="burstiness of the output", title="by tuples")
-    _lines(by_time, [size / 10 for size in sizes], {line: found["time", line] for line in POLICIES})
+    _lines(by_time, [size / 10 for size in sizes], {line: burstiness["time", line] for line in POLICIES})
     by_time.set(xlabel="SLIDE (seconds)", title="by time")
     for axes in (by_tuples, by_time):
         axes.axhline(alone, color="grey", linestyle=":", label="the arrivals themselves")

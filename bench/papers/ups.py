@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bench.papers.claims import Claim, Experiment, Found, Paper
+from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper
 from millrace.operators.batch import Batch, Int64s
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
 from millrace.operators.queues.queue import Queue
@@ -50,7 +50,7 @@ class Outcome:
     wait: float
 
 
-class Stale:
+class Staleness:
     """The area under one key's staleness, from the times at which each update, or a newer one, is shown. It does not
     depend on how a queue chooses, so it measures all kinds alike."""
 
@@ -86,8 +86,8 @@ def serve(queue: Queue, keys: Sequence[int], cost: int, *, each: Callable[[], No
     arrivals: dict[int, list[int]] = {key: [] for key in known}
     for at, key in enumerate(keys):
         arrivals[key].append(at * TICK)
-    waiting = {key: Stale(times) for key, times in arrivals.items()}
-    unseen = {key: Stale(times) for key, times in arrivals.items()}
+    waiting = {key: Staleness(times) for key, times in arrivals.items()}
+    unseen = {key: Staleness(times) for key, times in arrivals.items()}
     horizon = len(keys) * TICK
     served = put = waited = free = 0
     out: tuple[int, int] | None = None
@@ -188,19 +188,19 @@ def draw_side_by_side(
 # -- figure 5 ----------------------------------------------------------------------------------------------------------
 
 
-def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
+def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> ExperimentResult:
     """Figure 5: queue staleness against the application's, for one key and for ten."""
-    one = [under_load("UQ-INPLACE", 1, load, updates) for load in loads]
+    single = [under_load("UQ-INPLACE", 1, load, updates) for load in loads]
     ten = [under_load("UQ-INPLACE", 10, load, updates) for load in loads]
-    apart = [[found.application - found.queue for found in outcomes] for outcomes in (one, ten)]
+    apart = [[outcome.application - outcome.queue for outcome in outcomes] for outcomes in (single, ten)]
     high = [at for at, load in enumerate(loads) if load >= 5]
-    times = [ten[at].queue / one[at].queue for at in high]
+    times = [ten[at].queue / single[at].queue for at in high]
     differences = [apart[1][at] / apart[0][at] for at in high]
     # Per result, the area between the two lies between wait * cost and wait * cost + cost^2 / 2 (section 5.1).
     bounded = all(
-        found.queue * 0.98 <= found.application and _within(found, load, updates)
-        for outcomes in (one,)
-        for found, load in zip(outcomes, loads, strict=True)
+        outcome.queue * 0.98 <= outcome.application and _within(outcome, load, updates)
+        for outcomes in (single,)
+        for outcome, load in zip(outcomes, loads, strict=True)
     )
     claims = [
         Claim(
@@ -209,7 +209,7 @@ def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
             f"queue {series([f.queue for f in ten])}; application {series([f.application for f in ten])} (ten keys)",
             all(
                 a.queue < b.queue and a.application < b.application
-                for outcomes in (one, ten)
+                for outcomes in (single, ten)
                 for a, b in pairwise(outcomes)
             ),
         ),
@@ -228,7 +228,7 @@ def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
         Claim(
             "the area between the two is between wait * cost and wait * cost + cost^2 / 2 per result",
             "at every load, one key",
-            f"{sum(_within(f, load, updates) for f, load in zip(one, loads, strict=True))} of {len(loads)} loads",
+            f"{sum(_within(f, load, updates) for f, load in zip(single, loads, strict=True))} of {len(loads)} loads",
             bounded,
         ),
     ]
@@ -237,38 +237,38 @@ def staleness(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
         (
             title,
             {
-                "application": (x, [found.application for found in outcomes]),
-                "queue": (x, [found.queue for found in outcomes]),
+                "application": (x, [outcome.application for outcome in outcomes]),
+                "queue": (x, [outcome.queue for outcome in outcomes]),
             },
             "load factor",
             "staleness in updates",
         )
-        for title, outcomes in (("one key", one), ("ten keys", ten))
+        for title, outcomes in (("one key", single), ("ten keys", ten))
     ]
-    return Found(claims, lambda figure: draw_side_by_side(figure, parts))
+    return ExperimentResult(claims, lambda figure: draw_side_by_side(figure, parts))
 
 
-def _within(found: Outcome, load: int, updates: int) -> bool:
+def _within(outcome: Outcome, load: int, updates: int) -> bool:
     """For one key that updates at every tick. Its first update since it was served arrives a tick later, so it waits
     one tick less than the service time."""
     wait, cost = load - 1, load
-    area = (found.application - found.queue) * updates / found.served
-    slack = 2 * load * load / found.served * load  # the run does not end with a result
+    area = (outcome.application - outcome.queue) * updates / outcome.served
+    slack = 2 * load * load / outcome.served * load  # the run does not end with a result
     return wait * cost - slack <= area <= wait * cost + cost * cost / 2 + slack
 
 
 # -- figure 7 ----------------------------------------------------------------------------------------------------------
 
 
-def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Found:
+def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> ExperimentResult:
     """Figure 7: append queue, random load shedding, FIFO and IN-PLACE."""
-    found: dict[int, dict[str, list[float]]] = {
+    by_keys: dict[int, dict[str, list[float]]] = {
         keys: {kind: [under_load(kind, keys, load, updates).application for load in loads] for kind in KINDS}
         for keys in (1, 10)
     }
     over = [at for at, load in enumerate(loads) if load >= 2]
-    ten, one = found[10], found[1]
-    worst = max(one["UQ-INPLACE"][at] / one["AQ-RLS"][at] for at in over)
+    ten, single = by_keys[10], by_keys[1]
+    worst = max(single["UQ-INPLACE"][at] / single["AQ-RLS"][at] for at in over)
     far = min(ten["AQ"][at] / ten["UQ-INPLACE"][at] for at in over)
     random = [ten["AQ-RLS"][at] / ten["UQ-INPLACE"][at] for at in over]
     claims = [
@@ -293,8 +293,8 @@ def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Fo
         Claim(
             "with a single key FIFO and IN-PLACE are the same",
             "equal",
-            f"{series(one['UQ-FIFO'])} and {series(one['UQ-INPLACE'])}",
-            one["UQ-FIFO"] == one["UQ-INPLACE"],
+            f"{series(single['UQ-FIFO'])} and {series(single['UQ-INPLACE'])}",
+            single["UQ-FIFO"] == single["UQ-INPLACE"],
         ),
     ]
     parts = [
@@ -304,15 +304,15 @@ def append_or_update(updates: int = UPDATES, loads: Sequence[int] = LOADS) -> Fo
             "load factor",
             "application staleness in updates",
         )
-        for keys, by_kind in found.items()
+        for keys, by_kind in by_keys.items()
     ]
-    return Found(claims, lambda figure: draw_side_by_side(figure, parts, logarithmic=True))
+    return ExperimentResult(claims, lambda figure: draw_side_by_side(figure, parts, logarithmic=True))
 
 
 # -- figure 9 ----------------------------------------------------------------------------------------------------------
 
 
-def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int] = (50, 10)) -> Found:
+def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int] = (50, 10)) -> ExperimentResult:
     """Figure 9: IN-PLACE's queue staleness over LINECUTTING's, by the number of slow keys among ten."""
     slow = range(11)
     ratios = {speed: [_gain(updates, load, speed, count) for count in slow] for speed in speeds}
@@ -350,17 +350,17 @@ def linecutting(updates: int = UPDATES * 3, load: int = 5, speeds: Sequence[int]
         )
     lines = {f"{speed} times slower": (list(slow), values) for speed, values in ratios.items()}
     parts = [("", lines, "slow keys of ten", "IN-PLACE / LINECUTTING")]
-    return Found(claims, lambda figure: draw_side_by_side(figure, parts))
+    return ExperimentResult(claims, lambda figure: draw_side_by_side(figure, parts))
 
 
 def _gain(updates: int, load: int, speed: int, slow: int) -> float:
     weights = [1.0] * slow + [float(speed)] * (10 - slow)
     keys = by_weight(updates, weights)
-    found = []
+    values = []
     for scheduler in ("inplace", "linecutting"):
         queue = UpdateQueue(SCHEMA, (0,), scheduler)
-        found.append(serve(queue, keys, load * TICK).queue)
-    return found[0] / found[1]
+        values.append(serve(queue, keys, load * TICK).queue)
+    return values[0] / values[1]
 
 
 # -- figures 13 and 14 -------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def windows_appended(size: int, tuples: int, limit: int | None) -> float:
     per tick, takes one tick per tuple and enters when it closes."""
     queue: Queue = AppendQueue() if limit is None else SheddingQueue(SCHEMA, limit, seed=3)
     closings = list(range(size - 1, tuples))
-    stale = Stale(closings)
+    stale = Staleness(closings)
     put = free = 0
     while free < tuples:
         while put < len(closings) and closings[put] <= free:
@@ -420,11 +420,11 @@ def windows_appended(size: int, tuples: int, limit: int | None) -> float:
     return stale.total(tuples) / tuples
 
 
-def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES) -> Found:
+def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES) -> ExperimentResult:
     """Figure 13: LAZY and EAGER, one key, tumbling windows and windows that start at every tick."""
-    one = [0] * tuples
-    tumbling = {commit: [windowed(commit, size, size, one) for size in sizes] for commit in ("lazy", "eager")}
-    sliding = {commit: [windowed(commit, size, 1, one) for size in sizes] for commit in ("lazy", "eager")}
+    keys = [0] * tuples
+    tumbling = {commit: [windowed(commit, size, size, keys) for size in sizes] for commit in ("lazy", "eager")}
+    sliding = {commit: [windowed(commit, size, 1, keys) for size in sizes] for commit in ("lazy", "eager")}
     appended = [windows_appended(size, tuples, None) for size in sizes]
     random = [windows_appended(size, tuples, 10) for size in sizes]
     lazy, eager = tumbling["lazy"], tumbling["eager"]
@@ -476,7 +476,7 @@ def windows(tuples: int = 6_000, sizes: Sequence[int] = SIZES) -> Found:
         draw_side_by_side(figure, parts)
         figure.axes[1].set_yscale("log")
 
-    return Found(claims, draw)
+    return ExperimentResult(claims, draw)
 
 
 def pattern(name: str, tuples: int, keys: int) -> list[int]:
@@ -485,7 +485,7 @@ def pattern(name: str, tuples: int, keys: int) -> list[int]:
     return by_weight(tuples, zipf(keys, float(name.split()[1])))
 
 
-def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10) -> Found:
+def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10) -> ExperimentResult:
     """Figure 14: EAGER over LAZY with ten keys, by arrival pattern."""
     ratios = {
         name: [
@@ -496,18 +496,18 @@ def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10)
         for name in PATTERNS
     }
     drawn = {name: values for name, values in ratios.items() if name != "in turn"}
-    told = "; ".join(f"{name}: {series(values)}" for name, values in drawn.items())
+    measured = "; ".join(f"{name}: {series(values)}" for name, values in drawn.items())
     claims = [
         Claim(
             "with keys at random, gaps make EAGER worse than LAZY",
             "ratio above 1 at every size for each Zipf distribution",
-            told,
+            measured,
             all(min(values) > 1 for values in drawn.values()),
         ),
         Claim(
             "this holds for small windows, where the difference is greatest, and more so with more skew",
             "above 1 at the smallest, from size to size falling or at most 1 % above the one before; rising with theta",
-            told,
+            measured,
             all(values[0] > 1 and all(b <= 1.01 * a for a, b in pairwise(values)) for values in drawn.values())
             and all(values[-1] < values[0] for values in drawn.values())
             and all(a[0] < b[0] for a, b in pairwise(list(drawn.values()))),
@@ -521,7 +521,7 @@ def patterns(tuples: int = 10_000, sizes: Sequence[int] = SIZES, keys: int = 10)
     ]
     lines = {name: (list(sizes), values) for name, values in ratios.items()}
     parts = [("", lines, "window size", "EAGER / LAZY")]
-    return Found(claims, lambda figure: draw_side_by_side(figure, parts))
+    return ExperimentResult(claims, lambda figure: draw_side_by_side(figure, parts))
 
 
 # -- figures 16 and 17 -------------------------------------------------------------------------------------------------
@@ -562,43 +562,47 @@ def usage(theta: float, rate: int, results: int, keys: int = 100) -> tuple[Usage
 
 
 def _means(settings: Iterator[tuple[float, int]], results: int) -> tuple[Usage, Usage]:
-    found = [usage(theta, rate, results) for theta, rate in settings]
+    usages = [usage(theta, rate, results) for theta, rate in settings]
     return tuple(  # type: ignore[return-value]
-        Usage(float(np.mean([one[at].slots for one in found])), float(np.mean([one[at].effective for one in found])))
+        Usage(
+            float(np.mean([pair[at].slots for pair in usages])), float(np.mean([pair[at].effective for pair in usages]))
+        )
         for at in (0, 1)
     )
 
 
-def skews(results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES) -> Found:
+def skews(results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES) -> ExperimentResult:
     """Figure 16: memory by the skew of the keys' rates, over all loads."""
-    found = [_means(((theta, rate) for rate in rates), results) for theta in thetas]
-    return Found(_memory_claims(found, rising=False), _memory_lines(found, thetas, "theta"))
+    usages = [_means(((theta, rate) for rate in rates), results) for theta in thetas]
+    return ExperimentResult(_memory_claims(usages, rising=False), _memory_lines(usages, thetas, "theta"))
 
 
-def memory_by_load(results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES) -> Found:
+def memory_by_load(
+    results: int = 1_000, thetas: Sequence[float] = THETAS, rates: Sequence[int] = RATES
+) -> ExperimentResult:
     """Figure 17: memory by the load, over all distributions."""
-    found = [_means(((theta, rate) for theta in thetas), results) for rate in rates]
-    return Found(
-        _memory_claims(found, rising=True), _memory_lines(found, [r / SERVED_A_SECOND for r in rates], "load factor")
+    usages = [_means(((theta, rate) for theta in thetas), results) for rate in rates]
+    return ExperimentResult(
+        _memory_claims(usages, rising=True), _memory_lines(usages, [r / SERVED_A_SECOND for r in rates], "load factor")
     )
 
 
-def _memory_claims(found: Sequence[tuple[Usage, Usage]], *, rising: bool) -> list[Claim]:
-    paged, naive = [pair[0] for pair in found], [pair[1] for pair in found]
-    effective = [one.effective for one in naive]
+def _memory_claims(usages: Sequence[tuple[Usage, Usage]], *, rising: bool) -> list[Claim]:
+    paged, naive = [pair[0] for pair in usages], [pair[1] for pair in usages]
+    effective = [memory.effective for memory in naive]
     grows = all((a < b) if rising else (a > b) for a, b in pairwise(effective))
     return [
         Claim(
             "on-demand paging uses nearly all that it allocates",
             "effective usage >= 0.95 (paper: 1)",
-            series([one.effective for one in paged]),
-            all(one.effective >= 0.95 for one in paged),
+            series([memory.effective for memory in paged]),
+            all(memory.effective >= 0.95 for memory in paged),
         ),
         Claim(
             "its effective usage is higher than the naive manager's",
             "above at every point",
-            series([a.effective - b.effective for a, b in found]),
-            all(a.effective > b.effective for a, b in found),
+            series([a.effective - b.effective for a, b in usages]),
+            all(a.effective > b.effective for a, b in usages),
         ),
         Claim(
             "the naive manager's effective usage is low and improves with the load"
@@ -611,17 +615,19 @@ def _memory_claims(found: Sequence[tuple[Usage, Usage]], *, rising: bool) -> lis
         Claim(
             "on-demand paging takes less memory than a slot per key",
             "below, or within a page above where all keys wait",
-            f"{series([one.slots for one in paged])} against {series([one.slots for one in naive])} slots",
-            all(a.slots < b.slots or (b.effective > 0.97 and a.slots <= b.slots + PAGE) for a, b in found),
+            f"{series([memory.slots for memory in paged])} against {series([memory.slots for memory in naive])} slots",
+            all(a.slots < b.slots or (b.effective > 0.97 and a.slots <= b.slots + PAGE) for a, b in usages),
         ),
     ]
 
 
-def _memory_lines(found: Sequence[tuple[Usage, Usage]], across: Sequence[float], word: str) -> Callable[[Figure], None]:
+def _memory_lines(
+    usages: Sequence[tuple[Usage, Usage]], across: Sequence[float], word: str
+) -> Callable[[Figure], None]:
     parts: list[tuple[str, Lines, str, str]] = []
     for title, pick in (("effective usage", "effective"), ("slots allocated", "slots")):
         lines = {
-            name: (list(across), [getattr(pair[at], pick) for pair in found])
+            name: (list(across), [getattr(pair[at], pick) for pair in usages])
             for at, name in enumerate(("on-demand paging", "naive"))
         }
         parts.append((title, lines, word, title))

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from bench.aggregate import Load
 from bench.papers import eqg, ets, live, nile, oop, oop_joins, slides, ups
 from bench.papers.__main__ import FIGURES, main
-from bench.papers.claims import Claim, Experiment, Found, Paper, falling, page, read_rows
+from bench.papers.claims import Claim, Experiment, ExperimentResult, Paper, falling, page, read_rows
 from bench.papers.driver import Setting, in_bursts, instants, poisson, trial
 from bench.papers.experiments import EXPERIMENTS
 from millrace.engine.events import Arrived
@@ -31,8 +31,8 @@ HEARTBEATS = (1.0, 100.0)
 ON_DEMAND = ets.union_of_two("ets = 'on-demand'", "ets = 'on-demand'")
 
 
-def verdicts(found: Found) -> dict[str, bool]:
-    return {claim.claim: claim.holds for claim in found.claims}
+def verdicts(result: ExperimentResult) -> dict[str, bool]:
+    return {claim.claim: claim.holds for claim in result.claims}
 
 
 # -- the driver --------------------------------------------------------------------------------------------------------
@@ -91,16 +91,17 @@ def test_what_takes_no_tuple_has_a_price_too() -> None:
 
 
 def test_ets_figures_at_a_small_size() -> None:
-    found = ets.policies(60, HEARTBEATS)
-    idle = found.idle()
+    outcomes = ets.policies(60, HEARTBEATS)
+    idle = outcomes.idle()
     assert idle[0] >= 0.95
     assert falling(idle)
     assert idle[-1] < 0.001
     latencies = [
-        outcome.latency_us for outcome in (found.none, *found.periodic.values(), found.on_demand, found.latent)
+        outcome.latency_us
+        for outcome in (outcomes.none, *outcomes.periodic.values(), outcomes.on_demand, outcomes.latent)
     ]
     assert all(before > after for before, after in pairwise(latencies))
-    assert found.on_demand.peak_queue * 100 <= found.none.peak_queue
+    assert outcomes.on_demand.peak_queue * 100 <= outcomes.none.peak_queue
     claims = {**verdicts(ets.latency(60, HEARTBEATS)), **verdicts(ets.queues(60, HEARTBEATS))}
     assert len(claims) == 12
 
@@ -151,9 +152,9 @@ def test_a_lone_tuple_takes_nine_executions_by_arcs_and_fifteen_by_punctuation()
 
 
 def test_eqg_figure_16_at_a_small_size() -> None:
-    found = verdicts(slides.slides(5, (1, 5)))
-    assert len(found) == 4
-    assert found["SLIDE by time: on-demand ETS eliminates the burstiness"]
+    holds = verdicts(slides.slides(5, (1, 5)))
+    assert len(holds) == 4
+    assert holds["SLIDE by time: on-demand ETS eliminates the burstiness"]
 
 
 def test_burstiness_is_the_spread_of_counts_over_their_mean() -> None:
@@ -176,11 +177,11 @@ def one_by_one(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int],
     clock = 0
     for at, side in tuples:
         other = (fast, slow)[side]
-        covered = min((one for one in other if one >= at), default=None)
+        covered = min((arrival for arrival in other if arrival >= at), default=None)
         if covered is None and way == "sync":
             continue
         start = max(clock, at, covered or 0) if way == "sync" else max(clock, at)
-        clock = start + cost_us * sum(at - window_us <= one < at for one in other)
+        clock = start + cost_us * sum(at - window_us <= arrival < at for arrival in other)
         busy.append((start, clock))
         if covered is not None:
             pairs.append((at, clock, covered))
@@ -192,13 +193,13 @@ def one_by_one(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int],
 
 @pytest.mark.parametrize("cost_us", [0, 1_000, 9_000, 30_000])
 @pytest.mark.parametrize("way", ["sync", "filter"])
-def test_response_times_are_those_of_one_tuple_after_the_other(way: str, cost_us: int) -> None:
+def test_response_times_match_one_tuple_at_a_time(way: str, cost_us: int) -> None:
     """At 30 ms the processor does not keep up."""
     slow, fast = poisson(1, 25, seed=5), poisson(8, 25, seed=6)
-    found = nile.respond_to(way, cost_us, slow, fast, 4)
+    measured = nile.respond_to(way, cost_us, slow, fast, 4)
     expected = one_by_one(way, cost_us, slow, fast, 4_000_000)
-    assert found.answered == len(expected)
-    assert found.response_s * 1e6 == pytest.approx(sum(expected) / len(expected))
+    assert measured.answered == len(expected)
+    assert measured.response_s * 1e6 == pytest.approx(sum(expected) / len(expected))
 
 
 def test_evenly_spaced_tuples_take_what_equations_3_and_5_say() -> None:
@@ -206,10 +207,10 @@ def test_evenly_spaced_tuples_take_what_equations_3_and_5_say() -> None:
     slow = [second * 1_000_000 for second in range(40)]
     fast = [at + tenth * 100_000 + 1 for at in slow for tenth in range(10)]
     cost_us = 2_000
-    predicted = nile.predicted(cost_us, 4, 1, 10)
+    predicted = nile.predict(cost_us, 4, 1, 10)
     for way, mean in (("sync", predicted.sync_s), ("filter", predicted.filter_s)):
         responses = one_by_one(way, cost_us, slow, fast, 4_000_000)
-        settled = [one for at, one in enumerate(responses[11 * 10 : 11 * 30]) if at % 11]
+        settled = [response for at, response in enumerate(responses[11 * 10 : 11 * 30]) if at % 11]
         measured = nile.respond_to(way, cost_us, slow, fast, 4)
         assert measured.response_s * 1e6 == pytest.approx(sum(responses) / len(responses))
         assert sum(settled) / len(settled) == pytest.approx(mean * 1e6, rel=1e-4)
@@ -249,53 +250,53 @@ def test_nile_figures_7_to_10_at_a_small_size() -> None:
 
 def test_oop_figure_1_at_a_small_size() -> None:
     """All but the allocations of the process: at this size that is the engine itself."""
-    found = verdicts(oop.skew(2_000, 100, {1: (0, 1, 4)}))
-    assert len(found) == 6
-    del found["the same holds for the memory that the process allocates"]
-    assert all(found.values()), found
+    holds = verdicts(oop.skew(2_000, 100, {1: (0, 1, 4)}))
+    assert len(holds) == 6
+    del holds["the same holds for the memory that the process allocates"]
+    assert all(holds.values()), holds
 
 
 def test_oop_figure_9_at_a_small_size() -> None:
     """Rates depend on the machine: the test only checks that there are any."""
-    found = oop.throughput(20_000, (100, 1_000), 1, 5_000)
-    assert len(found.claims) == 4
+    result = oop.throughput(20_000, (100, 1_000), 1, 5_000)
+    assert len(result.claims) == 4
     load = Load(60_000, 100)
     assert oop.keeps_up(load, oop.counted("IOP", 20_000), 1_000.0)
     assert not oop.keeps_up(Load(600_000, 100), oop.counted("IOP", 20_000), 1e12)
 
 
 def test_oop_figure_13_at_a_small_size() -> None:
-    found = verdicts(oop.late(2_000, (0, 5, 60), 2))
-    assert len(found) == 4
-    assert all(found.values()), found
+    holds = verdicts(oop.late(2_000, (0, 5, 60), 2))
+    assert len(holds) == 4
+    assert all(holds.values()), holds
 
 
 def test_oop_figure_10_at_a_small_size() -> None:
-    found = verdicts(oop_joins.structures(300, (0, 3), 1))
-    assert len(found) == 4
-    assert found["both emit the same rows"]
+    holds = verdicts(oop_joins.structures(300, (0, 3), 1))
+    assert len(holds) == 4
+    assert holds["both emit the same rows"]
 
 
 def test_oop_figure_11_at_a_small_size() -> None:
     """Times depend on the machine: the test only checks that there are any."""
-    found = verdicts(oop_joins.bands(300, (1, 3), 2, 32))
-    assert len(found) == 7
-    assert found["both emit the same rows"]
-    assert found["OOP outperforms IOP significantly in retained tuples"]
-    assert found["IOP's additional memory grows with the band"]
+    holds = verdicts(oop_joins.bands(300, (1, 3), 2, 32))
+    assert len(holds) == 7
+    assert holds["both emit the same rows"]
+    assert holds["OOP outperforms IOP significantly in retained tuples"]
+    assert holds["IOP's additional memory grows with the band"]
 
 
 def test_oop_figure_12_at_a_small_size() -> None:
-    found = verdicts(oop_joins.late_answers(1_000, (0, 5, 10)))
-    assert len(found) == 5
-    assert all(found.values()), found
+    holds = verdicts(oop_joins.late_answers(1_000, (0, 5, 10)))
+    assert len(holds) == 5
+    assert all(holds.values()), holds
 
 
 def test_an_answer_is_its_question_turned_round() -> None:
     numbers = np.arange(0, 1 << 20, 4_097)
-    asked, answered = (oop_joins.conversation(numbers, answers=answers) for answers in (False, True))
-    assert [column.tolist() for column in asked] == [answered[at].tolist() for at in (1, 0, 3, 2)]
-    assert len(set(zip(*(column.tolist() for column in asked), strict=True))) == len(numbers)
+    questions, answered = (oop_joins.conversation(numbers, answers=answers) for answers in (False, True))
+    assert [column.tolist() for column in questions] == [answered[at].tolist() for at in (1, 0, 3, 2)]
+    assert len(set(zip(*(column.tolist() for column in questions), strict=True))) == len(numbers)
 
 
 def test_packets_are_evenly_spaced_and_each_arrives_once() -> None:
@@ -312,11 +313,11 @@ def test_the_queues_own_staleness_is_what_is_shown_when() -> None:
     for scheduler in SCHEDULERS:
         keys = ups.uniform(300, 4)
         queue = UpdateQueue(ups.SCHEMA, (0,), scheduler)
-        found = ups.serve(queue, keys, 3 * ups.TICK)
+        outcome = ups.serve(queue, keys, 3 * ups.TICK)
         own = queue.staleness(300 * ups.TICK)
         keys_for = sum(300 - keys.index(key) for key in range(4)) * ups.TICK  # for how long each has been known
-        assert own.queue_mean_us * keys_for == pytest.approx(found.queue * 4 * 300 * ups.TICK**2)
-        assert own.application_mean_us * keys_for == pytest.approx(found.application * 4 * 300 * ups.TICK**2)
+        assert own.queue_mean_us * keys_for == pytest.approx(outcome.queue * 4 * 300 * ups.TICK**2)
+        assert own.application_mean_us * keys_for == pytest.approx(outcome.application * 4 * 300 * ups.TICK**2)
 
 
 def test_ups_figures_5_and_7_at_a_small_size() -> None:
@@ -369,8 +370,8 @@ def test_ups_figures_16_and_17_at_a_small_size() -> None:
     assert all(claims.values()), claims
 
 
-def test_figures_are_drawn_of_what_was_found() -> None:
-    for found in (
+def test_every_result_can_be_drawn() -> None:
+    for result in (
         slides.slides(3, (1, 5)),
         oop.skew(500, 20, {1: (0, 1)}),
         oop.throughput(20_000, (50, 100), 1, 5_000),
@@ -391,7 +392,7 @@ def test_figures_are_drawn_of_what_was_found() -> None:
         eqg.arcs(50, (1_000.0,), (1, 2), at_least=0.5),
     ):
         figure = Figure()
-        found.draw(figure)
+        result.draw(figure)
         assert figure.axes
         assert all(axes.lines or axes.patches for axes in figure.axes)
 
@@ -403,8 +404,8 @@ PAPER = Paper("abc", "On Things", "A. B. and C.")
 
 
 def experiment(figure: str, measured: str, *, holds: bool = True) -> Experiment:
-    found = Found([Claim("grows | rises", "2", measured, holds)], lambda drawn: None)
-    return Experiment(PAPER, figure, f"title {figure}", "a setting", "a thing", "", lambda: found)
+    result = ExperimentResult([Claim("grows | rises", "2", measured, holds)], lambda drawn: None)
+    return Experiment(PAPER, figure, f"title {figure}", "a setting", "a thing", "", lambda: result)
 
 
 def test_a_part_of_the_figures_keeps_the_others_rows(tmp_path: Path) -> None:
@@ -422,7 +423,7 @@ def test_a_part_of_the_figures_keeps_the_others_rows(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "abc-1.png", "abc-2.png", "claims.csv"]
 
 
-def test_a_name_that_is_no_figure_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_unknown_figure_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["ets", "nothing"], tmp_path) == 2
     assert "no name starts with nothing; names: ets-7, ets-8, eqg-14a" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -430,12 +431,12 @@ def test_a_name_that_is_no_figure_is_told(capsys: pytest.CaptureFixture[str], tm
 
 def test_the_committed_page_is_made_of_the_committed_claims() -> None:
     rows = read_rows(FIGURES / "claims.csv")
-    assert {f"{row.paper}-{row.figure}" for row in rows} == {one.name for one in EXPERIMENTS}
+    assert {f"{row.paper}-{row.figure}" for row in rows} == {drawn.name for drawn in EXPERIMENTS}
     assert {row.holds for row in rows} <= {"yes", "no"}
     assert (FIGURES / "README.md").read_text() == page(EXPERIMENTS, rows)
-    assert all((FIGURES / f"{one.name}.png").is_file() for one in EXPERIMENTS)
+    assert all((FIGURES / f"{drawn.name}.png").is_file() for drawn in EXPERIMENTS)
 
 
 def test_what_does_not_hold_has_a_remark() -> None:
     missed = {row.name for row in read_rows(FIGURES / "claims.csv") if row.holds == "no"}
-    assert all(one.remark for one in EXPERIMENTS if one.name in missed)
+    assert all(experiment.remark for experiment in EXPERIMENTS if experiment.name in missed)

@@ -115,7 +115,7 @@ def test_thin_punctuation_against_all_there_is() -> None:
     assert all(figure.value > 0 for figure in costs)
 
 
-def test_update_queues_beside_a_dict() -> None:
+def test_update_queues_against_a_dict() -> None:
     figures = (
         updates.enqueueing(8_000, 100, 500, repeats=1) + updates.single(40, repeats=1) + updates.few_keys(repeats=1)
     )
@@ -135,8 +135,8 @@ def test_idle_connections_are_held_and_measured() -> None:
 
 
 def test_order_on_demand_against_no_order() -> None:
-    latent, internal, difference, asked = ets.order_on_demand(10)
-    assert min(latent.value, internal.value, asked.value) > 0
+    latent, internal, difference, requested = ets.order_on_demand(10)
+    assert min(latent.value, internal.value, requested.value) > 0
     assert difference.bound == ets.ALLOWED_US
 
 
@@ -153,7 +153,7 @@ def test_a_figure_says_whether_it_holds() -> None:
     assert "FALLS SHORT" in Figure("f", 4.0, "times", 3.0).line()
 
 
-def test_a_name_that_is_no_benchmark_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_benchmark_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing"]) == 2
     assert "there are: engine" in capsys.readouterr().err
 

@@ -173,7 +173,7 @@ def _joined(case: Case, left: str, right: str, conditions: Sequence[str]) -> str
     columns = [f'{side}."{name}" AS "{shown}"' for side, name, shown in query["select"]]
     if "ts_max" in case["expected"]["columns"]:
         columns.append("greatest(l.ts, r.ts) AS ts_max")
-    keys = [f'l."{one}" = r."{other}"' for one, other in query["on"]]
+    keys = [f'l."{left_key}" = r."{right_key}"' for left_key, right_key in query["on"]]
     return f"SELECT {', '.join(columns)} FROM {left} JOIN {right} ON {' AND '.join([*keys, *conditions]) or 'TRUE'}"
 
 
@@ -181,7 +181,7 @@ def _sequence(case: Case) -> str:
     """Every pair: no sequence emits these, so it is a join in which one tuple precedes the other."""
     query = case["query"]
     columns = ", ".join(f'{side}."{name}" AS "{shown}"' for side, name, shown in query["select"])
-    keys = [f'a."{one}" = b."{other}"' for one, other in query["on"]]
+    keys = [f'a."{left}" = b."{right}"' for left, right in query["on"]]
     first, then = f'"{query["first"]}" a', f'"{query["then"]}" b'
     if query["mode"] == "unrestricted":
         before = "a.ts < b.ts" if query["strict"] else "a.ts <= b.ts"
@@ -215,7 +215,7 @@ def _sorted_list() -> None:
             init=list,
             iterate=lambda values, value: [*values, value],
             terminate=lambda values: json.dumps(sorted(values)),
-            merge=lambda one, other: [*one, *other],
+            merge=lambda first, second: [*first, *second],
         )
     )
 
@@ -298,19 +298,19 @@ def check_case(case: Case, folder: Path) -> None:
 def _compare(case: Case, result: Result, expected: Sequence[Sequence[Any]], moment: str) -> None:
     columns = case["expected"]["columns"]
     got = [tuple(row[name] for name in columns) for row in result.rows["q"]]
-    wanted = [tuple(json.dumps(cell) if isinstance(cell, list) else cell for cell in row) for row in expected]
+    expected_rows = [tuple(json.dumps(cell) if isinstance(cell, list) else cell for cell in row) for row in expected]
     order, _, column = case["expected"]["order"].partition(":")
     if case["query"]["op"] == "dedup":
         key = [columns.index(name) for name in case["query"]["key"]]
-        found = same_final(got, wanted, lambda row: tuple(row[at] for at in key))
-        assert found is None, f"{case['id']} at {moment}: {found}"
+        difference = same_final(got, expected_rows, lambda row: tuple(row[at] for at in key))
+        assert difference is None, f"{case['id']} at {moment}: {difference}"
     elif order == "exact":
-        assert got == wanted, f"{case['id']} at {moment}"
+        assert got == expected_rows, f"{case['id']} at {moment}"
     elif order == "nondecreasing":
         at = columns.index(column)
-        assert same_event_order(got, wanted, lambda row: row[at]) is None, f"{case['id']} at {moment}"
+        assert same_event_order(got, expected_rows, lambda row: row[at]) is None, f"{case['id']} at {moment}"
     else:
-        assert same_rows(got, wanted) is None, f"{case['id']} at {moment}: {same_rows(got, wanted)}"
+        assert same_rows(got, expected_rows) is None, f"{case['id']} at {moment}: {same_rows(got, expected_rows)}"
 
 
 def _check_trace(case: Case, folder: Path) -> None:
@@ -351,7 +351,7 @@ def _check_windows(case: Case, folder: Path) -> None:
     result = run_events(sql_of(scaled), arriving, folder, strategy="dfs(1)", cost=str(c_t), trace=True, close=False)
     (rows,) = result.rows.values()
     windows = iter(rows)
-    found: list[list[int]] = []
+    results: list[list[int]] = []
     commit = None
     for line in result.trace:
         if not line.get("took") or line["at"] + c_t > query["horizon"] * unit:
@@ -359,9 +359,9 @@ def _check_windows(case: Case, folder: Path) -> None:
         commit = line["at"] if commit is None else commit
         if line["gave"]:
             first, out = next(windows)["window_start"], line["at"] + c_t
-            found.append([first, commit, out, out - (first + delta + omega - unit)])
+            results.append([first, commit, out, out - (first + delta + omega - unit)])
             commit = None
-    assert [[time / unit for time in row] for row in found] == case["expected"]["rows"]
+    assert [[time / unit for time in row] for row in results] == case["expected"]["rows"]
 
 
 # Cases that check more than the final rows.
@@ -435,10 +435,10 @@ def check_nexmark(name: str, folder: Path) -> None:
         ]
     assert expected
     if plan.update_key is None:
-        found = same_rows(result.rows["q"], expected)
+        difference = same_rows(result.rows["q"], expected)
     else:
-        found = same_final(result.rows["q"], expected, itemgetter(*plan.update_key))
-    assert found is None, found
+        difference = same_final(result.rows["q"], expected, itemgetter(*plan.update_key))
+    assert difference is None, difference
 
 
 def _value(kind: Type, text: str) -> Any:

@@ -221,21 +221,21 @@ def people() -> list[dict[str, Any]]:
 
 def auctions() -> list[dict[str, Any]]:
     names = ("ts_us", "expires_us", "id", "item_name", "initial_bid", "reserve", "seller", "category")
-    kept = [{name: row[name] for name in names} for row in lines(HERE / "nexmark" / "data" / "auction.jsonl")]
+    rows = [{name: row[name] for name in names} for row in lines(HERE / "nexmark" / "data" / "auction.jsonl")]
     chance = random.Random(6)
     for _ in range(60):
         began = BEGIN + chance.randrange(40) * SECOND // 4
         sold = {"item_name": chance.choice(["ring", "cup"]), "initial_bid": 100, "reserve": 200}
         who = {"seller": 1000 + chance.randrange(20), "category": chance.choice([10, 11])}
-        kept.append({"ts_us": began, "expires_us": began + 9 * SECOND, "id": 1000 + len(kept), **sold, **who})
-    return sorted(kept, key=itemgetter("ts_us"))
+        rows.append({"ts_us": began, "expires_us": began + 9 * SECOND, "id": 1000 + len(rows), **sold, **who})
+    return sorted(rows, key=itemgetter("ts_us"))
 
 
 EVENTS = {"person": people, "auction": auctions}
 
 
 def bids() -> list[dict[str, Any]]:
-    kept = [{name: row[name] for name in NAMES} for row in lines(HERE / "nexmark" / "data" / "bid.jsonl")]
+    rows = [{name: row[name] for name in NAMES} for row in lines(HERE / "nexmark" / "data" / "bid.jsonl")]
     chance = random.Random(5)
     drawn = [
         {
@@ -249,28 +249,28 @@ def bids() -> list[dict[str, Any]]:
         }
         for _ in range(250)
     ]
-    return sorted(kept + drawn, key=itemgetter("ts_us"))
+    return sorted(rows + drawn, key=itemgetter("ts_us"))
 
 
 @pytest.fixture(scope="module")
 def database() -> duckdb.DuckDBPyConnection:
-    made = duckdb.connect()
-    made.execute(
+    connection = duckdb.connect()
+    connection.execute(
         "CREATE TABLE bid (ts_us BIGINT, auction BIGINT, bidder BIGINT, price BIGINT, channel VARCHAR, url VARCHAR, "
         "extra VARCHAR, moment TIMESTAMP GENERATED ALWAYS AS (make_timestamp(ts_us)))"
     )
     for table, rows in EVENTS.items():
         kinds = ((name, "BIGINT" if isinstance(value, int) else "VARCHAR") for name, value in rows()[0].items())
-        made.execute(f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in kinds)})")
+        connection.execute(f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in kinds)})")
         places = ", ".join("?" for _ in rows()[0])
-        made.executemany(f"INSERT INTO {table} VALUES ({places})", [tuple(row.values()) for row in rows()])
-    made.executemany("INSERT INTO bid VALUES (?, ?, ?, ?, ?, ?, ?)", [tuple(row.values()) for row in bids()])
-    return made
+        connection.executemany(f"INSERT INTO {table} VALUES ({places})", [tuple(row.values()) for row in rows()])
+    connection.executemany("INSERT INTO bid VALUES (?, ?, ?, ?, ?, ?, ?)", [tuple(row.values()) for row in bids()])
+    return connection
 
 
 @pytest.mark.parametrize("order", ["arrival", "event"])
 @pytest.mark.parametrize("name", QUERIES)
-def test_rows_are_those_of_duckdb(name: str, order: str, database: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_rows_match_duckdb(name: str, order: str, database: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     query = QUERIES[name]
     inputs = []
     for stream, rows in (*EVENTS.items(), ("bid", bids)):
@@ -284,5 +284,5 @@ def test_rows_are_those_of_duckdb(name: str, order: str, database: duckdb.DuckDB
         assert same_rows(got, expected) is None, same_rows(got, expected)
         return
     theirs = [dict(zip(got[0], row, strict=True)) for row in expected]
-    found = same_final(got, theirs, itemgetter(*query.key))
-    assert found is None, found
+    difference = same_final(got, theirs, itemgetter(*query.key))
+    assert difference is None, difference
