@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 PYTHON = VENV / "bin" / "python"
 # Packages that compile the kernels and build Millrace, then those that run it: the first are small, so that compiling
-# starts while the others are still on their way.
+# starts while the others are still being downloaded.
 BUILD = "requirements/build.lock"
 LOCKS = {"demo": "requirements/server.lock", "dev": "requirements/dev.lock"}
 KERNELS_LOG = ".venv/kernels.log"
@@ -69,7 +69,7 @@ def install_packages(lock: str) -> None:
 
 
 def start_packages(lock: str) -> Job | None:
-    """Install the packages of a lock file, unless that has been done."""
+    """Install the packages of a lock file, unless they are installed."""
     if stamp_file(lock).exists() and stamp_file(lock).read_text() == digest(lock):
         return None
     count = (HERE / lock).read_text().count("==")
@@ -129,9 +129,9 @@ def stamp(lock: str) -> None:
 class Job:
     """A running process: its purpose in a word, the number of packages it installs, and the lines it printed."""
 
-    def __init__(self, process: subprocess.Popen[str], what: str, count: int = 0, log: Path | None = None) -> None:
+    def __init__(self, process: subprocess.Popen[str], purpose: str, count: int = 0, log: Path | None = None) -> None:
         self.process = process
-        self.what = what
+        self.purpose = purpose
         self.count = count
         self.log = log
         self.collected = 0
@@ -165,16 +165,16 @@ class Job:
                 time.sleep(0.1)
 
 
-def start(command: list[str], what: str, count: int = 0) -> Job:
+def start(command: list[str], purpose: str, count: int = 0) -> Job:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "MILLRACE_KERNELS": "later"}
     process = subprocess.Popen(
         command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
-    return Job(process, what, count)
+    return Job(process, purpose, count)
 
 
 def follow(jobs: list[Job], until: Job | None = None) -> None:
-    """Print what the jobs report until all, or the one named, have ended; exit if one fails."""
+    """Print the progress of the jobs until all, or the named one, have ended; exit if one fails."""
     lines: queue.Queue[tuple[Job, str | None]] = queue.Queue()
     for job in jobs:
         threading.Thread(target=forward, args=(job, lines), daemon=True).start()
@@ -183,7 +183,7 @@ def follow(jobs: list[Job], until: Job | None = None) -> None:
         try:
             job, line = lines.get(timeout=SILENCE_SECONDS)
         except queue.Empty:
-            say(f"still busy with {' and '.join(job.what for job in running)} ({time.monotonic() - started:.0f} s)")
+            say(f"still busy with {' and '.join(job.purpose for job in running)} ({time.monotonic() - started:.0f} s)")
             continue
         if line is None:
             running.remove(job)
@@ -201,11 +201,12 @@ def forward(job: Job, lines: queue.Queue[tuple[Job, str | None]]) -> None:
 def finish(job: Job) -> None:
     if job.process.wait() != 0:
         print("\n".join(job.lines[-20:]), file=sys.stderr)
-        sys.exit(f"setup: could not install {job.what}; the lines above say why. Run the same command again to resume.")
+        reason = "the lines above say why. Run the same command again to resume."
+        sys.exit(f"setup: could not install {job.purpose}; {reason}")
 
 
-def run(command: list[str], what: str) -> None:
-    follow([start(command, what)])
+def run(command: list[str], purpose: str) -> None:
+    follow([start(command, purpose)])
 
 
 def say(line: str) -> None:

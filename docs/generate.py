@@ -3,7 +3,7 @@
     python docs/generate.py            write them
     python docs/generate.py --check    say which are not current, and fail
 
-A generated part stands between two comments that name it. What is around it is written by hand.
+A generated part is between two comments that name it. The rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end 
 
 
 def parts() -> Mapping[str, Callable[[], str]]:
-    """What can be generated, by the name that the comment says."""
+    """The generators, by the name in the comment."""
     from millrace.server import logs
     from millrace.server.config import reference
 
@@ -54,7 +54,7 @@ def pages() -> Iterator[Path]:
 
 
 def cli() -> str:
-    """Every command, from what typer knows of it."""
+    """Every command, from its definition in typer."""
     from millrace.cli.main import app
 
     command: Any = typer.main.get_command(app)
@@ -113,7 +113,7 @@ def _option(param: Any) -> str:
 
 
 def _kind(param: Any) -> str:
-    """What to write for a value of the option's type."""
+    """The placeholder for a value of the option's type."""
     kind = param.type_descriptor.annotation
     if issubclass(kind, Enum):
         return "|".join(member.value for member in kind)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = ROOT / "docs"
-# What lets the search work in pages opened as files (MIT licence), and the address that the theme has for it.
+# The script that makes the search work in pages opened as files (MIT licence), and its address in the theme.
 WORKER: Final = "assets/iframe-worker.js"
 THEME_WORKER: Final = "https://unpkg.com/iframe-worker/shim"
 # Mermaid with its flowcharts, sequence charts, state charts and the like (MIT licence), for pages with a diagram.
@@ -170,7 +170,7 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Take the addresses of fallbacks out of the theme's script: the pages bring what it would fetch."""
+    """Remove the addresses of fallbacks from the theme's script: the pages include these files."""
     site = Path(config["site_dir"])
     for script in (site / "assets" / "javascripts").glob("bundle.*.js"):
         text = script.read_text(encoding="utf-8")
