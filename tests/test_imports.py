@@ -196,7 +196,7 @@ CLIENT = "protocol/millrace/client/x.py"
     ("path", "source", "message"),
     [
         ("operators/millrace/__init__.py", "", "hides the other two roots"),
-        ("operators/millrace/novel/x.py", "", "not a room"),
+        ("operators/millrace/novel/x.py", "", "not a known room"),
         ("operators/millrace/operators/x.py", "import millrace.engine.graph", "imports millrace.engine.graph"),
         ("operators/millrace/operators/deep/x.py", "from millrace import engine", "imports millrace.engine"),
         ("operators/millrace/sql/x.py", "from millrace.server.config import Config", "sql may import engine"),

@@ -155,7 +155,7 @@ def test_a_figure_says_whether_it_holds() -> None:
 
 def test_an_unknown_benchmark_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nothing"]) == 2
-    assert "there are: engine" in capsys.readouterr().err
+    assert "names: engine" in capsys.readouterr().err
 
 
 def test_joins_against_a_dict_in_python() -> None:
