@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +12,18 @@ import typer
 from millrace.cli import show
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", envvar="MILLRACE_CONFIG", help="A TOML file; see docs/configuration.md.")
+    Path | None,
+    typer.Option("--config", envvar="MILLRACE_CONFIG", metavar="FILE", help="A TOML file; see docs/configuration.md."),
 ]
-DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Folder for what must outlive the server.")]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", metavar="DIR", help="The directory for definitions and history. In memory only by default."
+    ),
+]
 ListenOption = Annotated[
-    str | None, typer.Option("--listen", metavar="HOST:PORT", help="The TCP port. [127.0.0.1:7420]")
+    str | None,
+    typer.Option("--listen", metavar="HOST:PORT", help="The TCP port for feeds and readers. [127.0.0.1:7420]"),
 ]
 AdminOption = Annotated[
     str | None, typer.Option("--admin", metavar="HOST:PORT", help="The HTTP port. [127.0.0.1:7421]")
@@ -33,6 +41,8 @@ def serve(
     functions: FunctionsOption = None,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C."""
+    # Imports make tens of thousands of objects and no garbage. `main` enables the collector again.
+    gc.disable()
     from millrace.server.config import load
     from millrace.server.daemon import main
 
@@ -47,7 +57,7 @@ def check(
     functions: FunctionsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the effective configuration, or a line for each problem (exit code 78)."""
+    """Print the effective configuration, or one line per problem (exit code 78)."""
     from millrace.server.config import load, to_toml
     from millrace.server.daemon import check_certificates, load_functions
 

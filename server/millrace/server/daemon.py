@@ -18,10 +18,9 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-import uvicorn
 
 from millrace.engine import views
 from millrace.engine.engine import Engine
@@ -30,9 +29,9 @@ from millrace.functions.loading import FunctionsError
 from millrace.operators.batch import Batch
 from millrace.operators.intervals import parse_interval
 from millrace.protocol import Limits, MillraceError, Refuse
-from millrace.server.api import build
 from millrace.server.archive import Archive, open_files
 from millrace.server.archive import Limits as ArchiveLimits
+from millrace.server.banner import print_banner
 from millrace.server.catalog import Catalog, Defaults
 from millrace.server.config import (
     Address,
@@ -50,7 +49,6 @@ from millrace.server.frames import FrameDialect
 from millrace.server.freshness import in_json
 from millrace.server.guesses import Guesses
 from millrace.server.hosts import Hosts
-from millrace.server.http import HANDSHAKE_SECONDS, http_protocol
 from millrace.server.inspection import Inspector
 from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing, without_controls
@@ -70,6 +68,9 @@ from millrace.server.timers import LoopTimers, Timers
 from millrace.server.trial import Trials
 from millrace.sql.functions import install_module
 from millrace.sql.limits import Limits as SqlLimits
+
+if TYPE_CHECKING:
+    from millrace.server.web import HttpServer
 
 log = structlog.get_logger()
 
@@ -91,6 +92,8 @@ HISTORY_SECONDS: Final = 30.0
 CHANGE_SECONDS: Final = 5.0
 # How long the end waits for trials to be taken back: a step or two of the engine.
 TRIAL_SECONDS: Final = 2.0
+# How long a TLS handshake may take, on either port.
+HANDSHAKE_SECONDS: Final = 5.0
 # How long the end waits for what still runs: answers at the HTTP port, for the most part.
 TASK_SECONDS: Final = 5.0
 # So long the end may take beyond `server.drain_seconds`; what ends the server from outside must wait longer.
@@ -186,7 +189,7 @@ class Daemon:
             token=_token(listen_security(settings.server)),
             server=f"millrace {version()}",
             most_connections=limits.connections,
-            admin=lambda: f"http{'s' if self._http is not None and self._http.tls else ''}://{self.admin}",
+            admin=lambda: self.admin_url,
             frames=FrameDialect,
             json_lines=LineDialect,
             connections={},
@@ -207,9 +210,13 @@ class Daemon:
         self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._server: asyncio.Server | None = None
-        self._http: _Http | None = None
+        self._http: HttpServer | None = None
         self._failure: BaseException | None = None
         self._disorder: StartError | None = None  # a part of the end has failed
+
+    @property
+    def admin_url(self) -> str:
+        return f"http{'s' if admin_security(self.settings.server).certificate is not None else ''}://{self.admin}"
 
     # -- views -------------------------------------------------------------------------------------
 
@@ -405,9 +412,7 @@ class Daemon:
         self._server = await loop.create_server(
             lambda: Connection(self.hall), sock=tcp, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=_handshake(tls)
         )
-        most = self.settings.limits.admin_connections
-        protocol = http_protocol(lambda: str(self.listen), self.timers, most, self.metrics.refusals)
-        self._http = _Http(build(self), admin_security(server), protocol)
+        self._http = self._make_http()
         self._watch(asyncio.create_task(self._http.serve(sockets=[http]), name="http"))
         if self.settings.limits.idle_seconds:
             self._watch(asyncio.create_task(self._sweep(self.settings.limits.idle_seconds), name="sweep"))
@@ -419,9 +424,15 @@ class Daemon:
             if self._marker is not None:
                 self._marker.write(self.runner.now_us())
         self.state = "ready"
-        log.info("ready", listen=str(self.listen), admin=f"http{'s' if self._http.tls else ''}://{self.admin}")
+        log.info("ready", listen=str(self.listen), admin=self.admin_url)
         if server.data_dir is None:
             log.info("no data_dir: streams and queries are lost when the server ends")
+
+    def _make_http(self) -> HttpServer:
+        """The HTTP server. Its libraries take a third of all imports, so they are imported once feeds can connect."""
+        from millrace.server.web import make_http
+
+        return make_http(self)
 
     async def wait_ended(self) -> None:
         """Until `stop` is called or something fails; then drain, and end."""
@@ -628,49 +639,6 @@ def _holding_most(feeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return heapq.nsmallest(FEEDS_SHOWN, feeds, lambda feed: (feed["mark_us"] is not None, feed["mark_us"] or 0))
 
 
-class _Http(uvicorn.Server):
-    """uvicorn inside our loop; signals are the daemon's."""
-
-    def __init__(self, app: Any, guard: Security, protocol: type[asyncio.Protocol]) -> None:
-        self.tls = guard.certificate is not None
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=protocol,
-                ws="none",
-                proxy_headers=False,  # anybody can write them
-                server_header=False,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                timeout_graceful_shutdown=2,
-                ssl_certfile=guard.certificate,
-                ssl_keyfile=guard.key,
-            )
-        )
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, for sockets that are bound, and with an end to handshakes that never finish."""
-        config, loop = self.config, asyncio.get_running_loop()
-
-        def make() -> asyncio.Protocol:
-            protocol: Any = config.http_protocol_class
-            made: asyncio.Protocol = protocol(config=config, server_state=self.server_state, app_state={}, _loop=loop)
-            return made
-
-        self.servers = [
-            await loop.create_server(
-                make, sock=bound, ssl=config.ssl, backlog=BACKLOG, ssl_handshake_timeout=_handshake(config.ssl)
-            )
-            for bound in sockets or ()
-        ]
-        self.started = True
-
-
 def _token(guard: Security) -> str | None:
     return None if guard.token_file is None else read_token(guard.token_file)
 
@@ -778,6 +746,7 @@ async def serve(settings: Settings) -> bool:
     async with supervisor.reassured():
         await daemon.start()
         spare_the_collector()
+        print_banner(daemon)
         supervisor.ready(f"listening on {daemon.listen}, admin on {daemon.admin}")
         await daemon.wait_stopping()
         supervisor.stopping()
@@ -791,6 +760,7 @@ def spare_the_collector() -> None:
     Decoding makes a tuple per row, and each thousand of them had all of the loaded program looked through for cycles;
     docs/decisions/garbage-collector.md has the figures.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 50, 100)

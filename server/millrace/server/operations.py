@@ -9,14 +9,14 @@ import platform
 import resource
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import FastAPI
-
 from millrace.operators.kernels import compiled, outdated
 from millrace.server.config import Security, admin_security, listen_security
 from millrace.server.recent import recent
 from millrace.server.redaction import redacted
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from millrace.server.config import Address, ServerSection
     from millrace.server.daemon import Daemon
 
