@@ -297,6 +297,9 @@ async def test_every_refusal_of_a_change_is_counted_and_logged_once_with_what_it
             assert found == status, said
         assert (await ask(daemon, "POST", "/api/v1/queries/q/pause"))[0] == 200
     assert changes(logs, "a change was refused") == [about for *_, about in asked]
+    refusals = [line for line in logs if line["event"] == "a change was refused"]
+    assert {line["log_level"] for line in refusals} == {"info"}
+    assert not any("\n" in line["reason"] for line in refusals)
     assert changes(logs, "changed") == [("pause", "q")]
     metrics = daemon.metrics.text().decode()
     for kind, count in (("statements", 4), ("drop_query", 2), ("rename_query", 1), ("pause", 1), ("resume", 1)):

@@ -592,7 +592,9 @@ class Catalog:
         if result == "done":
             log.info("changed", change=asked.kind, name=asked.name)
         else:
-            log.warning("a change was refused", change=asked.kind, name=asked.name, reason=reason)
+            # Mostly a typo, and the client got the whole text: the place in the statement and a caret follow below.
+            first_line = None if reason is None else reason.partition("\n")[0]
+            log.info("a change was refused", change=asked.kind, name=asked.name, reason=first_line)
 
     # -- sinks -------------------------------------------------------------------------------------
 

@@ -273,7 +273,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
         "info", ("change", "name"), "A change by an administrator is in effect; `request` has the path."
     ),
     "a change was refused": LogEvent(
-        "warning", ("change", "name", "reason"), "The administrator received the same text."
+        "info",
+        ("change", "name", "reason"),
+        "A statement or a name has a mistake, for example. The administrator received the whole text.",
     ),
     "a trial ended": LogEvent(
         "info", ("component", "strategy", "outcome"), "A trial of `millrace strategy try` ended."
