@@ -57,8 +57,8 @@ ROOM_LIMITS: Final = {
     "protocol/millrace/client": 3.0,
     "protocol/millrace/protocol": 3.0,
     "server/millrace/backfill": 25.0,
-    "server/millrace/cli": 25.0,
-    "server/millrace/offline": 25.0,
+    "server/millrace/cli": 3.0,
+    "server/millrace/offline": 3.0,
     "server/millrace/server": 25.0,
     "tests": 25.0,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import typer
@@ -56,6 +57,20 @@ def test_the_overview_and_the_version_import_no_command():
     )
     done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\n[]\n")
+
+
+def test_arguments_are_named_after_what_they_name():
+    for info in COMMANDS:
+        node: Any = CLICK
+        for word in info.path.split():
+            node = node.get_command(None, word)
+        context = node.make_context(info.path, [], resilient_parsing=True)
+        usage = " ".join(node.collect_usage_pieces(context))
+        assert "{" not in usage, info.path
+        assert "NAME" not in usage.replace("NEW_NAME", ""), info.path
+        assert all(param.help for param in node.params if param.param_type_name == "option" and param.name != "help"), (
+            info.path
+        )
 
 
 def test_help_is_a_command_too():

@@ -45,11 +45,11 @@ def test_what_is_wrong_is_told_and_the_command_helps(tmp_path):
         here = {"MILLRACE_ADMIN": server.admin, "MILLRACE_TOKEN_FILE": str(tmp_path / "token")}
         (tmp_path / "other").write_text("another\n")
         for given, words in (
-            ({}, "asks for a token: give --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"),
-            ({"MILLRACE_TOKEN": "another"}, "the token in MILLRACE_TOKEN is not that of the server"),
+            ({}, "requires a token: use --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"),
+            ({"MILLRACE_TOKEN": "another"}, "refuses the token in MILLRACE_TOKEN"),
             (
                 {"MILLRACE_TOKEN_FILE": str(tmp_path / "other")},
-                f"the token in {tmp_path / 'other'} (--token-file) is not",
+                f"refuses the token in {tmp_path / 'other'} (--token-file)",
             ),
         ):
             done = millrace("query", "list", **{"MILLRACE_ADMIN": server.admin, **given})
@@ -115,21 +115,21 @@ def test_each_port_with_a_token_of_its_own(tmp_path):
             (
                 ("--token-file", admin),
                 {},
-                f"the token in {admin} (--token-file) is not that of the server at {server.listen}",
+                f"its port for feeds and subscribers, refuses the token in {admin} (--token-file)",
             ),
-            (("--token-file", admin), {}, "differs from the HTTP port's, give --feed-token-file FILE, or set"),
+            (("--token-file", admin), {}, "differs from the HTTP port's, use --feed-token-file FILE, or set"),
             (
                 ("--token-file", streams),
                 {},
-                f"(--token-file) is not that of the server at {server.admin}, the HTTP port",
+                f"the server at {server.admin}, the HTTP port, refuses the token in",
             ),
             (
                 ("--token-file", admin, "--feed-token-file", wrong),
                 {},
-                f"the token in {wrong} (--feed-token-file) is not that of the server at {server.listen}",
+                f"its port for feeds and subscribers, refuses the token in {wrong} (--feed-token-file)",
             ),
-            (("--token-file", admin), {"MILLRACE_FEED_TOKEN": "no"}, "the token in MILLRACE_FEED_TOKEN is not"),
-            (("--feed-token-file", streams), {}, "asks for a token: give --token-file FILE"),
+            (("--token-file", admin), {"MILLRACE_FEED_TOKEN": "no"}, "refuses the token in MILLRACE_FEED_TOKEN"),
+            (("--feed-token-file", streams), {}, "requires a token: use --token-file FILE"),
             (("--token-file", admin, "--feed-token-file", "/no/token"), {}, "token file /no/token: "),
         ):
             given = [str(flag) for flag in flags]

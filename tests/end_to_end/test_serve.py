@@ -104,7 +104,7 @@ def test_the_command_line_over_tls_with_a_token(tmp_path):
     with Server(tmp_path, **guards) as server:
         here = {"MILLRACE_ADMIN": server.admin, "MILLRACE_CA_FILE": str(tmp_path / "cert")}
         asked = millrace("query", "list", **here)
-        assert (asked.returncode, "asks for a token: give --token-file" in asked.stderr) == (1, True)
+        assert (asked.returncode, "requires a token: use --token-file" in asked.stderr) == (1, True)
         assert millrace("query", "list", MILLRACE_ADMIN=f"https://{server.admin}").returncode == 1
         here["MILLRACE_TOKEN_FILE"] = str(tmp_path / "token")
         assert millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s", **here).returncode == 0

@@ -170,7 +170,7 @@ def test_rows_that_cannot_be_computed_are_told(folder):
     done = folder.millrace("zero.sql", "--input", "s=s.jsonl")
     assert done.stdout == '{"x":-1}\n{"x":0}\n'
     late = "millrace: 2 rows; 1 tuple late in s (write them with --late s=FILE)\n"
-    assert done.stderr == late + "millrace: q.map1: 1 row could not be computed and left out: division by zero\n"
+    assert done.stderr == late + "millrace: q.map1: 1 row dropped because of an error: division by zero\n"
     assert done.returncode == 0
 
 
@@ -191,25 +191,25 @@ def test_late_tuples_are_reported_unless_something_takes_them(folder):
 
 FAILURES = [
     (["none.sql"], 1, "millrace: none.sql: no such file or directory\n"),
-    (["q.sql", "--input", "x=s.jsonl"], 1, "millrace: --input x=s.jsonl: there is no stream x; there are: s\n"),
-    (["q.sql", "--output", "x=s.jsonl"], 1, "millrace: --output x=s.jsonl: there is no query x; there are: q\n"),
+    (["q.sql", "--input", "x=s.jsonl"], 1, "millrace: --input x=s.jsonl: unknown stream x; the file has: s\n"),
+    (["q.sql", "--output", "x=s.jsonl"], 1, "millrace: --output x=s.jsonl: unknown query x; the file has: q\n"),
     (["q.sql", "--input", "s=none.csv"], 1, "millrace: none.csv: no such file or directory\n"),
     (["q.sql", "--input", "s=half.jsonl"], 1, "half.jsonl, line 1: expected a JSON object, got half an object"),
     (["q.sql", "--events", "half.jsonl"], 1, "half.jsonl, line 1: expected a JSON object, got half an object"),
     (["q.sql", "--input", "s=s.jsonl", "--output", "q=no/o.jsonl"], 1, "no/o.jsonl: no such file or directory"),
     (["q.sql", "--input", "s=s.jsonl", "--report", "no/r.json"], 1, "no/r.json: no such file or directory"),
     (["q.sql", "--input", "s=s.jsonl", "--output", "q=o.xml"], 1, "expected a path that ends in .jsonl, .csv"),
-    (["q.sql", "--input", "s=-", "--input", "s=-"], 1, "two inputs cannot both be read from the standard input"),
+    (["q.sql", "--input", "s=-", "--input", "s=-"], 1, "two inputs cannot both be read from standard input"),
     (["q.sql", "--input", "s=folder"], 1, "millrace: folder: is a directory\n"),
     (["q.sql", "--input", "s=s.jsonl", "--output", "q=a", "--late", "s=a"], 1, "cannot write a: a is written already"),
-    (["q.sql", "--late", "s=a", "--late", "s=b"], 1, "--late is given twice for s"),
-    (["empty.sql"], 1, "there is no stream: begin with CREATE STREAM"),
+    (["q.sql", "--late", "s=a", "--late", "s=b"], 1, "--late appears twice for s"),
+    (["empty.sql"], 1, "the file has no stream: start with CREATE STREAM"),
     (["q.sql", "--input", "s"], 2, "expected STREAM=FILE, got 's'"),
-    (["q.sql", "--input", "s=s.jsonl", "--events", "s.jsonl"], 2, "give --input or --events, not both"),
-    (["q.sql", "--events", "s.jsonl", "--sorted"], 2, "--sorted belongs to --input"),
+    (["q.sql", "--input", "s=s.jsonl", "--events", "s.jsonl"], 2, "use --input or --events, not both"),
+    (["q.sql", "--events", "s.jsonl", "--sorted"], 2, "--sorted works with --input only"),
     (["q.sql", "--strategy", "lifo"], 2, "unknown strategy 'lifo'"),
     (["q.sql", "--order", "random"], 2, "'random' is not one of"),
-    (["q.sql", "--cost", "-1"], 2, "work cannot take less than no time"),
+    (["q.sql", "--cost", "-1"], 2, "expected zero or more microseconds per tuple"),
     (["q.sql", "--cost", "dear"], 2, "expected microseconds per tuple, got 'dear'"),
 ]
 
@@ -236,7 +236,7 @@ def test_what_is_read_is_not_written(folder, flag, path):
         done = folder.millrace("q.sql", *source.split(), *flag.format(path).split())
         assert done.returncode == 1
         read = "q.sql" if path == "q.sql" else "s.jsonl"
-        assert done.stderr == f"millrace: cannot write {path}: {read} is read by this run; give another file\n"
+        assert done.stderr == f"millrace: cannot write {path}: {read} is read by this run; choose another file\n"
     assert before == [(folder.path / name).read_bytes() for name in ("s.jsonl", "q.sql")]
 
 
@@ -266,12 +266,12 @@ def test_a_run_that_fails_leaves_no_half_table(folder):
     assert {path.name for path in folder.path.glob("o.*")} == {"o.jsonl"}
 
 
-def test_a_long_input_shows_how_far_it_is_where_somebody_looks(folder, monkeypatch):
+def test_a_long_input_shows_its_progress_on_a_terminal(folder, monkeypatch):
     monkeypatch.setattr(progress, "LONG_BYTES", 1)
     arguments = ["q.sql", "--input", "s=s.jsonl", "--output", "q=o.jsonl", "--quiet"]
     assert folder.millrace(*arguments).stderr == ""
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(progress, "somebody_looks", lambda: True)
+    monkeypatch.setattr(progress, "has_terminal", lambda: True)
     done = folder.millrace(*arguments)
     assert "/" in done.stderr  # read bytes of all bytes
     assert "bytes" in done.stderr

@@ -1,4 +1,4 @@
-"""The commands that look at a server and change it, each one request to its API."""
+"""The commands that inspect and change a server. Each is one request to its API."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import typer
 
 from millrace.cli import planned, show, statements
 from millrace.cli.link import Link, segment
+from millrace.cli.names import PLURALS, Kind, request
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import counted
 from millrace.server import chained
 
-Name = Annotated[str, typer.Argument()]
+Query = Annotated[str, typer.Argument(metavar="QUERY")]
+Stream = Annotated[str, typer.Argument(metavar="STREAM")]
+Operator = Annotated[str, typer.Argument(metavar="OPERATOR")]
+Component = Annotated[
+    str, typer.Argument(metavar="COMPONENT", help="A component, or a stream, query or operator in it.")
+]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show everything, defaults and zeros too.")]
 
-# What `list` prints of each kind of thing: heads and where the value is.
-COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+# The columns of each `list` command.
+COLUMNS: Final[Mapping[Kind, Sequence[str]]] = {
     "stream": ("name", "timestamps", "tuples", "late", "rejected", "connections", "component"),
     "query": ("name", "state", "order", "rows", "subscribers", "component"),
     "sink": ("name", "query", "type", "state", "delivered", "held", "dropped"),
     "component": ("name", "strategy", "weight", "steps", "queued", "ready"),
     "operator": ("name", "kind", "component", "input_tuples", "output_tuples", "executions", "blocked", "inserted"),
 }
-PLURALS: Final = {
-    "stream": "streams",
-    "query": "queries",
-    "sink": "sinks",
-    "component": "components",
-    "operator": "operators",
-}
 
 
-def _lister(kind: str) -> Callable[..., None]:
+def _lister(kind: Kind) -> Callable[..., None]:
     """The `list` command of a kind."""
 
     def list_all(link: Link) -> None:
@@ -49,46 +49,56 @@ def _lister(kind: str) -> Callable[..., None]:
 
 
 def _print_list(plural: str, items: Sequence[Mapping[str, Any]]) -> None:
-    """A table of things of one kind, which SHOW and `list` print alike."""
+    """A table of items of one kind; SHOW and `list` print the same."""
     columns = COLUMNS[next(kind for kind, name in PLURALS.items() if name == plural)]
-    rows = [[_told_of(item).get(at) for at in columns] for item in items]
+    rows = [[_listed(item).get(column) for column in columns] for item in items]
     show.table([name.replace("_", " ") for name in columns], rows)
 
 
-def _told_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A fork has turns and takes nothing: its readers take from what it shares, so its own counts would be noughts."""
+def _listed(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The item as a list shows it: a temporary query is marked, and a fork has no counts."""
+    from millrace.cli import details
+
     if item.get("temporary"):
         return {**item, "state": f"{item['state']}, temporary"}
-    return {**item, "input_tuples": None, "output_tuples": None} if item.get("kind") == "fork" else item
+    return details.without_fork_counts(item)
 
 
-def _shower(kind: str) -> Callable[..., None]:
+def _shower(kind: Kind) -> Callable[..., None]:
     """The `show` command of a kind."""
 
-    def show_one(link: Link, name: Name) -> None:
-        _print(link, link.get(f"{PLURALS[kind]}/{segment(name)}"))
+    def show_item(link: Link, name: str, everything: bool = False) -> None:
+        _print(link, kind, request(link, "GET", kind, name)[0], everything)
 
-    return show_one
+    return _named(show_item, kind, everything=ShowAll)
 
 
-def _dropper(kind: str) -> Callable[..., None]:
+def _dropper(kind: Kind) -> Callable[..., None]:
     """The `drop` command of a kind."""
 
-    def drop(link: Link, name: Name) -> None:
-        done = link.delete(f"{PLURALS[kind]}/{segment(name)}")
-        _done(link, done, f"dropped {kind} {name}")
+    def drop(link: Link, name: str) -> None:
+        answer, _ = request(link, "DELETE", kind, name)
+        _report(link, answer, f"dropped {kind} {name}")
 
-    return drop
+    return _named(drop, kind)
 
 
-def _print(link: Link, item: Mapping[str, Any]) -> None:
+def _named(command: Callable[..., None], kind: Kind, **options: object) -> Callable[..., None]:
+    """The command with its argument called after the kind in the help."""
+    command.__annotations__.update(name=Annotated[str, typer.Argument(metavar=kind.upper())], **options)
+    return command
+
+
+def _print(link: Link, kind: Kind, item: Mapping[str, Any], everything: bool) -> None:
+    from millrace.cli import details
+
     if link.as_json:
         show.as_json(item)
     else:
-        show.details(_told_of(item))
+        show.out("\n".join(details.lines(kind, item, everything=everything)))
 
 
-def _done(link: Link, answer: object, text: str) -> None:
+def _report(link: Link, answer: object, text: str) -> None:
     if link.as_json:
         show.as_json(answer)
     else:
@@ -100,8 +110,8 @@ def _done(link: Link, answer: object, text: str) -> None:
 
 def apply(
     link: Link,
-    file: Annotated[Path, typer.Argument(help="A file of statements.")],
-    plan: Annotated[bool, typer.Option("--plan", help="Plan and check everything, apply nothing.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE.sql", help="A file of SQL statements.")],
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would change, without changing anything.")] = False,
 ) -> None:
     """Apply all statements of a file, or none of them."""
     try:
@@ -112,21 +122,21 @@ def apply(
         line = error.object.count(b"\n", 0, error.start) + 1
         raise MillraceError(f"{file}, line {line}: expected statements as UTF-8 text, got other bytes") from None
     if not statements.apply(link, text, _print_list, dry_run=plan):
-        show.tell(f"there is no statement in {file}")
+        show.tell(f"{file} contains no statement")
 
 
 def sql(link: Link, statement: Annotated[str, typer.Argument(help="One or more statements.")]) -> None:
     """Execute statements. A SELECT prints its rows as they arrive, until its LIMIT or Ctrl-C."""
     try:
         if not statements.run(link, statement, _print_list):
-            raise typer.BadParameter("there is no statement in it", param_hint="STATEMENT")
+            raise typer.BadParameter("it contains no statement", param_hint="STATEMENT")
     except (KeyboardInterrupt, BrokenPipeError):
-        # What is still buffered is dropped: writing it could block if the reader has stopped reading.
-        show.nobody_reads()
+        # Buffered output is dropped: writing it could block if the reader has stopped reading.
+        show.discard_output()
 
 
 def run_statements(link: Link, text: str) -> None:
-    """What the prompt does with statements."""
+    """Execute the statements of the prompt."""
     statements.run(link, text, _print_list)
 
 
@@ -141,19 +151,19 @@ def export(link: Link) -> None:
 
 def explain(
     link: Link,
-    query: Name,
+    query: Query,
     analyze: Annotated[
-        bool, typer.Option("--analyze", help="Per operator: rates, selectivity, cost, queue, idle-waiting, state.")
+        bool, typer.Option("--analyze", help="Add per operator: rates, selectivity, cost, queue, idle-waiting, state.")
     ] = False,
     order: Annotated[
-        bool, typer.Option("--order", help="Of its joins: measured rates and costs, predicted response times, gain.")
+        bool, typer.Option("--order", help="Show joins only: measured rates and costs, predicted response times, gain.")
     ] = False,
 ) -> None:
-    """Show the plan of a running query, and what its operators really do."""
+    """Show the plan of a running query, and with --analyze the measurements of its operators."""
     if order:
         _explain_order(link, query)
         return
-    answer = link.get(f"queries/{segment(query)}/explain" + ("?analyze=true" if analyze else ""))
+    answer, _ = request(link, "GET", "query", query, "/explain" + ("?analyze=true" if analyze else ""))
     if link.as_json:
         show.as_json(answer)
     else:
@@ -161,24 +171,28 @@ def explain(
 
 
 def _explain_order(link: Link, query: str) -> None:
-    """What was measured of a query's joins, and what NILE predicts of putting rows in order before or after."""
-    members = link.get(f"queries/{segment(query)}")["operators"]
-    joins = [one for one in (link.get(f"operators/{segment(member)}") for member in members) if one["join"] is not None]
+    """The measurements of a query's joins, and NILE's predictions for ordering rows before or after the join."""
+    members = request(link, "GET", "query", query)[0]["operators"]
+    operators = (link.get(f"operators/{segment(member)}") for member in members)
+    joins = [operator for operator in operators if operator["join"] is not None]
     if link.as_json:
-        show.as_json([{"operator": one["name"], **one["join"]} for one in joins])
-    elif not joins:
+        show.as_json([{"operator": join["name"], **join["join"]} for join in joins])
+        return
+    if not joins:
         show.out(f"{query} has no join")
-    for one in [] if link.as_json else joins:
-        show.out("\n".join(_told(one["name"], one["join"])))
+    for join in joins:
+        show.out("\n".join(_join_lines(join["name"], join["join"])))
 
 
-def _told(name: str, join: dict[str, Any]) -> list[str]:
+def _join_lines(name: str, join: dict[str, Any]) -> list[str]:
+    from millrace.cli import details
+
     def seconds(value: float | None) -> str:
         return "not known yet" if value is None else f"{value:.6g} s"
 
     rates = ", ".join(f"{rate:.6g}" for rate in join["rates"])
     lines = [
-        f"{name}: order {join['order']}, takes rows by {join['mode']} now",
+        f"{name}: order {join['order']}, now takes rows by {join['mode']}",
         f"  rates of its inputs          {rates} tuples/s",
         f"  cost c of joining two tuples {join['cost_us']:.6g} us",
         f"  window |w|                   {join['window_s']:.6g} s",
@@ -190,14 +204,15 @@ def _told(name: str, join: dict[str, Any]) -> list[str]:
         f"  switches                     {join['switches']}",
     ]
     return lines + [
-        f"    at {switch['at_us']} to {switch['mode']}: c |w| l1 l2 {switch['value']:.6g}, alpha {switch['alpha']:.6g}"
+        f"    at {details.instant(switch['at_us'])} to {switch['mode']}: "
+        f"c |w| l1 l2 {switch['value']:.6g}, alpha {switch['alpha']:.6g}"
         for switch in join["last_switches"]
     ]
 
 
-def why(link: Link, query: Name) -> None:
-    """Say what a query waits for, in a sentence, and what would help."""
-    answer = link.get(f"queries/{segment(query)}/why")
+def why(link: Link, query: Query) -> None:
+    """Say in a sentence what a query waits for, and which command helps."""
+    answer, _ = request(link, "GET", "query", query, "/why")
     if link.as_json:
         show.as_json(answer)
         return
@@ -210,36 +225,42 @@ def why(link: Link, query: Name) -> None:
 
 
 def query_pause(
-    link: Link, name: Name, reason: Annotated[str | None, typer.Option(help="Why, for whoever looks later.")] = None
+    link: Link,
+    name: Query,
+    reason: Annotated[str | None, typer.Option(help="The reason; `query show` and the log show it.")] = None,
 ) -> None:
-    """Pause a query: it takes nothing, and counts what it skips, until it is resumed."""
-    body = None if reason is None else {"reason": reason}
-    _done(link, link.post(f"queries/{segment(name)}/pause", body), f"paused query {name}")
+    """Pause a query. Until it is resumed it skips its input and counts the skipped tuples."""
+    answer, _ = request(link, "POST", "query", name, "/pause", None if reason is None else {"reason": reason})
+    _report(link, answer, f"paused query {name}")
 
 
-def query_resume(link: Link, name: Name) -> None:
-    """Resume a paused query at the then current end."""
-    answer = link.post(f"queries/{segment(name)}/resume")
-    _done(link, answer, f"resumed query {name}; it skipped {counted(answer['skipped'], 'tuple')}")
+def query_resume(link: Link, name: Query) -> None:
+    """Resume a paused query at the current end of its input."""
+    answer, _ = request(link, "POST", "query", name, "/resume")
+    _report(link, answer, f"resumed query {name}; it skipped {counted(answer['skipped'], 'tuple')}")
 
 
-def query_rename(link: Link, name: Name, to: Annotated[str, typer.Argument(help="Its new name.")]) -> None:
-    """Give a query another name. Its rows go on with their numbers, and whoever reads it reads on."""
-    answer = link.post(f"queries/{segment(name)}/rename", {"to": to})
-    _done(link, answer, f"query {name} is called {to} now")
+def query_rename(
+    link: Link, name: Query, to: Annotated[str, typer.Argument(metavar="NEW_NAME", help="The new name.")]
+) -> None:
+    """Rename a query. Sequence numbers continue, and subscribers stay connected."""
+    answer, _ = request(link, "POST", "query", name, "/rename", {"to": to})
+    _report(link, answer, f"renamed query {name} to {to}")
 
 
 def query_unshare(
     link: Link,
-    name: Name,
+    name: Query,
     operators: Annotated[
-        list[str] | None, typer.Argument(help="By their names in its plan; all if none is named.")
+        list[str] | None, typer.Argument(help="Operators by their names in the query's plan; all by default.")
     ] = None,
 ) -> None:
-    """Give a query operators of its own, where it shares them with others. No row is lost or repeated."""
-    answer = link.post(f"queries/{segment(name)}/unshare", {"operators": operators or []})
-    done = ", ".join(answer["operators"]) or "nothing that it had in common"
-    _done(link, answer, f"query {name} has for itself now: {done}")
+    """Make separate copies of the operators that a query shares with others. No row is lost or repeated."""
+    answer, _ = request(link, "POST", "query", name, "/unshare", {"operators": operators or []})
+    copies = ", ".join(answer["operators"])
+    _report(
+        link, answer, f"query {name} has separate copies of: {copies}" if copies else f"query {name} shared nothing"
+    )
 
 
 class JoinMode(StrEnum):
@@ -251,17 +272,23 @@ class JoinMode(StrEnum):
 
 def query_order(
     link: Link,
-    name: Name,
-    order: Annotated[JoinMode, typer.Argument(help="As rows come, in order before, in order after, or what pays.")],
+    name: Query,
+    order: Annotated[
+        JoinMode,
+        typer.Argument(help="arrival: no order; sync: order the input; filter: order the result; adaptive: choose."),
+    ],
     alpha: Annotated[
-        float | None, typer.Option(min=0, help="Adaptive turns to filter where c |w| l1 l2 >= alpha; below 1.")
+        float | None,
+        typer.Option(
+            min=0, metavar="A", help="Switch adaptive joins to filter where c |w| l1 l2 >= A; from 0 to below 1."
+        ),
     ] = None,
 ) -> None:
-    """Change how a query's joins take and give rows, while they run. No pair is lost or repeated."""
+    """Change how a running query's joins order their rows. No pair is lost or repeated."""
     if alpha is not None and not alpha < 1:
         raise typer.BadParameter(f"expected a number from 0 to below 1, got {alpha:g}", param_hint="--alpha")
-    answer = link.put(f"queries/{segment(name)}/order", {"join": order.value, "alpha": alpha})
-    _done(link, answer, f"joins of {name} go by {order.value} now")
+    answer, _ = request(link, "PUT", "query", name, "/order", {"join": order.value, "alpha": alpha})
+    _report(link, answer, f"joins of {name} now use order {order.value}")
 
 
 # -- update queues -----------------------------------------------------------------------------------------------------
@@ -276,132 +303,152 @@ class QueueKind(StrEnum):
 
 def operator_queue(
     link: Link,
-    name: Name,
-    kind: Annotated[QueueKind, typer.Argument(help="Everything, or the newest of each key by this policy.")],
-    position: Annotated[int, typer.Option("--input", min=0, help="Which of its inputs, from 0.")] = 0,
+    name: Operator,
+    kind: Annotated[
+        QueueKind, typer.Argument(help="append keeps every tuple; the others keep the newest tuple of each key.")
+    ],
+    position: Annotated[int, typer.Option("--input", min=0, help="The number of the input, from 0.")] = 0,
 ) -> None:
-    """Exchange the queue of an operator's input while it runs."""
-    answer = link.put(f"operators/{segment(name)}/queue", {"kind": kind.value, "input": position})
-    lost = f", {counted(answer['superseded'], 'tuple')} superseded by it" if answer["superseded"] else ""
-    _done(link, answer, f"input {position} of {name} has a queue of kind {kind.value} now{lost}")
+    """Change the queue of an operator's input while it runs."""
+    answer, _ = request(link, "PUT", "operator", name, "/queue", {"kind": kind.value, "input": position})
+    superseded = answer["superseded"]
+    lost = f"; it superseded {counted(superseded, 'tuple')}" if superseded else ""
+    _report(link, answer, f"input {position} of {name} now has a queue of kind {kind.value}{lost}")
 
 
-# -- operators put in and taken out ------------------------------------------------------------------------------------
+# -- inserted operators ------------------------------------------------------------------------------------------------
 
-Where = Annotated[str | None, typer.Option(metavar="CONDITION", help="Rows for which this is true go on.")]
-Share = Annotated[float | None, typer.Option("--sample", help="This share of the rows goes on, drawn by chance.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="With --sample: what the lots are drawn from.")]
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Show what would become of the graph, change nothing.")]
+Where = Annotated[str | None, typer.Option(metavar="CONDITION", help="Keep rows for which this condition is true.")]
+Share = Annotated[
+    float | None, typer.Option("--sample", metavar="SHARE", help="Keep this share of the rows, drawn at random.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="The seed of the random draw, with --sample.")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Show the changed graph without changing it.")]
 
 
 def operator_insert(
     link: Link,
-    name: Name,
-    position: Annotated[int, typer.Option("--input", min=0, help="In front of which of its inputs, from 0.")] = 0,
+    name: Operator,
+    position: Annotated[int, typer.Option("--input", min=0, help="The number of the input, from 0.")] = 0,
     where: Where = None,
     sample: Share = None,
     seed: Seed = None,
-    called: Annotated[
+    new_name: Annotated[
         str | None,
-        typer.Option("--name", help="QUERY.selectN, with a number that is free; the next if not given."),
+        typer.Option(
+            "--name", metavar="NAME", help="The new operator's name, QUERY.selectN; N is the next by default."
+        ),
     ] = None,
     plan: PlanOnly = False,
 ) -> None:
-    """Put an operator in front of an input while it runs, for what SQL does not say.
+    """Insert a filter or a sample in front of an operator's input, until its query is replaced.
 
-    What waits before the input stays, what comes from now on goes through the operator, until the query is replaced.
+    Tuples that are queued at the input stay there. Later tuples go through the new operator.
     """
-    body = {**_rows(where, sample, seed, plan), "input": position, "name": called}
-    answer = link.post(f"operators/{segment(name)}/insert", body)
-    _edited(
+    body = {**_row_choice(where, sample, seed, plan), "input": position, "name": new_name}
+    answer, _ = request(link, "POST", "operator", name, "/insert", body)
+    _report_edit(
         link,
         answer,
-        lambda: f"{answer['operator']} is in front of {name}, input {position}, until its query is replaced",
+        lambda: f"inserted {answer['operator']} in front of {name}, input {position}, until its query is replaced",
     )
 
 
-def operator_remove(link: Link, name: Name, plan: PlanOnly = False) -> None:
-    """Take out an operator that only leaves rows out: one that was put in, or a select. What waits for it goes on."""
-    answer = link.delete(f"operators/{segment(name)}" + ("?dry_run=true" if plan else ""))
-    _edited(link, answer, lambda: f"{name} is gone, until its query is replaced")
+def operator_remove(link: Link, name: Operator, plan: PlanOnly = False) -> None:
+    """Remove an inserted operator or a select, until its query is replaced. Its queued tuples pass."""
+    answer, _ = request(link, "DELETE", "operator", name, "?dry_run=true" if plan else "")
+    _report_edit(link, answer, lambda: f"removed {name} until its query is replaced")
 
 
 def operator_replace(
-    link: Link, name: Name, where: Where = None, sample: Share = None, seed: Seed = None, plan: PlanOnly = False
+    link: Link, name: Operator, where: Where = None, sample: Share = None, seed: Seed = None, plan: PlanOnly = False
 ) -> None:
-    """Let an operator that leaves rows out leave out others, until its query is replaced."""
-    answer = link.put(f"operators/{segment(name)}", _rows(where, sample, seed, plan))
-    _edited(
+    """Change which rows a filter or a sample keeps, until its query is replaced."""
+    answer, _ = request(link, "PUT", "operator", name, "", _row_choice(where, sample, seed, plan))
+    _report_edit(
         link,
         answer,
         lambda: (
-            f"{name} lets other rows through now"
-            + (f"; it forgot {counted(answer['forgotten'], 'tuple')}" if answer["forgotten"] else "")
+            f"replaced {name} until its query is replaced"
+            + (f"; it dropped {counted(answer['forgotten'], 'tuple')} of state" if answer["forgotten"] else "")
         ),
     )
 
 
-def _rows(where: str | None, sample: float | None, seed: int | None, plan: bool) -> dict[str, Any]:
+def _row_choice(where: str | None, sample: float | None, seed: int | None, plan: bool) -> dict[str, Any]:
+    """The body of a request that says which rows an operator keeps."""
     if where is None and sample is None:
-        raise typer.BadParameter("say which rows go on: give --where or --sample", param_hint="--where")
+        raise typer.BadParameter("choose the rows to keep with --where or --sample", param_hint="--where")
     if where is not None and sample is not None:
-        raise typer.BadParameter("give --where or --sample, not both: insert two operators", param_hint="--sample")
+        raise typer.BadParameter(
+            "use --where or --sample, not both; insert two operators for both", param_hint="--sample"
+        )
     if seed is not None and sample is None:
-        raise typer.BadParameter("only --sample draws lots", param_hint="--seed")
+        raise typer.BadParameter("only --sample draws at random", param_hint="--seed")
     if sample is not None and not 0 < sample < 1:
         raise typer.BadParameter(f"expected a share between 0 and 1, got {sample:g}", param_hint="--sample")
     return {"where": where, "sample": sample, "seed": seed, "dry_run": plan}
 
 
-def _edited(link: Link, answer: Mapping[str, Any], text: Callable[[], str]) -> None:
-    """What was done, or what a plan shows."""
+def _report_edit(link: Link, answer: Mapping[str, Any], text: Callable[[], str]) -> None:
+    """Print what changed, or the plan."""
     if answer["dry_run"] and not link.as_json:
         planned.show_plan(answer["plan"])
     else:
-        _done(link, answer, "" if answer["dry_run"] else text())
+        _report(link, answer, "" if answer["dry_run"] else text())
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
 
 
 def stream_show(
     link: Link,
-    name: Name,
+    name: Stream,
     stale: Annotated[
-        bool, typer.Option("--stale", help="How stale its update queues are, and which keys most.")
+        bool, typer.Option("--stale", help="Show how stale the stream's update queues are, and their most stale keys.")
     ] = False,
-    worst: Annotated[int, typer.Option(min=0, max=1000, help="With --stale: so many keys of each queue.")] = 10,
+    worst: Annotated[int, typer.Option(min=0, max=1000, help="Keys per queue to list, with --stale.")] = 10,
+    everything: ShowAll = False,
 ) -> None:
-    """Show one stream, whole, or how stale what LATEST keeps of it is."""
-    if not stale:
-        _print(link, link.get(f"streams/{segment(name)}"))
-        return
-    queues = link.get(f"streams/{segment(name)}/stale?worst={worst}")
+    """Show one stream: its settings, tuples, progress and feeds."""
+    if stale:
+        _show_stale(link, name, worst)
+    else:
+        _print(link, "stream", request(link, "GET", "stream", name)[0], everything)
+
+
+def _show_stale(link: Link, name: str, worst: int) -> None:
+    queues, _ = request(link, "GET", "stream", name, f"/stale?worst={worst}")
     if link.as_json:
         show.as_json(queues)
         return
     if not queues:
-        show.out(f"nobody reads {name} by LATEST: no queue of it supersedes anything")
+        show.out(f"no query reads {name} with LATEST, so none of its queues supersedes tuples")
     for queue in queues:
-        told = f"{queue['operator']}, input {queue['input']}: {queue['kind']}"
+        head = f"{queue['operator']}, input {queue['input']}: {queue['kind']}"
         if queue["paused"]:
             skipped = counted(queue["skipped"], "tuple")
-            show.out(f"{told}; its query is paused: what it has shown grows stale, and {skipped} went by")
+            show.out(f"{head}; its query is paused and skipped {skipped}, so its rows grow stale")
             continue
         show.out(
-            f"{told}, {counted(queue['keys'], 'key')}, {queue['waiting']} waiting, {queue['superseded']} superseded;"
-            f" stale on the average: queue {_milliseconds(queue['queue_mean_us'])}, "
+            f"{head}, {counted(queue['keys'], 'key')}, {queue['waiting']} queued, {queue['superseded']} superseded;"
+            f" mean staleness: queue {_milliseconds(queue['queue_mean_us'])}, "
             f"application {_milliseconds(queue['application_mean_us'])}"
         )
         if queue["worst"]:
-            rows = [[_key_words(one["key"]), _milliseconds(one["stale_us"])] for one in queue["worst"]]
+            rows = [[_key_words(key["key"]), _milliseconds(key["stale_us"])] for key in queue["worst"]]
             show.table(("key", "stale for"), rows)
 
 
-def stream_archive(link: Link, name: Name) -> None:
-    """Have all that has come in so far in whole files of the stream's history, and show how far it reaches."""
-    answer = link.post(f"streams/{segment(name)}/archive", {})
+def stream_archive(link: Link, name: Stream) -> None:
+    """Write the stream's history so far to complete files, and show how far it reaches."""
+    from millrace.cli import details
+
+    answer, _ = request(link, "POST", "stream", name, "/archive", {})
     if link.as_json:
         show.as_json(answer)
     else:
-        show.details(answer["archive"])
+        show.out("\n".join(details.lines("archive", answer["archive"], everything=True)))
 
 
 def _key_words(key: Mapping[str, Any]) -> str:
@@ -424,36 +471,37 @@ class Form(StrEnum):
 
 def component_show(
     link: Link,
-    name: Name,
+    name: Component,
     form: Annotated[
         Form | None,
-        typer.Option("--format", help="Draw its graph: operators, arcs, queues, rates, strategies, breaks."),
+        typer.Option("--format", help="Draw the graph: operators, arcs, queues, rates, strategies, break points."),
     ] = None,
+    everything: ShowAll = False,
 ) -> None:
-    """Show one component, whole, or its graph as a drawing."""
+    """Show one component, or its graph as a drawing."""
     if form is None:
-        _print(link, link.get(f"components/{segment(name)}"))
+        _print(link, "component", request(link, "GET", "component", name)[0], everything)
     elif link.as_json:
-        show.as_json(link.get(f"components/{segment(name)}/graph"))
+        show.as_json(request(link, "GET", "component", name, "/graph")[0])
     else:
-        show.out(link.get(f"components/{segment(name)}/graph?format={form.value}")["text"])
+        show.out(request(link, "GET", "component", name, f"/graph?format={form.value}")[0]["text"])
 
 
-def component_table(link: Link, name: Name) -> None:
+def component_table(link: Link, name: Component) -> None:
     """Print a component's state table as the papers do: state, pred, succ, transition."""
-    answer = link.get(f"components/{segment(name)}/table")
+    answer, _ = request(link, "GET", "component", name, "/table")
     if link.as_json:
         show.as_json(answer)
     else:
         show.table(("state", "pred", "succ", "transition"), table_lines(answer["rows"]))
-        decided = chained.lines((row["state"], row.get("chain")) for row in answer["rows"])
-        if decided:
+        links = chained.lines((row["state"], row.get("chain")) for row in answer["rows"])
+        if links:
             show.out("")
-            show.table(chained.HEADS, decided)
+            show.table(chained.HEADS, links)
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line per row; further predecessors and successors (a union's, a fork's) stand on lines of their own."""
+    """A line per row; each further predecessor or successor (of a union or a fork) has a line below it."""
     return [line for row in rows for line in _row_lines(row)]
 
 
@@ -464,44 +512,50 @@ def _row_lines(row: Mapping[str, Any]) -> Iterator[list[str]]:
         state = transition = ""
 
 
-def component_weight(link: Link, name: Name, weight: Annotated[int, typer.Argument(min=1)]) -> None:
-    """Set a component's share of the processor against the others'."""
-    answer = link.put(f"components/{segment(name)}/weight", {"weight": weight})
-    _done(link, answer, f"{name} now weighs {weight}")
+def component_weight(
+    link: Link,
+    name: Component,
+    weight: Annotated[int, typer.Argument(min=1, help="The share, relative to the other components' weights.")],
+) -> None:
+    """Set a component's share of the processor relative to the other components."""
+    answer, component = request(link, "PUT", "component", name, "/weight", {"weight": weight})
+    _report(link, answer, f"{component} now weighs {weight}")
 
 
-def strategy_show(link: Link, component: Name) -> None:
+def strategy_show(link: Link, component: Component) -> None:
     """Show the strategy of a component and of its operators."""
-    answer = link.get(f"components/{segment(component)}/strategy")
+    answer, name = request(link, "GET", "component", component, "/strategy")
     if link.as_json:
         show.as_json(answer)
         return
-    show.out(f"{component}: {answer['strategy']}")
+    show.out(f"{name}: {answer['strategy']}")
     show.table(("operator", "strategy"), list(answer["operators"].items()))
 
 
 def strategy_set(
     link: Link,
-    component: Name,
-    strategy: Annotated[str, typer.Argument(help="dfs, bfs, rr or chain, also with (k).")],
-    operator: Annotated[str | None, typer.Option(help="Re-map this operator alone.")] = None,
+    component: Component,
+    strategy: Annotated[str, typer.Argument(help="dfs, bfs, rr or chain, each also with (k), as in dfs(1).")],
+    operator: Annotated[
+        str | None, typer.Option(metavar="OPERATOR", help="Set the strategy of this operator only.")
+    ] = None,
 ) -> None:
     """Set the strategy of a component, or of one of its operators, while it runs."""
     body = {"strategy": strategy, "operator": operator}
-    answer = link.put(f"components/{segment(component)}/strategy", body)
-    _done(link, answer, f"{operator or component} now runs {answer['strategy']}")
+    answer, name = request(link, "PUT", "component", component, "/strategy", body)
+    _report(link, answer, f"{operator or name} now runs {answer['strategy']}")
 
 
-def break_set(link: Link, operator: Name) -> None:
+def break_set(link: Link, operator: Operator) -> None:
     """Set a break point at an operator's output."""
-    _done(link, link.put(f"operators/{segment(operator)}/break"), f"set a break point at {operator}")
+    _report(link, request(link, "PUT", "operator", operator, "/break")[0], f"set a break point at {operator}")
 
 
-def break_unset(link: Link, operator: Name) -> None:
-    """Unset a break point."""
-    _done(link, link.delete(f"operators/{segment(operator)}/break"), f"unset the break point at {operator}")
+def break_unset(link: Link, operator: Operator) -> None:
+    """Remove a break point."""
+    _report(link, request(link, "DELETE", "operator", operator, "/break")[0], f"removed the break point at {operator}")
 
 
-stream_list, query_list, sink_list, component_list, operator_list = map(_lister, COLUMNS)
-query_show, sink_show, operator_show = map(_shower, ("query", "sink", "operator"))
-query_drop, stream_drop, sink_drop = map(_dropper, ("query", "stream", "sink"))
+stream_list, query_list, sink_list, component_list, operator_list = (_lister(kind) for kind in COLUMNS)
+query_show, sink_show, operator_show = _shower("query"), _shower("sink"), _shower("operator")
+query_drop, stream_drop, sink_drop = _dropper("query"), _dropper("stream"), _dropper("sink")

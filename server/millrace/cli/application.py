@@ -7,9 +7,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from millrace.cli.commands import GROUPS, CommandInfo
 from millrace.cli.options import linked
+
+
+class Command(TyperCommand):
+    """A command whose usage line shows `QUERY` for a required argument, not `{QUERY}`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 def assemble(commands: Iterable[CommandInfo]) -> typer.Typer:
@@ -33,7 +41,11 @@ def assemble(commands: Iterable[CommandInfo]) -> typer.Typer:
         function = load(command)
         summary = f"{command.summary}."
         target.command(
-            name, help=function.__doc__ or summary, short_help=summary, epilog=f"Example: {command.example}"
+            name,
+            cls=Command,
+            help=function.__doc__ or summary,
+            short_help=summary,
+            epilog=f"Example: {command.example}",
         )(function)
     return application
 

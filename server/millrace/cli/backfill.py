@@ -47,7 +47,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """The flags that start and verify share, as they are declared and as they were given."""
+    """The options that `start` and `verify` share: their declarations and values."""
 
     query: Annotated[
         str | None, typer.Argument(metavar="QUERY", help="A running server's query; with --sql one of the file's.")
@@ -68,14 +68,14 @@ class Asked:
     to: Annotated[str | None, typer.Option("--to", metavar="T", help="Rows whose own time is below this.")] = None
     master: Annotated[
         str | None,
-        typer.Option("--master", metavar="URL", help="Spark's master; embedded, on all cores, if not given."),
+        typer.Option("--master", metavar="URL", help="Spark's master. By default Spark runs embedded, on all cores."),
     ] = None
     mode: Annotated[How, typer.Option("--mode", help="How to split: by key, by slices of time, or as is best.")] = (
         How.AUTO
     )
-    tasks: Annotated[int | None, typer.Option("--tasks", min=1, help="How many tasks; two per core if not given.")] = (
-        None
-    )
+    tasks: Annotated[
+        int | None, typer.Option("--tasks", min=1, help="The number of tasks; two per core by default.")
+    ] = None
     functions: Annotated[
         str | None,
         typer.Option("--functions", metavar="MODULE", envvar="MILLRACE_SERVER__FUNCTIONS", help="Functions for SQL."),
@@ -118,7 +118,7 @@ def start(
         ),
     ] = False,
 ) -> None:
-    """Compute a query's rows over history. Started again after an interruption, it goes on where it was."""
+    """Compute a query's rows over history. After an interruption, the same command resumes the work."""
     from millrace.backfill.running import start as run
 
     if then_live:
@@ -155,17 +155,17 @@ def _interruptible(advice: str = "start it again with the same flags to continue
 
 
 def status(
-    link: Link, directory: Annotated[str, typer.Argument(metavar="DIR", help="What was given as --out.")]
+    link: Link, directory: Annotated[str, typer.Argument(metavar="DIR", help="The directory of --out.")]
 ) -> None:
-    """How far a backfill has come."""
+    """Show the progress of a backfill."""
     from millrace.backfill.running import status as look
 
-    found = look(directory)
+    progress = look(directory)
     if link.as_json:
-        show.as_json(found)
+        show.as_json(progress)
         return
-    show.details(found)
-    if found["finished"] is None:
+    show.details(progress)
+    if progress["finished"] is None:
         show.tell("it is not finished: start it again with the same flags to continue")
 
 
@@ -180,7 +180,7 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Recompute a span on Spark and compare it, row by row, with what was written: all that both have, if not given."""
+    """Recompute a span on Spark and compare it with the written rows. The default is the span that both have."""
     from millrace.backfill.verifying import verify as compare
 
     # Asked before the history is brought up to date: all that these rows were made of is in it then.
@@ -253,9 +253,9 @@ def _shown(value: Any, is_time: bool) -> Any:
 
 
 def _wanted(link: Link, asked: Asked, *, out: str = "", then_live: bool = False) -> tuple[Wanted, Catalog]:
-    """What is asked for, checked as far as that goes without Spark, and the catalog that the query is of."""
+    """The request, checked as far as possible without Spark, and the catalog of its query."""
     if asked.query is None and asked.sql is None:
-        raise typer.BadParameter("name a running server's query, or give a file with --sql", param_hint="QUERY")
+        raise typer.BadParameter("name a query of a running server, or use --sql FILE", param_hint="QUERY")
     if asked.sql is not None and not asked.history and not asked.inputs and not then_live:
         raise typer.BadParameter("say where the rows are: --history DIR or --input STREAM=PATH", param_hint="--input")
     from millrace.backfill.flow import flow_of
@@ -268,7 +268,7 @@ def _wanted(link: Link, asked: Asked, *, out: str = "", then_live: bool = False)
         install_module(asked.functions)
     catalog = _catalog_with(link.get("catalog")["sql"], asked) if then_live else _catalog(link, asked)
     if not catalog.queries:
-        raise MillraceError("there is no query: add a SELECT or CREATE QUERY")
+        raise MillraceError("it contains no query: add a SELECT or CREATE QUERY")
     flow = flow_of(catalog, asked.query or list(catalog.queries)[-1])
     functions = () if asked.functions is None else (asked.functions,)
     wanted = Wanted(
@@ -312,7 +312,7 @@ def _catalog(link: Link, asked: Asked) -> Catalog:
 
 @contextmanager
 def _statements_of(path: str, query: str | None) -> Iterator[str]:
-    """A file's text. Which of its statements is wrong is said: it may be another than the query that is asked for."""
+    """A file's text. The error names the wrong statement, which may differ from the requested query."""
     from millrace.sql.errors import SqlError
 
     text = _text(path)
@@ -326,7 +326,7 @@ def _statements_of(path: str, query: str | None) -> Iterator[str]:
 
 
 def _statement_at(text: str, line: int, column: int) -> str | None:
-    """The beginning of the statement that stands at a place; None if the text cannot be taken apart."""
+    """The first words of the statement at a place; None if the text cannot be parsed."""
     from millrace.sql import parse
     from millrace.sql.errors import SqlError
 
@@ -348,7 +348,7 @@ def _inputs(link: Link, asked: Asked, flow: Flow, *, live: bool) -> dict[str, In
         stream, path = _pair("--input", text, "STREAM=PATH")
         if stream in found:
             raise typer.BadParameter(
-                f"{stream} is given twice; a directory may hold several files", param_hint="--input"
+                f"{stream} appears twice; a directory may contain several files", param_hint="--input"
             )
         found[stream] = find_input(flow, stream, path)
     missing = [name for name in base_streams(flow) if name not in found]
@@ -394,7 +394,7 @@ def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
 
 
 def _lived(link: Link, asked: Asked) -> Lived | None:
-    """What a running server says of the rows that its query has given."""
+    """A running server's account of the rows that its query emitted."""
     from millrace.backfill.verifying import Lived
 
     if asked.query is None:
@@ -415,20 +415,20 @@ def _mark(stream: Mapping[str, Any]) -> int | None:
     if stream["ended"]:
         return END_OF_TIME
     mark: int | None = stream["mark_us"]
-    # What the server stamps it passes on at once: the newest has been given.
+    # The server passes tuples on as soon as it stamps them: the newest has been emitted.
     return mark if mark is None or stream["timestamps"] == "external" else mark + 1
 
 
 # -- then live ---------------------------------------------------------------------------------------------------------
 
-# How often the server is asked how far the query's past is: often enough for a bar that moves.
+# How often the command reads the progress of the backfill: often enough for a moving bar.
 LOOK_SECONDS: Final = 0.25
-# The server's code for a query that it does not know to have begun with its history.
+# The server's code for a query without a backfill.
 UNKNOWN: Final = "unknown_backfill"
 
 
 def _text(path: str) -> str:
-    """A file of SQL. The standard input can be read once only, and is asked for more than once."""
+    """A file of SQL. Standard input can be read only once, so its text is cached."""
     from millrace.offline.files import STANDARD
     from millrace.offline.script import load_text
 
@@ -446,7 +446,7 @@ def _standard_input() -> str:
 def _check_then_live(asked: Asked) -> None:
     if asked.sql is None:
         raise typer.BadParameter(
-            "--then-live makes a new query: give its CREATE QUERY, and sinks over it, with --sql FILE",
+            "--then-live creates a query: put its CREATE QUERY and its sinks into a file, and use --sql FILE",
             param_hint="--sql",
         )
     given = {"--from": asked.from_, "--to": asked.to, "--input": asked.inputs, "--history": asked.history}
@@ -507,7 +507,7 @@ def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted) -> Wanted | None:
 
 
 def _begin_on_the_server(link: Link, asked: Asked, wanted: Wanted) -> None:
-    """Have the query made, or go on with one that was: with the same directory for history's part."""
+    """Create the query, or resume an existing one with the same directory for the rows of history."""
     from millrace.backfill.margins import margins_of
 
     name, out = wanted.flow.name, str(Path(wanted.out).absolute())
@@ -577,7 +577,7 @@ def _tell_caught_up(link: Link, wanted: Wanted) -> None:
 
 @contextmanager
 def _bar(what: str = "Spark's tasks") -> Iterator[Advanced]:
-    """A bar on stderr, where somebody looks; Spark's own counts move it."""
+    """A progress bar on a terminal's stderr, moved by Spark's counts."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

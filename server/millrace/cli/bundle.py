@@ -1,4 +1,4 @@
-"""`millrace support-bundle`: what somebody far away needs to understand a server, in one file.
+"""`millrace support-bundle`: the diagnostics of a server in one file, for remote support.
 
 Rule: no rows, no secrets. The configuration comes without its secrets from the server; sinks without the keys of their
 worst rows; and the token that this command was given is looked for in all that is written, whatever it came from.
@@ -33,11 +33,11 @@ CONTAINS: Final[Mapping[str, str]] = {
     "catalog.sql": "the statements and commands that made what exists",
     "streams.json": "streams with their feeds, marks and counters",
     "queries.json": "queries with their state",
-    "sinks.json": "sinks with what they wrote and hold",
+    "sinks.json": "sinks with their written and queued rows",
     "components.json": "components with their operators and queues",
     "operators.json": "operators with their counters, queues and state",
     "tables.txt": "the state table of each component's scheduler",
-    "plans.txt": "the plan of each query, with what its operators did in the last seconds",
+    "plans.txt": "the plan of each query, with measurements of its operators",
     "why.json": "what each query waits for",
     "advice.json": "what millrace doctor advises",
     "metrics.txt": "one scrape of /metrics",
@@ -45,7 +45,7 @@ CONTAINS: Final[Mapping[str, str]] = {
 }
 NOT_THERE: Final = (
     "rows and tuples of any stream, query or file",
-    "values of keys, such as those of the worst rows of a sink",
+    "values of keys, such as the keys of a sink's worst rows",
     "tokens, passwords, private keys, certificates, and the names of the files that hold them",
     "variables of the environment",
 )
@@ -64,7 +64,7 @@ def support_bundle(
 ) -> None:
     """Put what explains a server's state into one file, without rows and without secrets."""
     path = Path(time.strftime("millrace-support-%Y%m%d-%H%M%S.tar.gz", time.gmtime())) if output is None else output
-    link.get("server")  # says what to try if nobody answers, before anything is written
+    link.get("server")  # without a server this fails before anything is written
     parts, missing = collect(link)
     written = pack(parts, missing, link.token)
     try:
@@ -101,7 +101,7 @@ def collect(link: Link) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def pack(parts: Mapping[str, str], missing: Mapping[str, str], token: str | None) -> bytes:
-    """The tar file, with a first page that says what it is."""
+    """The tar file; its first page describes it."""
     lines = [
         f"Made by millrace support-bundle at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC.",
         "",

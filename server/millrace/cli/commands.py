@@ -130,7 +130,7 @@ COMMANDS: Final = (
         "Queries",
         "query unshare",
         "admin:query_unshare",
-        "Give a query separate copies of shared operators",
+        "Make separate copies of a query's shared operators",
         "millrace query unshare diary",
     ),
     CommandInfo("Inspect", "why", "admin:why", "Say what a query waits for", "millrace why diary"),

@@ -1,6 +1,6 @@
 """Shell completion: the scripts that a shell loads, and the words that they ask for.
 
-Rule: completion never prints an error and never waits long: without a server there are no names, only commands and
+Rule: completion never prints an error and never waits long: without a server it offers only commands and
 options.
 """
 

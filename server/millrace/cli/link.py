@@ -1,7 +1,7 @@
-"""The command line's way to a server: its HTTP API, and nothing else.
+"""The command line's connection to a server: its HTTP API.
 
-Rule: whatever goes wrong on the way is a MillraceError that says what to try next. Most commands that start import this
-module and never ask a server: what speaks HTTP and TLS is imported when one is asked.
+Rule: every problem on the way is a MillraceError that names the next step. Most commands import this module and send no
+request: the libraries for HTTP and TLS are imported with the first request.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     import http.client
     import ssl
 
-# A server that has not answered by then is stuck: every route answers within a few engine steps.
+# Every route answers within a few engine steps: a server that takes longer is stuck.
 TIMEOUT_SECONDS: Final = 60.0
 DEFAULT_ADMIN: Final = "127.0.0.1:7421"
-TOKEN_WAYS: Final = "give --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"
-FEED_TOKEN_WAYS: Final = "give --feed-token-file FILE, or set MILLRACE_FEED_TOKEN_FILE or MILLRACE_FEED_TOKEN"
+TOKEN_WAYS: Final = "use --token-file FILE, or set MILLRACE_TOKEN_FILE or MILLRACE_TOKEN"
+FEED_TOKEN_WAYS: Final = "use --feed-token-file FILE, or set MILLRACE_FEED_TOKEN_FILE or MILLRACE_FEED_TOKEN"
 
 
 class ServerError(MillraceError):
-    """The server said no: its problem's code and text."""
+    """The server refused a request: the code and the text of its answer."""
 
     code = "server"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where the server is, how to be trusted by it, and how to print what it says."""
+    """The address of the server, the credentials for it, and the form of the output."""
 
     admin: str
     server: str | None = None
@@ -46,7 +46,7 @@ class Link:
 
     @classmethod
     def from_environment(cls) -> Link:
-        """The connection that every command has without options."""
+        """The connection of a command without options."""
 
         def path(variable: str) -> Path | None:
             return Path(value) if (value := os.environ.get(variable)) else None
@@ -64,16 +64,16 @@ class Link:
         return replace(self, timeout_seconds=seconds)
 
     def get(self, path: str) -> Any:
-        return self._ask("GET", path)
+        return self.request("GET", path)
 
     def post(self, path: str, body: object = None) -> Any:
-        return self._ask("POST", path, body)
+        return self.request("POST", path, body)
 
     def put(self, path: str, body: object = None) -> Any:
-        return self._ask("PUT", path, body)
+        return self.request("PUT", path, body)
 
     def delete(self, path: str) -> Any:
-        return self._ask("DELETE", path)
+        return self.request("DELETE", path)
 
     @property
     def token(self) -> str | None:
@@ -82,34 +82,34 @@ class Link:
 
     @property
     def feed_token(self) -> str | None:
-        """The token for the port that streams are fed and read at: its own if one was given, else the other port's."""
-        own = _token(self.feed_token_file, "MILLRACE_FEED_TOKEN")
-        return self.token if own is None else own
+        """The token for the TCP port; by default the HTTP port's token."""
+        separate = _token(self.feed_token_file, "MILLRACE_FEED_TOKEN")
+        return self.token if separate is None else separate
 
     def turned_away(self) -> MillraceError:
-        """What to do about an HTTP port that takes our token for none of its own."""
+        """The error for an HTTP port that refuses our token."""
         where = f"the server at {self.admin}"
         if not self.token:
-            return _unauthorised(f"{where} asks for a token: {TOKEN_WAYS}")
-        given = _given(self.token_file, "--token-file", "MILLRACE_TOKEN")
-        text = f"{given} is not that of {where}, the HTTP port: its configuration names the file that has it"
+            return _unauthorised(f"{where} requires a token: {TOKEN_WAYS}")
+        token = _source(self.token_file, "--token-file", "MILLRACE_TOKEN")
+        text = f"{where}, the HTTP port, refuses {token}: its configuration names the file with the right one"
         return _unauthorised(f"{text} (server.admin_token_file, else server.token_file)")
 
     def turned_away_from_streams(self, address: str) -> MillraceError:
-        """The same for the port for feeds and subscribers, which may have a token of its own."""
+        """The error for a TCP port that refuses our token. It may differ from the HTTP port's token."""
         where = f"the server at {address}, its port for feeds and subscribers"
         if not self.feed_token:
-            return _unauthorised(f"{where}, asks for a token: {FEED_TOKEN_WAYS}")
-        text = "its configuration names the file that has it (server.token_file)"
+            return _unauthorised(f"{where}, requires a token: {FEED_TOKEN_WAYS}")
+        text = "its configuration names the file with the right one (server.token_file)"
         if self.feed_token_file is not None or os.environ.get("MILLRACE_FEED_TOKEN") is not None:
-            given = _given(self.feed_token_file, "--feed-token-file", "MILLRACE_FEED_TOKEN")
+            token = _source(self.feed_token_file, "--feed-token-file", "MILLRACE_FEED_TOKEN")
         else:
-            given = _given(self.token_file, "--token-file", "MILLRACE_TOKEN")
+            token = _source(self.token_file, "--token-file", "MILLRACE_TOKEN")
             text += f"; if that differs from the HTTP port's, {FEED_TOKEN_WAYS}"
-        return _unauthorised(f"{given} is not that of {where}: {text}")
+        return _unauthorised(f"{where}, refuses {token}: {text}")
 
     def tls(self) -> ssl.SSLContext:
-        """Trusts the given certificate authority, or the system's."""
+        """Trusts the certificate authority of `ca_file`, or the system's."""
         import ssl
 
         try:
@@ -118,26 +118,27 @@ class Link:
             raise MillraceError(f"CA file {self.ca_file}: {getattr(error, 'strerror', None) or error}") from None
 
     def text(self, path: str) -> str:
-        """A page that is no JSON, by its whole path."""
+        """A page that is not JSON, by its whole path."""
         status, content = self._say("GET", path)
         if status >= 400:
             self._checked(status, content)
         return content.decode(errors="replace")
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """The answer to one request below `/api/v1/`, as JSON."""
         return self._checked(*self._say(method, f"/api/v1/{path}", body))
 
     def _checked(self, status: int, content: bytes) -> Any:
         if status == 401:
             raise self.turned_away()
         try:
-            said = json.loads(content)
+            answer = json.loads(content)
         except ValueError:
-            text = f"what answers at {self.admin} is no Millrace server: say where it is with --admin HOST:PORT"
+            text = f"the answer from {self.admin} is not from a Millrace server: set its address with --admin HOST:PORT"
             raise MillraceError(text) from None
         if status >= 400:
-            raise ServerError(said.get("detail", f"status {status}"), code=said.get("code", "server"))
-        return said
+            raise ServerError(answer.get("detail", f"status {status}"), code=answer.get("code", "server"))
+        return answer
 
     def _say(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         import http.client
@@ -153,19 +154,19 @@ class Link:
             content = answer.read()
         except ssl.SSLCertVerificationError as error:
             raise MillraceError(
-                f"the server at {self.admin} is not trusted ({error.verify_message}): give its CA with --ca-file"
+                f"the server at {self.admin} is not trusted ({error.verify_message}): set its CA with --ca-file"
             ) from None
         except ssl.SSLError as error:
-            hint = "it may not speak TLS: leave out --ca-file and https://"
+            hint = "if it does not use TLS, leave out --ca-file and https://"
             raise MillraceError(f"no TLS with {self.admin} ({_reason(error)}); {hint}") from None
         except (ConnectionResetError, http.client.HTTPException):
-            # Also a server that speaks TLS and nothing else: it hangs up.
-            hint = "is it the HTTP port, and if it speaks TLS, is --ca-file given?"
-            raise MillraceError(f"what listens at {self.admin} hung up without an answer in HTTP: {hint}") from None
+            # A server that accepts TLS only closes the connection, too.
+            hint = "check that it is the HTTP port; if it uses TLS, set --ca-file"
+            raise MillraceError(f"{self.admin} closed the connection without an HTTP answer: {hint}") from None
         except OSError as error:
             raise MillraceError(
                 f"no Millrace server answers at {self.admin} ({_reason(error)}): "
-                "start one with `millrace serve`, or say where it is with --admin HOST:PORT"
+                "start one with `millrace serve`, or set its address with --admin HOST:PORT"
             ) from None
         finally:
             connection.close()
@@ -188,7 +189,7 @@ class Link:
 
 
 def _token(file: Path | None, variable: str) -> str | None:
-    """The first line of the file if one was given, else what the variable says."""
+    """The first line of the file, or without a file the value of the variable."""
     if file is None:
         return os.environ.get(variable)
     try:
@@ -197,7 +198,7 @@ def _token(file: Path | None, variable: str) -> str | None:
         raise MillraceError(f"token file {file}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _given(file: Path | None, option: str, variable: str) -> str:
+def _source(file: Path | None, option: str, variable: str) -> str:
     return f"the token in {variable}" if file is None else f"the token in {file} ({option})"
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.protocol.errors import MillraceError
-from millrace.protocol.words import printable
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -85,6 +84,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _complain(error: MillraceError) -> None:
+    from millrace.protocol.words import printable
+
     for line in getattr(error, "problems", None) or [error.text]:
         sys.stderr.write(f"millrace: {printable(line, lines=True)}\n")
     sys.exit(EXIT_CONFIGURATION if error.code == "configuration" else EXIT_FAILED)

@@ -1,6 +1,6 @@
 """Options that many commands share, written once.
 
-`linked` gives a command that takes a Link the options that make one; typer sees them in its signature.
+`linked` adds the options of a Link to a command that takes one; typer reads them from its signature.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
             Path | None,
             typer.Option(
                 envvar="MILLRACE_TOKEN_FILE",
+                metavar="FILE",
                 help="A file with the server's token (or set MILLRACE_TOKEN).",
                 rich_help_panel=PANEL,
             ),
@@ -56,6 +57,7 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
             Path | None,
             typer.Option(
                 envvar="MILLRACE_CA_FILE",
+                metavar="FILE",
                 help="A certificate authority to trust; the client then uses TLS.",
                 rich_help_panel=PANEL,
             ),
@@ -64,13 +66,14 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     ),
     "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON.")], False),
 }
-# What those commands take, too, that go on to the TCP port.
+# Further options of the commands that connect to the TCP port.
 _STREAMING: Final[dict[str, tuple[Any, Any]]] = {
     "feed_token_file": (
         Annotated[
             Path | None,
             typer.Option(
                 envvar="MILLRACE_FEED_TOKEN_FILE",
+                metavar="FILE",
                 help="A file with the TCP port's token, if it differs from the HTTP port's (or set "
                 "MILLRACE_FEED_TOKEN).",
                 rich_help_panel=PANEL,
@@ -86,9 +89,9 @@ def linked(command: Callable[..., None], *, streaming: bool = False) -> Callable
     options = {**_STREAMING, **_OPTIONS} if streaming else _OPTIONS
 
     @functools.wraps(command)
-    def with_link(**given: Any) -> None:
-        link = Link(**{name: given.pop(name) for name in options})
-        command(link, **given)
+    def with_link(**values: Any) -> None:
+        link = Link(**{name: values.pop(name) for name in options})
+        command(link, **values)
 
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     shared = [

@@ -1,4 +1,4 @@
-"""What `apply --plan` prints: what would become of queries, operators, states, components and the state table."""
+"""What `apply --plan` prints: changes to queries, operators, their state, components and the state table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace.protocol.words import counted
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
-    """Print what would change, and nothing of what would stay as it is."""
+    """Print the changes; unchanged objects are left out."""
     changes = list(_changes(plan))
     if not changes:
         show.out("nothing would change")
@@ -28,7 +28,7 @@ def show_plan(plan: Mapping[str, Any]) -> None:
 
 
 def _changes(plan: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    told: set[Sequence[str]] = set()  # operators of queries that share them are told once, with the first
+    printed: set[Sequence[str]] = set()  # a shared operator is printed once, with its first query
     for stream in plan["streams"]:
         if stream["change"] != "stays":
             yield "stream", stream["name"], stream["change"], ""
@@ -37,15 +37,15 @@ def _changes(plan: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             continue
         was = query["was"]
         yield "query", query["name"] if was is None else f"{query['name']} (was {was})", query["change"], ""
-        for one in query["shared"]:
-            if one["with"]:
-                yield "shared", one["node"], f"is {one['operator']}", f"with {', '.join(one['with'])}"
+        for node in query["shared"]:
+            if node["with"]:
+                yield "shared", node["node"], f"is {node['operator']}", f"with {', '.join(node['with'])}"
             else:
-                yield "not shared", one["node"], "", one["apart"]
-        for one in query["operators"]:
-            line = "operator", _name(one), one["change"], _state(one)
-            if line not in told:
-                told.add(line)
+                yield "not shared", node["node"], "", node["apart"]
+        for operator in query["operators"]:
+            line = "operator", _name(operator), operator["change"], _state(operator)
+            if line not in printed:
+                printed.add(line)
                 yield line
     for component in plan["components"]:
         if component["change"] != "stays":

@@ -1,4 +1,4 @@
-"""`millrace run`: the flags, checked and handed on to the offline room."""
+"""`millrace run`: checks the options and passes them to `millrace.offline`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.offline.run import Options, Run, refuse_failures, tell_failures, tell_late
+from millrace.offline.run import Options, Run, refuse_failures, report_failures, report_late
 from millrace.offline.script import load
 from millrace.protocol import Refuse
 from millrace.sql.functions import install_module
@@ -36,24 +36,32 @@ def run(
     ] = None,
     outputs: Annotated[
         list[str] | None,
-        typer.Option("--output", metavar="QUERY=FILE", help="Where a query's rows go, by the file's ending, or -."),
+        typer.Option(
+            "--output",
+            metavar="QUERY=FILE",
+            help="The file for a query's rows; its ending is the format; - is standard output.",
+        ),
     ] = None,
     late: Annotated[
         list[str] | None,
-        typer.Option("--late", metavar="STREAM=FILE", help="Where a stream's late tuples go, as JSON lines."),
+        typer.Option("--late", metavar="STREAM=FILE", help="The file for a stream's late tuples, as JSON lines."),
     ] = None,
     strategy: Annotated[
         str | None,
         typer.Option("--strategy", metavar="S", help="dfs, bfs, rr or chain, each also with (k), as in dfs(1)."),
     ] = None,
-    order: Annotated[Order | None, typer.Option("--order", help="The order of every query's rows.")] = None,
-    close: Annotated[bool, typer.Option("--close/--no-close", help="Whether the streams end with the input.")] = True,
-    times: Annotated[Times, typer.Option("--time", help="How timestamps are written.")] = Times.ISO,
+    order: Annotated[
+        Order | None, typer.Option("--order", help="The order of every query's rows; overrides the queries.")
+    ] = None,
+    close: Annotated[bool, typer.Option("--close/--no-close", help="Whether the streams end with their input.")] = True,
+    times: Annotated[
+        Times, typer.Option("--time", help="The format of timestamps: integers (us) or ISO 8601.")
+    ] = Times.ISO,
     report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE.json", help="What the run measured, by the virtual clock.")
+        str | None, typer.Option("--report", metavar="FILE.json", help="Write the measurements of the run.")
     ] = None,
     trace: Annotated[
-        str | None, typer.Option("--trace", metavar="FILE", help="A line per execution of an operator.")
+        str | None, typer.Option("--trace", metavar="FILE", help="Write a line per execution of an operator.")
     ] = None,
     cost: Annotated[
         str | None,
@@ -65,19 +73,21 @@ def run(
             "--functions",
             metavar="MODULE",
             envvar="MILLRACE_SERVER__FUNCTIONS",
-            help="A module with functions for SQL.",
+            help="A Python module with functions for SQL.",
         ),
     ] = None,
     in_time_order: Annotated[
-        bool, typer.Option("--sorted", help="Read each input in order of time, so that nothing is late.")
+        bool, typer.Option("--sorted", help="Sort each input by time first, so that nothing is late.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not report late tuples on stderr.")] = False,
 ) -> None:
-    """Run a file of SQL over files, by a virtual clock."""
+    """Run a file of SQL over files of rows, with a virtual clock."""
     if events is not None and inputs:
-        raise typer.BadParameter("give --input or --events, not both", param_hint="--events")
+        raise typer.BadParameter("use --input or --events, not both", param_hint="--events")
     if events is not None and in_time_order:
-        raise typer.BadParameter("events are in order of arrival: --sorted belongs to --input", param_hint="--sorted")
+        raise typer.BadParameter(
+            "events are in order of arrival; --sorted works with --input only", param_hint="--sorted"
+        )
     options = Options(
         inputs=_pairs("--input", inputs, "STREAM=FILE"),
         events=events,
@@ -99,17 +109,17 @@ def run(
     for query in script.queries.values():
         for warning in query.warnings:
             sys.stderr.write(f"millrace: query {query.name}: warning: {warning}\n")
-    made = Run(script, options, sys.stdout.buffer)
-    made.run()
+    execution = Run(script, options, sys.stdout.buffer)
+    execution.run()
     if not quiet:
-        tell_late(made)
-    tell_failures(made)
-    refuse_failures(made)
+        report_late(execution)
+    report_failures(execution)
+    refuse_failures(execution)
 
 
-def _pairs(flag: str, given: list[str] | None, form: str) -> list[tuple[str, str]]:
+def _pairs(flag: str, texts: list[str] | None, form: str) -> list[tuple[str, str]]:
     pairs = []
-    for text in given or ():
+    for text in texts or ():
         name, equals, path = text.partition("=")
         if not (name and equals and path):
             raise typer.BadParameter(f"expected {form}, got {text!r}", param_hint=flag)
@@ -136,5 +146,5 @@ def _cost(text: str | None) -> Fraction | None:
     except (ValueError, ZeroDivisionError):
         raise typer.BadParameter(f"expected microseconds per tuple, got {text!r}", param_hint="--cost") from None
     if cost < 0:
-        raise typer.BadParameter(f"work cannot take less than no time, got {text}", param_hint="--cost")
+        raise typer.BadParameter(f"expected zero or more microseconds per tuple, got {text}", param_hint="--cost")
     return cost

@@ -1,4 +1,4 @@
-"""How the command line prints: data on stdout, talk on stderr, and JSON where it was asked for."""
+"""How the command line prints: data on stdout, messages on stderr, and JSON with --json."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def out(text: str) -> None:
 
 
 def flush() -> None:
-    """Let whoever reads our output have what was written."""
+    """Pass buffered output on to its reader."""
     sys.stdout.flush()
 
 
-def nobody_reads() -> None:
-    """Whoever read our output has gone (`| head`): that is no failure, and Python must not complain at exit."""
+def discard_output() -> None:
+    """The reader of our output has ended (`| head`). That is not a failure, and Python must not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def tell(text: str) -> None:
-    """A line for the person at the terminal."""
+    """A message for the user at the terminal."""
     sys.stderr.write(printable(text, lines=True) + "\n")
 
 

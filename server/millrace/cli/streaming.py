@@ -1,10 +1,10 @@
-"""`millrace feed` and `millrace tail`: the client on the TCP port, whose address the API tells."""
+"""`millrace feed` and `millrace tail`: a client of the TCP port. The HTTP API reports that port's address."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from millrace.cli import show
-from millrace.cli.link import Link, segment
+from millrace.cli.link import Link
+from millrace.cli.names import explain_unknown, request
 from millrace.protocol.errors import MillraceError, Refuse
 from millrace.protocol.timestamps import format_timestamp
-from millrace.protocol.words import counted
 
 if TYPE_CHECKING:
-    from millrace.client import Client, Feed, ServerError
+    from millrace.client import ArrowBatch, Client, Feed, RowBatch, ServerError, Subscription
     from millrace.engine.plan import StreamDefinition
     from millrace.operators.batch import Batch
     from millrace.protocol import Schema
 
 # With --rate, rows leave in portions of this many seconds.
 PORTION_SECONDS: Final = 0.05
-# The largest number that a row can have.
-MOST: Final = 2**63 - 1
-# What a shell reports of a command that Ctrl-C ended.
+# The largest sequence number.
+MAX_SEQUENCE: Final = 2**63 - 1
+# The exit code that shells use for a command that Ctrl-C ended.
 INTERRUPTED: Final = 130
 
 
@@ -41,79 +41,142 @@ class Format(StrEnum):
 
 def feed(
     link: Link,
-    stream: Annotated[str, typer.Argument()],
-    file: Annotated[str, typer.Argument(help="A file, or - for the standard input.")] = "-",
+    stream: Annotated[str, typer.Argument(metavar="STREAM")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or - for standard input.")] = "-",
     format: Annotated[  # noqa: A002 - the option's name
-        Format | None, typer.Option(help="What the file is; by its ending if not given.")
+        Format | None, typer.Option(help="The file's format. Its ending decides by default.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Rows per second at most.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, metavar="ROWS", help="Send at most this many rows per second.")
+    ] = None,
+    reconnect: Annotated[
+        bool,
+        typer.Option(
+            "--reconnect/--no-reconnect",
+            help="Reconnect for about two minutes and continue with the first row that is not acknowledged.",
+        ),
+    ] = True,
 ) -> None:
-    """Feed a stream from a file or the standard input."""
-    from millrace.client import ConnectionLost, ServerError
+    """Feed a stream from a file or standard input.
+
+    Prints how many rows the server acknowledged and how many were late. After an interruption it prints how far the
+    feed got.
+    """
     from millrace.offline.files import read_batches
 
-    definition = _definition(link.get(f"streams/{segment(stream)}"))
+    definition = _definition(request(link, "GET", "stream", stream)[0])
     started = time.monotonic()
-    with connected(link) as client, client.open(stream, schema=definition.schema) as opened, _bar(file) as advanced:
-        first = opened.next_sequence
-        try:
+    progress = _Progress(stream, file, format)
+    announce = progress.connection_lost if reconnect else None
+    with (
+        connected(link, on_lost=announce) as client,
+        client.open(stream, schema=definition.schema) as opened,
+        _bar(file) as advanced,
+    ):
+        progress.opened = opened
+        with _interruptions(progress):
             for batch in _paced(read_batches(file, definition, advanced, format), rate):
                 opened.send(batch.rows())
             opened.close()
-        except ServerError as refused:
-            raise _in_file(refused, file, first, opened) from None
-        except ConnectionLost as lost:
-            raise type(lost)(f"{lost.text} ({_reached(opened, first)})", code=lost.code) from None
-        except Refuse as unfit:
-            # What was sent stays sent: whoever goes on after mending the file must know how much that is.
-            opened.flush()
-            raise Refuse(f"{unfit.text} ({_fed(opened.acknowledged - first)})", code=unfit.code) from None
-        except KeyboardInterrupt:
-            show.tell(f"interrupted: {_reached(opened, first)}")
-            raise typer.Exit(INTERRUPTED) from None
     seconds = time.monotonic() - started
-    fed, late = opened.acknowledged - first, opened.late
+    acknowledged, late = progress.acknowledged, opened.late
     if link.as_json:
-        counts = {"acknowledged": fed, "refused": opened.refused, "late": late}
-        show.as_json({"stream": stream, "tuples": fed, **counts, "seconds": round(seconds, 3)})
+        counts = {"acknowledged": acknowledged, "refused": opened.refused, "late": late}
+        show.as_json({"stream": stream, "tuples": acknowledged, **counts, "seconds": round(seconds, 3)})
     else:
-        show.tell(f"fed {counted(fed, 'tuple')} to {stream} in {seconds:.1f} s{_late(stream, late)}")
+        show.tell(f"fed {_rows(acknowledged, 'tuple')} to {stream} in {seconds:.1f} s{progress.late_words(late)}")
 
 
-def _late(stream: str, late: int | None) -> str:
-    if not late:
-        return ""
-    verbs = "was late and is" if late == 1 else "were late and are"
-    return f"; {late:,} of them {verbs} in no result (`millrace tail {stream}.late` reads late tuples)"
+class _Progress:
+    """How far one file got into its stream. `opened` is the feed, once there is one."""
+
+    def __init__(self, stream: str, file: str, format: str | None) -> None:  # noqa: A002 - the option's name
+        self._stream = stream
+        self._file = file
+        self._format = format
+        self._opened: Feed | None = None
+        self._first = 0
+        self._losses = 0
+
+    @property
+    def opened(self) -> Feed:
+        assert self._opened is not None
+        return self._opened
+
+    @opened.setter
+    def opened(self, opened: Feed) -> None:
+        self._opened, self._first = opened, opened.next_sequence
+
+    @property
+    def acknowledged(self) -> int:
+        return self.opened.acknowledged - self._first
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        """Announce that the client reconnects."""
+        self._losses += 1
+        so_far = "" if self._opened is None else f" after {_rows(self.acknowledged, 'acknowledged row')}"
+        show.tell(f"connection lost{so_far} ({_reason(error)}); reconnecting for up to two minutes")
+
+    def late_words(self, late: int | None) -> str:
+        if not late:
+            return ""
+        since = " since the last reconnect" if self._losses else ""
+        hint = f"`millrace tail {self._stream}.late` prints late tuples"
+        return f"; {_rows(late, 'tuple')} late{since}, in no result ({hint})"
+
+    def reached(self) -> str:
+        """How far an interrupted feed got: `1,423 of 3,000 rows acknowledged`."""
+        from millrace.offline.files import count_rows
+
+        sent, acknowledged = self.opened.next_sequence - self._first, self.acknowledged
+        total = count_rows(self._file, self._format)
+        rows = f"{_rows(sent)} read so far" if total is None else _rows(total)
+        text = f"{acknowledged:,} of {rows} acknowledged"
+        unknown = sent - acknowledged
+        return f"{text}; {_rows(unknown, 'further row')} may be in the stream, too" if unknown else text
+
+    def of_file(self, refused: ServerError) -> MillraceError:
+        """The server's refusal of a row, with the row's place in the file instead of its place in a frame."""
+        if refused.sequence is None or refused.row is None:
+            return MillraceError(f"{refused.text} ({self.reached()})", code=refused.code)
+        _settle(self.opened)
+        before = refused.sequence - self._first
+        text = re.sub(r"^.*?\brow \d+(, |: )", "", refused.text)  # the row of the frame
+        where = "standard input" if self._file == "-" else self._file
+        accepted = self.acknowledged - self.opened.refused
+        return Refuse(
+            f"{where}, row {before + refused.row + 1}: {text} ({first_rows(before)}; "
+            f"the server accepts or refuses a frame as a whole). {_rows(self.acknowledged)} acknowledged: "
+            f"{accepted:,} fed, {self.opened.refused:,} refused",
+            code=refused.code,
+        )
+
+    def of_reading(self, error: Refuse) -> MillraceError:
+        """A row of the file that does not fit, with the number of rows that were fed before it."""
+        self.opened.flush()
+        return Refuse(f"{error.text} ({first_rows(self.acknowledged)})", code=error.code)
 
 
-def _reached(opened: Feed, first: int) -> str:
-    """How far an interrupted feed got."""
-    sent, acknowledged = opened.next_sequence - first, opened.acknowledged - first
-    verb = "was" if acknowledged == 1 else "were"
-    text = f"{acknowledged:,} of {counted(sent, 'row')} read so far {verb} acknowledged"
-    return text if sent == acknowledged else f"{text}; the others may or may not be in the stream"
+@contextmanager
+def _interruptions(progress: _Progress) -> Iterator[None]:
+    """Every way in which a feed may end early reports how far it got."""
+    from millrace.client import ConnectionLost, ServerError
 
-
-def _in_file(refused: ServerError, file: str, first: int, opened: Feed) -> MillraceError:
-    """What the server said of a row, with the row's place in the file instead of the one in its frame."""
-    if refused.sequence is None or refused.row is None:
-        return refused
-    _settle(opened)
-    before = refused.sequence - first
-    fault = re.sub(r"^.*?\brow \d+(, |: )", "", refused.text)  # servers before 0.2 count from 0 in texts
-    where = "the standard input" if file == "-" else file
-    acknowledged = opened.acknowledged - first
-    taken = acknowledged - opened.refused
-    return Refuse(
-        f"{where}, row {before + refused.row + 1}: {fault} ({_fed(before)}; a frame is taken whole or not at all). "
-        f"{counted(acknowledged, 'row')} acknowledged: {taken:,} fed, {opened.refused:,} refused",
-        code=refused.code,
-    )
+    try:
+        yield
+    except ServerError as refused:
+        raise progress.of_file(refused) from None
+    except ConnectionLost as lost:
+        raise type(lost)(f"{lost.text} ({progress.reached()})", code=lost.code) from None
+    except Refuse as error:
+        raise progress.of_reading(error) from None
+    except KeyboardInterrupt:
+        show.tell(f"interrupted: {progress.reached()}")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _settle(opened: Feed) -> None:
-    """Wait until the server has dealt with the frames that were under way when it refused one."""
+    """Wait until the server has answered the frames that were on their way when it refused one."""
     from millrace.client import ServerError
 
     refusals = True
@@ -127,28 +190,39 @@ def _settle(opened: Feed) -> None:
             return
 
 
-def _fed(rows: int) -> str:
-    """How much of a file is in the stream, for whoever goes on after mending it."""
-    return f"its first {counted(rows, 'row')} {'was' if rows == 1 else 'were'} fed" if rows else "nothing was fed"
+def first_rows(rows: int) -> str:
+    """How much of a file is in the stream: the user continues from there after correcting the file."""
+    return f"its first {_rows(rows)} {'was' if rows == 1 else 'were'} fed" if rows else "nothing was fed"
 
 
 def tail(
     link: Link,
-    query: Annotated[str, typer.Argument()],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A query, or STREAM.late for late tuples.")],
     from_sequence: Annotated[
-        int | None, typer.Option("--from", min=0, max=MOST, help="The first row's sequence number.")
+        int | None,
+        typer.Option("--from", min=0, max=MAX_SEQUENCE, metavar="SEQ", help="The sequence number of the first row."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many rows.")] = None,
     progress: Annotated[
-        bool, typer.Option("--progress", help="Show the time below which the rows are complete, too.")
+        bool, typer.Option("--progress", help="Also print the time below which the rows are complete.")
     ] = False,
 ) -> None:
-    """Print a query's rows as they come, a JSON object per line; with --json each with its query and number."""
+    """Print a query's rows as they arrive, one JSON object per line.
+
+    With --json each line also has the query, the row's sequence number and its history. Tail reconnects when the server
+    restarts.
+    """
+    from millrace.client import ServerError
+
     try:
         print_rows(link, query, from_sequence, limit, progress=progress)
+    except ServerError as refused:
+        if refused.code != "unknown_query":
+            raise
+        raise explain_unknown(link, "query", query, refused.text) from None
     except (KeyboardInterrupt, BrokenPipeError):
-        # What is still buffered is dropped: writing it could block for ever if whoever reads has stopped reading.
-        show.nobody_reads()
+        # Buffered output is dropped: writing it could block forever if the reader has stopped reading.
+        show.discard_output()
 
 
 def print_rows(
@@ -160,17 +234,17 @@ def print_rows(
     progress: bool = False,
     follow: bool = True,
 ) -> None:
-    """Print rows until there are `limit` of them. With `follow` across lost connections."""
+    """Print at most `limit` rows. With `follow` it reconnects after the connection is lost."""
     from millrace.client import ProgressTo
 
     left = limit
     with (
-        connected(link, follow=follow) as client,
+        connected(link, on_lost=_announce_loss if follow else None) as client,
         client.subscribe(query, from_sequence=from_sequence, progress=progress, on_gap="continue") as subscription,
     ):
-        first = subscription.next_sequence if from_sequence is None else from_sequence
+        expected = subscription.next_sequence if from_sequence is None else from_sequence
         history = subscription.history
-        show.tell(f"reading {query} from sequence {first}; Ctrl-C ends it")
+        show.tell(f"reading {query} from sequence {expected}; Ctrl-C ends it")
         for batch in subscription.updates():
             if isinstance(batch, ProgressTo):
                 _print_progress(link, query, batch.below_us)
@@ -178,38 +252,63 @@ def print_rows(
             if batch.history != history:
                 history = batch.history
                 show.tell(_new_history(query, batch.sequence, history))
-            rows = batch.dicts()[:left]
-            for number, row in enumerate(rows, batch.sequence):
-                readable = _readable(row, subscription.schema)
-                said = _numbered(query, number, readable, history) if link.as_json else readable
-                show.out(show.compact(said))
-            show.flush()
-            left = None if left is None else left - len(rows)
+            elif expected is not None and batch.sequence > expected:
+                show.tell(_missed(query, expected, batch.sequence))
+            printed = _print_batch(link, query, batch, subscription, left)
+            expected = batch.sequence + len(batch)
+            left = None if left is None else left - printed
             if left == 0:
                 break
 
 
-def _numbered(query: str, number: int, row: dict[str, object], history: str | None) -> dict[str, object]:
+def _print_batch(
+    link: Link, query: str, batch: RowBatch | ArrowBatch, subscription: Subscription, limit: int | None
+) -> int:
+    """Print at most `limit` rows; how many there were."""
+    rows = batch.dicts()[:limit]
+    for sequence, row in enumerate(rows, batch.sequence):
+        readable = _readable(row, subscription.schema)
+        line = _numbered(query, sequence, readable, batch.history) if link.as_json else readable
+        show.out(show.compact(line))
+    show.flush()
+    return len(rows)
+
+
+def _numbered(query: str, sequence: int, row: dict[str, object], history: str | None) -> dict[str, object]:
     """A row as the server writes it in JSON lines; a server of an earlier version has no histories."""
-    said: dict[str, object] = {"query": query, "seq": number, "row": row}
-    return said if history is None else {**said, "history": history}
+    line: dict[str, object] = {"query": query, "seq": sequence, "row": row}
+    return line if history is None else {**line, "history": history}
 
 
-def _new_history(query: str, first: int, history: str | None) -> str:
-    """What the rows that follow are, and what that means for those before."""
-    name = "" if history is None else f" ({history})"
+def _new_history(query: str, sequence: int, history: str | None) -> str:
+    """The meaning of the rows that follow, and of those before."""
+    name = "" if history is None else f" {history}"
     return (
-        f"{query} started again: a new history began{name}, and this is its sequence {first}; "
+        f"{query} restarted: its new history{name} continues here at sequence {sequence}; "
         "earlier sequence numbers mean other rows, and windows and joins started with empty state"
     )
 
 
-def _tell_lost(error: BaseException | None) -> None:
-    show.tell(f"{getattr(error, 'text', None) or error or 'the connection broke'}; trying to connect again")
+def _missed(query: str, expected: int, sequence: int) -> str:
+    last = sequence - 1
+    span = f"sequence {expected}" if last == expected else f"sequence {expected} to {last}"
+    return f"missed {_rows(sequence - expected)} of {query} ({span}): the server no longer retains them"
+
+
+def _announce_loss(error: BaseException | None) -> None:
+    show.tell(f"connection lost ({_reason(error)}); reconnecting for up to two minutes")
+
+
+def _reason(error: BaseException | None) -> str:
+    return str(getattr(error, "text", None) or error or "the server closed it")
+
+
+def _rows(count: int, noun: str = "row") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _print_progress(link: Link, query: str, below_us: int) -> None:
-    """With --json a line among the rows, as the server says it to JSON lines; else talk, beside them."""
+    """With --json a line among the rows, as in the server's JSON lines; otherwise a line on standard error."""
     if link.as_json:
         show.out(show.compact({"query": query, "progress": format_timestamp(below_us)}))
         show.flush()
@@ -218,9 +317,9 @@ def _print_progress(link: Link, query: str, below_us: int) -> None:
 
 
 @contextmanager
-def connected(link: Link, *, follow: bool = False) -> Iterator[Client]:
-    """A client on the server's TCP port. There is one attempt, because a person is there to try again; only to `follow`
-    it connects again after the connection broke."""
+def connected(link: Link, *, on_lost: Callable[[BaseException | None], None] | None = None) -> Iterator[Client]:
+    """A client on the server's TCP port. With `on_lost` it reconnects after each loss of the connection, which it
+    announces there. The first connection is tried once."""
     from millrace.client import Backoff, Client, ServerError
 
     server = link.get("server")
@@ -232,8 +331,8 @@ def connected(link: Link, *, follow: bool = False) -> Iterator[Client]:
             token=link.feed_token,
             tls=tls,
             name="millrace cli",
-            reconnect=Backoff() if follow else None,
-            on_lost=_tell_lost,
+            reconnect=None if on_lost is None else Backoff(),
+            on_lost=on_lost,
         )
     except ValueError as error:
         raise MillraceError(f"--server: {error}") from None
@@ -252,7 +351,7 @@ def _definition(stream: dict[str, Any]) -> StreamDefinition:
 
 
 def _paced(batches: Iterator[Batch], rate: float | None) -> Iterator[Batch]:
-    """The rows at this rate at most."""
+    """The rows, at most at this rate."""
     if rate is None:
         yield from batches
         return
@@ -268,7 +367,7 @@ def _paced(batches: Iterator[Batch], rate: float | None) -> Iterator[Batch]:
 
 @contextmanager
 def _bar(file: str) -> Iterator[Any]:
-    """A progress bar on stderr, in bytes read; nothing where stderr is no terminal."""
+    """A progress bar in bytes read, if stderr is a terminal."""
     import sys
 
     if not sys.stderr.isatty():
@@ -291,11 +390,11 @@ def _readable(row: dict[str, object], schema: Schema) -> dict[str, object]:
     from millrace.protocol import Type, format_timestamp
     from millrace.server.writers import tombstone_or_row
 
-    made = dict(row)
+    readable = dict(row)
     for field in schema:
         value = row[field.name]
         if isinstance(value, int) and field.type is Type.TIMESTAMP:
-            made[field.name] = format_timestamp(value)
+            readable[field.name] = format_timestamp(value)
         elif isinstance(value, bytes):
-            made[field.name] = b64encode(value).decode()
-    return tombstone_or_row(made) if schema.retracts else made
+            readable[field.name] = b64encode(value).decode()
+    return tombstone_or_row(readable) if schema.retracts else readable

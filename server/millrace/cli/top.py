@@ -41,9 +41,9 @@ from millrace.cli.topmodel import (
 from millrace.protocol.errors import MillraceError
 from millrace.protocol.words import printable
 
-# Lines that are no rows: two above the table, its heads, one below.
+# Lines besides the rows: two above the table, its heads, one below.
 FRAME_LINES: Final = 4
-# Where nobody watches, the two looks are at most so far apart.
+# With --once, the two samples are at most this far apart.
 ONCE_SECONDS: Final = 1.0
 
 
@@ -86,7 +86,7 @@ def _print_once(link: Link, seconds: float) -> None:
 
 
 class _Poller:
-    """Asks the server again and again in a thread, and wakes whoever waits at `fileno`."""
+    """Polls the server in a thread, and wakes the reader of `fileno`."""
 
     def __init__(self, link: Link, interval: float) -> None:
         self._link = link
@@ -103,7 +103,7 @@ class _Poller:
         return self._reading
 
     def take(self) -> tuple[Snapshot | None, str | None]:
-        """The newest look, if there is one that has not been taken, and what went wrong last."""
+        """The newest sample, unless it was taken already, and the last error."""
         os.read(self._reading, 4096)
         with self._lock:
             found, self._found = self._found, None
@@ -258,11 +258,11 @@ class _Screen:
             "blocked": "yes" if found["blocked"] else "no",
         }
         lines = [_text(f"  {head:<10} {value}") for head, value in words.items() if value]
-        for number, given in enumerate(found["inputs"], 1):
+        for number, reader in enumerate(found["inputs"], 1):
             lines.append(
                 _text(
-                    f"  input {number:<4} {given['from']}: {given['queue_tuples']} wait (at most "
-                    f"{given['peak_queue_tuples']}), idle-wait {given['idle_wait_us'] / 1e6:.1f} s"
+                    f"  input {number:<4} {reader['from']}: {reader['queue_tuples']} wait (at most "
+                    f"{reader['peak_queue_tuples']}), idle-wait {reader['idle_wait_us'] / 1e6:.1f} s"
                 )
             )
         for line in lines:

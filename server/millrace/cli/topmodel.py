@@ -71,7 +71,7 @@ def _operator_row(before: Mapping[str, Any] | None, now: Mapping[str, Any], seco
 
 
 def component_rows(before: Snapshot | None, now: Snapshot) -> list[Row]:
-    """A row per component: what comes in at its sources and goes out at its sinks, and the worst of its operators."""
+    """A row per component: input of its sources, output of its sinks, and its worst operator."""
     known = {} if before is None else {component["name"]: component for component in before.components}
     seconds = 0.0 if before is None else (now.at_us - before.at_us) / 1e6
     members: dict[str, list[Row]] = {}
@@ -309,7 +309,7 @@ class View:
                 self._show("operators" if self.level == "components" else "components")
 
     def _sort_by(self, by: int) -> None:
-        """The next column; a column of words begins with the first of them, one of numbers with the greatest."""
+        """The next column; words are in ascending order, numbers in descending order."""
         listed = COLUMNS[self._listed]
         keys = [None, *(column.key for column in listed)]
         key = keys[(keys.index(self.sort[self._listed][0]) + by) % len(keys)]
@@ -347,7 +347,7 @@ HELP: Final = (
     ("s S, > <", "sort by the next or the previous column"),
     ("r", "sort the other way"),
     ("/", "filter by name, kind or strategy; Enter keeps it, Esc drops it"),
-    ("p, space", "pause the view, and go on"),
+    ("p, space", "pause and resume the view"),
     ("q", "quit"),
 )
 
@@ -370,7 +370,7 @@ _SINGLE: Final[Mapping[str, str]] = {
 
 
 def keys(data: bytes) -> Iterator[str]:
-    """The keys in what a terminal sent at once. A sequence that nobody knows is no key."""
+    """The keys in what a terminal sent at once. Unknown sequences are ignored."""
     while data:
         known = next((sequence for sequence in _SEQUENCES if data.startswith(sequence)), None)
         if known is not None:

@@ -1,6 +1,6 @@
-"""`millrace strategy try` and `strategy trial`: a trial is begun in the server, watched, and told as a table.
+"""`millrace strategy try` and `strategy trial`: start a trial in the server, watch it, and print it as a table.
 
-Rule: the trial is the server's. Whoever interrupts the command has only stopped watching.
+Rule: the trial runs in the server. Interrupting the command only stops watching.
 """
 
 from __future__ import annotations
@@ -14,30 +14,40 @@ import typer
 
 from millrace.cli import show
 from millrace.cli.link import Link, segment
+from millrace.cli.names import request
 from millrace.protocol.errors import MillraceError, Refuse
 
-# How often the server is asked how far the trial is, and how often a person is told.
+# How often the command reads the trial's state, and how often it prints the state.
 POLL_SECONDS: Final = 0.5
-TELL_SECONDS: Final = 5.0
+PRINT_SECONDS: Final = 5.0
 
-Component = Annotated[str, typer.Argument()]
+Component = Annotated[
+    str, typer.Argument(metavar="COMPONENT", help="A component, or a stream, query or operator in it.")
+]
 
 
 def strategy_try(
     link: Link,
     component: Component,
-    strategy: Annotated[str, typer.Argument(help="dfs, bfs, rr or chain, also with (k).")],
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long to try it, such as 30s.")] = "30s",
+    strategy: Annotated[str, typer.Argument(help="dfs, bfs, rr or chain, each also with (k), as in dfs(1).")],
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="The length of the trial, such as 30s.")] = "30s",
     before: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long to measure before. [as long as --for]")
+        str | None,
+        typer.Option(metavar="TIME", help="The length of the measurement before the trial; --for by default."),
     ] = None,
     revert_if: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="When to go back, such as 'p99 > 200ms or queue > 2x'.")
+        str | None,
+        typer.Option(metavar="CONDITION", help="Revert if this becomes true, such as 'p99 > 200ms or queue > 2x'."),
     ] = None,
-    revert: Annotated[bool, typer.Option("--revert", help="Go back in any case.")] = False,
-    operator: Annotated[str | None, typer.Option(help="Try it for this operator alone.")] = None,
+    revert: Annotated[bool, typer.Option("--revert", help="Revert at the end in any case.")] = False,
+    operator: Annotated[
+        str | None, typer.Option(metavar="OPERATOR", help="Try the strategy for this operator only.")
+    ] = None,
 ) -> None:
-    """Measure, set a strategy, measure again; then keep it, or go back. It goes on in the server if you leave."""
+    """Measure, set a strategy, measure again, then keep the strategy or revert.
+
+    The trial runs in the server. Ctrl-C only stops watching it.
+    """
     from millrace.operators.intervals import parse_duration
     from millrace.server.conditions import parse_condition
 
@@ -45,7 +55,7 @@ def strategy_try(
     _check("--before", before, parse_duration)
     _check("--revert-if", revert_if, parse_condition)
     if revert and revert_if is not None:
-        raise typer.BadParameter("--revert goes back in any case: give one of the two", param_hint="--revert-if")
+        raise typer.BadParameter("--revert reverts in any case; use one of the two", param_hint="--revert-if")
     body = {
         "strategy": strategy,
         "operator": operator,
@@ -54,13 +64,12 @@ def strategy_try(
         "revert_if": revert_if,
         "revert": revert,
     }
-    path = f"components/{segment(component)}/trial"
-    trial = link.post(path, body)
+    trial, name = request(link, "POST", "component", component, "/trial", body)
     try:
-        trial = _watch(link, path, trial)
+        trial = _watch(link, f"components/{segment(name)}/trial", trial)
     except KeyboardInterrupt:
-        raise MillraceError(f"the trial goes on in the server: see `millrace strategy trial {component}`") from None
-    _tell(link, trial)
+        raise MillraceError(f"the trial continues in the server: see `millrace strategy trial {name}`") from None
+    _print(link, trial)
     if trial["outcome"] in ("failed", "cancelled"):
         raise MillraceError(f"the trial {_outcome_words(trial)}")
 
@@ -68,11 +77,10 @@ def strategy_try(
 def strategy_trial(
     link: Link,
     component: Component,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End the trial that runs, and go back.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the running trial and revert.")] = False,
 ) -> None:
-    """Show the trial that runs in a component, or the last one."""
-    path = f"components/{segment(component)}/trial"
-    _tell(link, link.delete(path) if cancel else link.get(path))
+    """Show the running trial of a component, or its last one."""
+    _print(link, request(link, "DELETE" if cancel else "GET", "component", component, "/trial")[0])
 
 
 def _check(flag: str, text: str | None, parse: Callable[[str], Any]) -> None:
@@ -84,44 +92,50 @@ def _check(flag: str, text: str | None, parse: Callable[[str], Any]) -> None:
 
 
 def _watch(link: Link, path: str, trial: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Ask until the trial has ended."""
-    told, due = "", 0.0
+    """Read the trial's state until it ends."""
+    printed, due = "", 0.0
     while trial["state"] != "ended":
-        if trial["state"] != told or time.monotonic() >= due:
-            told, due = trial["state"], time.monotonic() + TELL_SECONDS
-            under = trial["previous"] if told == "before" else trial["strategy"]
+        if trial["state"] != printed or time.monotonic() >= due:
+            printed, due = trial["state"], time.monotonic() + PRINT_SECONDS
+            under = previous(trial) if printed == "before" else trial["strategy"]
             show.tell(f"measuring under {under}; the trial ends in {math.ceil(trial['left_seconds'])} s")
         time.sleep(min(POLL_SECONDS, max(trial["left_seconds"], 0.01)))
         trial = link.get(path)
     return trial
 
 
-def _tell(link: Link, trial: Mapping[str, Any]) -> None:
+def _print(link: Link, trial: Mapping[str, Any]) -> None:
     if link.as_json:
         show.as_json(trial)
         return
-    show.table(("", f"before ({trial['was']})", f"during ({trial['strategy']})", "change"), rows(trial))
+    show.table(("", f"before ({previous(trial)})", f"during ({trial['strategy']})", "change"), rows(trial))
     show.tell(f"the trial {_outcome_words(trial)}")
 
 
+def previous(trial: Mapping[str, Any]) -> str:
+    """The strategy before the trial; servers before 0.2 have it under an earlier name."""
+    strategy: str = trial["previous"] if "previous" in trial else trial["was"]
+    return strategy
+
+
 def _outcome_words(trial: Mapping[str, Any]) -> str:
-    """How a sentence about the trial goes on."""
+    """The end of a sentence that starts with `the trial`."""
     match trial["outcome"]:
         case None:
-            return f"runs; it ends in {trial['left_seconds']:.0f} s"
+            return f"is running and ends in {trial['left_seconds']:.0f} s"
         case "kept":
             return f"kept {trial['strategy']}: {trial['reason']}"
         case "reverted":
-            return f"went back to {trial['was']}: {trial['reason']}"
+            return f"reverted to {previous(trial)}: {trial['reason']}"
         case "cancelled":
-            return f"was ended, and {trial['was']} holds: {trial['reason']}"
+            return f"was cancelled; {previous(trial)} is set: {trial['reason']}"
         case _:
-            return f"failed, and {trial['was']} holds: {trial['reason']}"
+            return f"failed; {previous(trial)} is set: {trial['reason']}"
 
 
 def rows(trial: Mapping[str, Any]) -> list[list[str]]:
-    """The table of what was measured before and during."""
-    found = []
+    """The measurements before and during the trial, as a table."""
+    table = []
     for head, key, words in (
         ("latency mean", "mean_us", _time),
         ("latency p50", "p50_us", _time),
@@ -137,8 +151,8 @@ def rows(trial: Mapping[str, Any]) -> list[list[str]]:
     ):
         before, during = (None if span is None else span[key] for span in (trial["before"], trial["during"]))
         change = "" if key == "seconds" else _change(before, during)
-        found.append([head, *("-" if value is None else words(value) for value in (before, during)), change])
-    return found
+        table.append([head, *("-" if value is None else words(value) for value in (before, during)), change])
+    return table
 
 
 def _time(us: float) -> str:
@@ -156,4 +170,4 @@ def _share(value: float) -> str:
 def _change(before: float | None, during: float | None) -> str:
     if before is None or during is None or before == during:
         return ""
-    return f"{(during / before - 1) * 100:+.0f}%" if before else "from nothing"
+    return f"{(during / before - 1) * 100:+.0f}%" if before else "from zero"

@@ -1,9 +1,9 @@
-"""The offline driver: steps the engine by a virtual clock that nothing but the input and the work's price moves.
+"""The offline driver: steps the engine with a virtual clock that only the input and the price of work move.
 
-Rule: what happens at one time enters in the order of the input, and all work is done before the clock moves. With a
-price per tuple work itself moves the clock: the engine is stepped one execution at a time, what it gave leaves when
-the execution's time is over, and whatever arrived meanwhile enters, at its own time, before the next one. The same
-input gives the same steps, always.
+Rule: events of one time enter in the order of the input, and all work is done before the clock moves. With a price per
+tuple, work itself moves the clock. The engine then runs one execution per step. Its output leaves when the execution's
+time is over. Events that arrive meanwhile enter at their own time, before the next execution. The same input always
+produces the same steps.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Time = Fraction | int
 
 
 class Instant(NamedTuple):
-    """What happens at one time, in order."""
+    """The events of one time, in order."""
 
     at_us: int
     events: Sequence[Event]
 
 
 class Watcher(Protocol):
-    """Whoever carries out what the engine orders."""
+    """Carries out the engine's orders."""
 
     def ordered(self, at_us: Time, order: Effect) -> None:
         """An order of the engine; `at_us` is when it leaves."""
 
     def executed(self, step: int, at_us: Time, execution: Execution) -> None:
-        """An execution (told only when traced), the time before it, and its number from 1."""
+        """An execution (only with a trace), the time before it, and its number from 1."""
 
     def stepped(self) -> None:
         """A step is over: the engine's gauges may be read."""
@@ -44,7 +44,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class _Reading:
-    """What the last execution took."""
+    """The input of the last execution."""
 
     operator: str | None = None
     tuples: int = 0
@@ -58,13 +58,13 @@ class Price:
         self._reading = _Reading()
 
     def start(self) -> None:
-        """Nothing: the price does not depend on when the execution began."""
+        """Nothing: the price does not depend on the start of the execution."""
 
     def stop(self, operator: str, tuples: int) -> None:
         self._reading = _Reading(operator, tuples)
 
     def take(self) -> tuple[Fraction, list[Event]]:
-        """What the last execution cost, and the reading for the engine."""
+        """The cost of the last execution, and the reading for the engine."""
         reading, self._reading = self._reading, _Reading()
         if reading.operator is None:
             return Fraction(0), []
@@ -91,24 +91,24 @@ class Driver:
         self._executions = 0
 
     def begin(self, at_us: int) -> None:
-        """Set the clock, before anything has happened."""
+        """Set the clock before the first event."""
         self.clock_us = at_us
         self.engine.moment.now_us = at_us
 
     def run(self, instants: Iterable[Instant]) -> None:
-        """Take what happens in order of time, and finish all work."""
+        """Process the instants in order of time, and finish all work."""
         for instant in instants:
             self._work_until(instant.at_us)
             self._enter(instant)
         self.finish()
 
     def finish(self) -> None:
-        """Work until nothing is left to do at this time, which work may have moved past an appointment."""
+        """Work until nothing is left to do at this time. Work may have moved the time past a wake-up."""
         while self._more or (self._wake is not None and self._wake <= self.clock_us):
             self._execute()
 
     def _work_until(self, at_us: int) -> None:
-        """Work, and keep appointments, until the clock has come to a time."""
+        """Work, and wake the engine when it requested that, until the clock reaches a time."""
         while True:
             if self._more:
                 if self._price is not None and self.clock_us >= at_us:
@@ -126,7 +126,7 @@ class Driver:
             self.clock_us = at_us
 
     def _enter(self, instant: Instant) -> None:
-        """Let events in at their own time, which under a price may lie before the clock's."""
+        """Pass events in at their own time, which with a price may be earlier than the clock."""
         if self._single:
             self._step(instant.at_us, instant.events, 0)
         else:

@@ -1,4 +1,4 @@
-"""The lines of `--events`: what happened, in order of arrival, as events of the engine grouped by their time.
+"""The lines of `--events`, in order of arrival, as events of the engine grouped by their time.
 
 One JSON object per line: `at` (default: the line's before; a tuple's own time if that is later), and one of `stream`
 with `tuple`, `punctuation` or `close`, or `tick` alone. The clock never goes back: an `at` below it means the clock's
@@ -62,41 +62,41 @@ class _Events:
 
     def _line(self, number: int, line: bytes) -> Iterator[Instant]:
         where = self._where(number)
-        said = read_object(line, where)
-        kind = _kind(said, where)
-        at_us = self._time(said, kind, where)
+        event = read_object(line, where)
+        kind = _kind(event, where)
+        at_us = self._time(event, kind, where)
         if at_us != self._clock:
             yield from self._instant()
             self._clock = at_us
         if kind != "tick":
-            self._happened(said, kind, where, number)
+            self._add(event, kind, where, number)
 
     def _where(self, number: int) -> str:
         return f"{shown(self._path)}, line {number}"
 
     def _instant(self) -> Iterator[Instant]:
-        """What has gathered at the clock's time."""
+        """The events collected at the clock's time."""
         self._end_run()
         if self._clock is not None:
             events, self._events = self._events, []
             yield Instant(self._clock, events)
 
-    def _time(self, said: Mapping[str, Any], kind: str, where: str) -> int:
+    def _time(self, event: Mapping[str, Any], kind: str, where: str) -> int:
         clock = BEGINNING if self._clock is None else self._clock
-        if "at" in said:
-            at_us = _timestamp(said["at"], "at", where)
+        if "at" in event:
+            at_us = _timestamp(event["at"], "at", where)
             check_clock(where, at_us)
             return max(clock, at_us)
         if kind == "tick":
             raise Refuse(f"{where}: expected a time in at, because a tick has no other, got none", code="bad_row")
-        own = self._own_time(said, where) if kind == "tuple" else None
+        own = self._own_time(event, where) if kind == "tuple" else None
         if own is not None and FIRST_US <= own <= LAST_US:
             return max(clock, own)
         return 0 if self._clock is None else clock
 
-    def _own_time(self, said: Mapping[str, Any], where: str) -> int | None:
-        source = self._source(said, where)
-        values = said["tuple"]
+    def _own_time(self, event: Mapping[str, Any], where: str) -> int | None:
+        source = self._source(event, where)
+        values = event["tuple"]
         if source.stream.time is None or not isinstance(values, dict) or values.get(source.stream.time) is None:
             return None
         try:
@@ -104,8 +104,8 @@ class _Events:
         except TimestampError:
             return None  # refused with the row
 
-    def _source(self, said: Mapping[str, Any], where: str) -> Source:
-        name = said.get("stream")
+    def _source(self, event: Mapping[str, Any], where: str) -> Source:
+        name = event.get("stream")
         if name is None:
             raise Refuse(f"{where}: expected the name of a stream in stream, got none", code="bad_row")
         source = self._sources.get(name) if isinstance(name, str) else None
@@ -114,23 +114,23 @@ class _Events:
             raise Refuse(f"{where}: expected one of the streams {known}, got {spelt(name)}", code="unknown_stream")
         return source
 
-    def _happened(self, said: Mapping[str, Any], kind: str, where: str, number: int) -> None:
-        stream = self._source(said, where).stream.name
-        feed = said.get("feed", FEED)
+    def _add(self, event: Mapping[str, Any], kind: str, where: str, number: int) -> None:
+        stream = self._source(event, where).stream.name
+        feed = event.get("feed", FEED)
         if not isinstance(feed, str) or not feed:
             raise Refuse(f"{where}: expected a feed's name in feed, got {spelt(feed)}", code="bad_row")
         if kind == "tuple":
-            self._tuple(stream, feed, said["tuple"], where, number)
+            self._tuple(stream, feed, event["tuple"], where, number)
             return
         self._end_run()
         if kind == "punctuation":
-            value_us = _timestamp(said["punctuation"], "punctuation", where)
+            value_us = _timestamp(event["punctuation"], "punctuation", where)
             check_promise(where, value_us)
             self._events.append(Punctuated(stream, feed, value_us))
-        elif said["close"] is True:
+        elif event["close"] is True:
             self._events.append(FeedClosed(stream, feed, ended=True))
         else:
-            raise Refuse(f"{where}: expected true in close, got {spelt(said['close'])}", code="bad_row")
+            raise Refuse(f"{where}: expected true in close, got {spelt(event['close'])}", code="bad_row")
 
     def _tuple(self, stream: str, feed: str, values: Any, where: str, number: int) -> None:
         if not isinstance(values, dict):
@@ -142,7 +142,7 @@ class _Events:
         self._lines.append(number)
 
     def _end_run(self) -> None:
-        """Make one batch of the tuples of one feed that came one after the other."""
+        """Make one batch of consecutive tuples of one feed."""
         if self._run is None:
             return
         stream, feed = self._run
@@ -155,16 +155,16 @@ class _Events:
         self._run, self._rows, self._lines = None, [], []
 
 
-def _kind(said: Mapping[str, Any], where: str) -> str:
-    unknown = [key for key in said if key not in KEYS]
+def _kind(event: Mapping[str, Any], where: str) -> str:
+    unknown = [key for key in event if key not in KEYS]
     if unknown:
         raise Refuse(f"{where}: expected the keys {', '.join(KEYS)}, got {spelt(unknown[0])}", code="bad_row")
-    kinds = [key for key in ONE_OF if key in said]
+    kinds = [key for key in ONE_OF if key in event]
     if len(kinds) != 1:
         got = " and ".join(kinds) or "none of them"
         raise Refuse(f"{where}: expected one of {', '.join(ONE_OF)}, got {got}", code="bad_row")
-    if kinds == ["tick"] and said["tick"] is not True:
-        raise Refuse(f"{where}: expected true in tick, got {spelt(said['tick'])}", code="bad_row")
+    if kinds == ["tick"] and event["tick"] is not True:
+        raise Refuse(f"{where}: expected true in tick, got {spelt(event['tick'])}", code="bad_row")
     return kinds[0]
 
 
@@ -176,5 +176,5 @@ def _timestamp(value: Any, key: str, where: str) -> int:
 
 
 def names_of_feeds(names: Sequence[str]) -> list[str]:
-    """What the feeds of one stream are called when several files feed it."""
+    """The names of a stream's feeds, if several files feed it."""
     return [FEED] if len(names) == 1 else list(names)

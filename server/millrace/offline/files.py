@@ -1,9 +1,8 @@
 """Rows from files and to files: JSON lines, CSV, Parquet, Arrow, by a path's ending; `-` is the standard stream.
 
-Rule: whatever is wrong with a file is said in one line that names the file, the place, what was expected and what
-came. The fast way decodes thousands of rows at a time; when it meets anything it does not like, the slow way walks the
-same rows one by one and finds the words. How a file was cut while it was read never shows: batches follow from its
-contents alone.
+Rule: every problem with a file is one line with the file, the place, the expected and the actual value. The fast path
+decodes thousands of rows at a time. If it fails, the slow path walks the same rows one by one to find the place and the
+text. Batches depend on the file's contents only, never on the pieces in which it was read.
 """
 
 from __future__ import annotations
@@ -37,6 +36,8 @@ ENDINGS: Final = ("jsonl", "csv", "parquet", "arrow")
 ROWS: Final = 8_192
 # Bytes of text read at a time: some thousands of rows.
 CHUNK: Final = 1 << 20
+# Text files up to this size are counted, which takes less than a second.
+COUNTED_BYTES: Final = 1 << 27
 # A field with one of these in its name has no place in what msgspec decodes to.
 UNTYPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 
@@ -45,12 +46,12 @@ Advanced = Callable[[int], None]
 
 def ending(path: str, what: str) -> str:
     """The format of a path, by its ending; the standard streams carry JSON lines."""
-    found = "jsonl" if path == STANDARD else Path(path).suffix.lstrip(".").lower()
-    if found not in ENDINGS:
+    suffix = "jsonl" if path == STANDARD else Path(path).suffix.lstrip(".").lower()
+    if suffix not in ENDINGS:
         raise Refuse(
             f"{what} {path}: expected a path that ends in .{', .'.join(ENDINGS)}, or - for JSON lines", code="bad_path"
         )
-    return found
+    return suffix
 
 
 def refuse_file(path: str, error: Exception) -> Refuse:
@@ -60,14 +61,14 @@ def refuse_file(path: str, error: Exception) -> Refuse:
 
 
 def shown(path: str) -> str:
-    return "the standard input" if path == STANDARD else path
+    return "standard input" if path == STANDARD else path
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def _nothing(amount: int) -> None:
-    """Nobody watches how far the reading has come."""
+    """The default: no reader of the progress."""
 
 
 def read_batches(
@@ -78,14 +79,14 @@ def read_batches(
 ) -> Iterator[Batch]:
     """The rows of a file as batches of the stream's schema, in the file's order.
 
-    `advanced` is told how many of the file's bytes each step has read; `format` goes before the path's ending.
+    `advanced` receives the number of bytes that each step has read. `format` overrides the path's ending.
     """
     if format is not None and format not in ENDINGS:
         raise Refuse(f"a format is one of {', '.join(ENDINGS)}, not {format!r}", code="bad_path")
     format = format or ending(path, "an input")  # noqa: A001 - the option's name
     try:
         if path == STANDARD:
-            # Unbuffered, so that what a pipe brings is passed on when it comes.
+            # Unbuffered: the rows of a pipe are passed on as they arrive.
             yield from read_opened(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer), path, stream, advanced, format)
         else:
             with Path(path).open("rb") as file:
@@ -101,7 +102,7 @@ def read_opened(
     advanced: Advanced,
     format: str,  # noqa: A002 - the option's name
 ) -> Generator[Batch, None, None]:
-    """The same of a file that is open; `path` is what it is called where something is wrong with it."""
+    """The rows of an open file; errors name it by `path`."""
     yield from _READERS[format](file, path, Source(stream), advanced)
 
 
@@ -133,7 +134,7 @@ def _read_jsonl(file: BinaryIO, path: str, source: Source, advanced: Advanced) -
             continue
         try:
             rows = decode(piece)
-            # Two objects on one line decode just as well: as many rows as lines, or the slow way decides.
+            # Two objects on one line decode, too: unless there are as many rows as lines, the slow path decides.
             fits = len(rows) == piece.count(b"\n") + (not piece.endswith(b"\n"))
             batch = source.from_rows(rows) if fits else _slow_jsonl(path, number, piece, source)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowError):
@@ -176,12 +177,12 @@ def _may_be_null(field: Field, stream: StreamDefinition) -> bool:
 
 
 def _wire_type(field: Field, stream: StreamDefinition) -> Any:
-    made = WIRE_TYPES[field.type]
-    return made | None if _may_be_null(field, stream) else made
+    wire_type = WIRE_TYPES[field.type]
+    return wire_type | None if _may_be_null(field, stream) else wire_type
 
 
 def _slow_jsonl(path: str, number: int, piece: bytes, source: Source) -> Batch:
-    """The same lines one by one: the error of the first that is unfit, or their rows after all."""
+    """The same lines one by one: the error of the first wrong line, or their rows."""
     rows = []
     for offset, line in enumerate(piece.split(b"\n")):
         if line.strip():
@@ -194,10 +195,10 @@ def _slow_jsonl(path: str, number: int, piece: bytes, source: Source) -> Batch:
 
 
 def read_object(line: bytes, where: str) -> dict[str, Any]:
-    """A line's JSON object, or the words for what it is instead."""
+    """A line's JSON object; Refuse with the reason if it is not one."""
     try:
         text = line.decode()
-        found = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant)
     except UnicodeDecodeError:
         raise Refuse(f"{where}: expected UTF-8, got bytes that are not", code="bad_row") from None
     except _Constant as constant:
@@ -206,13 +207,13 @@ def read_object(line: bytes, where: str) -> dict[str, Any]:
         at_end = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip())
         got = "half an object (is the file cut off?)" if at_end else f"{line.decode(errors='replace').strip()!r:.80}"
         raise Refuse(f"{where}: expected a JSON object, got {got}", code="bad_row") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise Refuse(f"{where}: expected a JSON object, got {line.decode().strip()!r:.80}", code="bad_row")
-    return found
+    return value
 
 
 class _Constant(Exception):  # noqa: N818 - a signal inside this file
-    """NaN or an infinity, which JSON does not have and Python's reader takes."""
+    """NaN or an infinity: not JSON, but Python's reader accepts them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -223,7 +224,7 @@ def _no_constant(name: str) -> Any:
 
 
 class located:  # noqa: N801 - reads as a statement
-    """Says where in a file the row stood that did not fit: `trades.jsonl, line 3, field price: expected ...`."""
+    """Adds the place in the file to the error of a row: `trades.jsonl, line 3, field price: expected ...`."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -234,6 +235,28 @@ class located:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, RowError):
             raise Refuse(f"{self._where}{error.fault}", code=error.code) from None
+
+
+def count_rows(path: str, format: str | None = None) -> int | None:  # noqa: A002 - the option's name
+    """The number of rows in a file; None where counting them would take long."""
+    try:
+        if path == STANDARD or not Path(path).is_file():
+            return None
+        format = format or ending(path, "an input")  # noqa: A001 - the option's name
+        if format == "parquet":
+            import pyarrow.parquet as pq
+
+            rows: int = pq.read_metadata(path).num_rows
+            return rows
+        if format == "arrow" or Path(path).stat().st_size > COUNTED_BYTES:
+            return None
+        if format == "jsonl":
+            with Path(path).open("rb") as file:
+                return sum(1 for line in file if line.strip())
+        with Path(path).open(encoding="utf-8-sig", newline="") as text:
+            return max(sum(1 for row in csv.reader(text) if row) - 1, 0)
+    except Exception:  # the count only completes a message
+        return None
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------
@@ -257,7 +280,7 @@ def _read_csv(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> 
 
 
 class _Watched(io.BufferedIOBase):
-    """A file of which somebody watches how much has been read."""
+    """A file that reports the number of bytes read."""
 
     def __init__(self, file: BinaryIO, advanced: Advanced) -> None:
         self._file = file
@@ -275,12 +298,12 @@ class _Watched(io.BufferedIOBase):
 
 
 def _layout(header: Sequence[str], path: str, stream: StreamDefinition) -> list[int | None]:
-    """For each field of the schema the column that holds it; None where the file has none."""
+    """For each field of the schema its column; None if the file has none."""
     where = f"{shown(path)}, line 1"
     known = set(stream.schema.names)
     twice = [name for name in header if header.count(name) > 1]
     if twice:
-        raise Refuse(f"{where}: the column {twice[0]!r:.60} stands there twice", code="bad_row")
+        raise Refuse(f"{where}: the column {twice[0]!r:.60} appears twice", code="bad_row")
     unknown = [name for name in header if name not in known]
     if unknown and stream.extra == "refuse":
         expected = ", ".join(stream.schema.names)
@@ -421,7 +444,7 @@ def _read_parquet(file: BinaryIO, path: str, source: Source, advanced: Advanced)
 
 
 def _read_arrow(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
-    """An Arrow IPC file, or an IPC stream: they are told apart by the first bytes."""
+    """An Arrow IPC file, or an IPC stream: the first bytes distinguish them."""
     import pyarrow as pa
 
     try:
@@ -445,7 +468,8 @@ def _arrow_batches(tables: Iterator[Any], path: str, source: Source, passed: Adv
         try:
             batch = source.from_table(table)
         except RowError as error:
-            raise Refuse(f"{shown(path)}, row {first + error.row}{error.fault}", code=error.code) from None
+            where = f"{shown(path)}, row {first + error.row}"
+            raise Refuse(f"{where}{error.fault}", code=error.code) from None
         except Refuse as error:
             raise Refuse(f"{shown(path)}: {error.text}", code=error.code) from None
         first += len(batch)
@@ -455,18 +479,18 @@ def _arrow_batches(tables: Iterator[Any], path: str, source: Source, passed: Adv
 
 @contextmanager
 def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
-    """The file, or what comes through a pipe: a format with its index at the end is not read from front to back."""
+    """The file, or a copy of a pipe's content: a format with its index at the end needs random access."""
     if file.seekable():
         yield file
         return
-    with tempfile.TemporaryFile() as kept:
-        shutil.copyfileobj(file, kept)
-        kept.seek(0)
-        yield kept
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(file, copy)
+        copy.seek(0)
+        yield copy
 
 
 def _share(file: BinaryIO, advanced: Advanced, rows: int) -> Advanced:
-    """Rows told as their share of the file's bytes."""
+    """Reports rows as their share of the file's bytes."""
     size = file.seek(0, io.SEEK_END)
     return lambda read: advanced(size * read // max(rows, 1))
 
@@ -488,7 +512,7 @@ _READERS: Final[Mapping[str, Callable[[BinaryIO, str, Source, Advanced], Iterato
 
 
 class PlainTimes:
-    """Writes timestamps as the integers they are, to a writer that would spell them out."""
+    """Writes timestamps as integers, through a writer that would format them."""
 
     def __init__(self, writer: Writer, schema: Schema) -> None:
         self._writer = writer
@@ -505,7 +529,7 @@ class PlainTimes:
 
 
 def plain_times(schema: Schema) -> Schema:
-    """The schema with integers in the place of timestamps, which are stored alike."""
+    """The schema with integers in place of timestamps, which are stored in the same way."""
     return Schema(
         tuple(
             Field(field.name, Type.BIGINT if field.type is Type.TIMESTAMP else field.type, field.nullable)
@@ -515,7 +539,7 @@ def plain_times(schema: Schema) -> Schema:
 
 
 def create(path: str, schema: Schema, *, format: str | None = None, iso: bool = True) -> Writer:  # noqa: A002
-    """A writer of a new file, in the place of one that may be there. Typed formats keep times as times."""
+    """A writer of a new file, which replaces an existing one. Typed formats keep timestamps."""
     name = format or ending(path, "an output")
     target = Path(path)
     try:

@@ -23,7 +23,7 @@ from millrace.offline.driver import Instant
 from millrace.offline.files import ROWS
 from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
 
-# Rows that are merged exactly before slices begin: a short input arrives as a person would expect it to.
+# Rows that are merged exactly before the first slice: a short input arrives as a user expects.
 EXACT_ROWS: Final = 4_096
 
 
@@ -63,12 +63,12 @@ class Cursor:
             if self._batch is None:
                 self.head_us = None
                 return
-        # Rows without a time of their own come at once: nothing says that they should wait.
+        # Rows without a time arrive at once.
         self.head_us = int(self._batch.ts[self._at]) if self.timed else BEGINNING
 
 
 class Merge:
-    """Instants out of files. `sliced` says that slices have begun."""
+    """Instants from files. `sliced` is true from the first slice on."""
 
     def __init__(self, cursors: Sequence[Cursor], *, exact: bool) -> None:
         self._cursors = cursors

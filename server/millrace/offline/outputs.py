@@ -1,6 +1,6 @@
 """Where the engine's orders go in `millrace run`: rows to files and the standard output, late tuples, the trace.
 
-Rule: every line leaves in the order in which the engine gave it; rows are gathered and written some thousands at a
+Rule: every line leaves in the engine's order; rows are gathered and written some thousands at a
 time.
 """
 
@@ -32,11 +32,11 @@ class Output(Protocol):
     def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """The run has failed: let go of what is open."""
+        """The run has failed: close the file."""
 
 
 class FileOutput:
-    """One query's rows in one file, which exists from the beginning."""
+    """One query's rows in one file, which exists from the start."""
 
     def __init__(self, writer: Writer, path: str) -> None:
         self._writer = writer
@@ -190,7 +190,7 @@ class LateLines(Lines):
 
 
 class TraceLines(Lines):
-    """What ran, and which punctuation reached a sink."""
+    """Executions, and punctuation that reached a sink."""
 
     def executed(self, step: int, at_us: Time, execution: Execution) -> None:
         self.write(

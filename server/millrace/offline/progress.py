@@ -1,4 +1,4 @@
-"""A progress bar for long inputs, on stderr, where somebody is looking and no rows are printed."""
+"""A progress bar for long inputs, on a terminal's stderr, unless rows are printed there."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ LONG_BYTES: Final = 4 << 20
 
 
 class Bar:
-    """Is told how many bytes of input have been read."""
+    """Counts the bytes of input that have been read."""
 
     def advanced(self, amount: int) -> None:
-        """Nobody looks."""
+        """Without a terminal the count is not shown."""
 
 
 @contextmanager
 def bar(paths: Sequence[str], outputs: Sequence[tuple[str, str]]) -> Iterator[Bar]:
-    """A bar over all inputs if they are long and stderr is a terminal of its own."""
+    """A bar over all inputs if they are long and stderr is a terminal without rows."""
     total = sum(Path(path).stat().st_size for path in paths if path != STANDARD and Path(path).is_file())
-    if total < LONG_BYTES or STANDARD in paths or not somebody_looks() or _prints_rows(outputs):
+    if total < LONG_BYTES or STANDARD in paths or not has_terminal() or _prints_rows(outputs):
         yield Bar()
         return
     from rich.console import Console
@@ -42,7 +42,7 @@ def bar(paths: Sequence[str], outputs: Sequence[tuple[str, str]]) -> Iterator[Ba
         yield Drawn()
 
 
-def somebody_looks() -> bool:
+def has_terminal() -> bool:
     return sys.stderr.isatty()
 
 

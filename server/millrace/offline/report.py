@@ -1,6 +1,6 @@
-"""What a run measured: the numbers of `--report`.
+"""The measurements of a run: the numbers of `--report`.
 
-Rule: times are virtual, and exact: every latency is kept and percentiles are those of the sorted array (nearest rank).
+Rule: times are virtual and exact. Every latency is stored, and percentiles come from the sorted array (nearest rank).
 Only `wall_us` differs between two runs of the same input.
 """
 
@@ -23,7 +23,7 @@ class Measures:
 
     latencies    per query, of each delivered row: delivery minus the arrival of the newest tuple in it
     idle_us      per idle-waiting operator, how long any of its inputs held it back
-    state_peaks  per operator that remembers tuples, the most tuples and bytes after any step
+    state_peaks  per operator with state, the maximum of its tuples and bytes after any step
     """
 
     def __init__(self, queries: Iterable[str]) -> None:
@@ -121,7 +121,7 @@ def report(
 
 
 def _queues(seen: dict[str, Any]) -> dict[str, Any]:
-    """What is to be said of an operator with queues of its own: per input, its pages and what it did not keep."""
+    """The update queues of an operator: per input, its pages, and the superseded and shed tuples."""
     queues = [{"input": at, **reader["queue"]} for at, reader in enumerate(seen["inputs"]) if reader["queue"]]
     return {"queues": queues} if queues else {}
 

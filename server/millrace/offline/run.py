@@ -1,6 +1,6 @@
-"""`millrace run`: a file of SQL over files of rows, through the same engine as the server's, by a virtual clock.
+"""`millrace run`: a file of SQL over files of rows, through the server's engine, with a virtual clock.
 
-Rule: the same files give the same bytes. What is wrong with a file, a flag or a statement is one clear line; the
+Rule: the same files produce the same bytes. Every problem with a file, an option or a statement is one clear line. The
 script is planned and every output opened before the first row is read.
 """
 
@@ -135,7 +135,7 @@ class Run:
             closing.callback(self._trace.close)
 
     def _instants(self, shown: Bar) -> tuple[int, Iterator[Instant]]:
-        """The time at which the clock begins, and what happens."""
+        """The start time of the clock, and the instants."""
         if self.options.events is not None:
             return _begun(read_events(self.options.events, self.script.streams, shown.advanced))
         self._merge = Merge(self._cursors(shown.advanced), exact=self._exact())
@@ -144,7 +144,7 @@ class Run:
     def _watch_units(self, instants: Iterator[Instant]) -> Iterator[Instant]:
         """The same instants. Notes streams whose first tuples make sense in another unit alone.
 
-        A run has no clock to compare with, so it takes them: the times may be made up.
+        A run has no real clock to compare them with, and test data may use any times, so it accepts them.
         """
         streams = {stream.name for stream in self.script.streams.values() if stream.timestamps == "external"}
         for instant in instants:
@@ -167,9 +167,9 @@ class Run:
         options, streams = self.options, self.script.streams
         looks = options.report is not None or options.trace is not None or options.cost is not None
         clocked = any(_clocked(stream) for stream in streams.values())
-        # A stream that is not declared is one of late tuples, which tell when they came.
+        # An undeclared stream has late tuples, and late tuples have their time of arrival.
         late = any(name not in streams for query in self.script.queries.values() for name in query.reads_streams)
-        # An update queue may supersede nothing that its time alone would not: what is not simultaneous comes apart.
+        # An update queue supersedes tuples that arrive together, so tuples of different times arrive separately.
         newest = any(edge.updates for q in self.script.queries.values() for node in q.nodes for edge in node.edges)
         return looks or clocked or late or newest
 
@@ -185,7 +185,7 @@ class Run:
         return cursors
 
     def _prepare(self, begin_us: int) -> None:
-        """Give the engine the script, and open the feeds of files."""
+        """Send the script to the engine, and open the feeds of files."""
         self._obey(begin_us, self.script.commands)
         if self.options.strategy is not None:
             names = [component["name"] for component in self.engine.components()]
@@ -205,7 +205,7 @@ class Run:
         self.driver.run([Instant(begin_us, [Command(number, body) for number, body in enumerate(commands)])])
 
     def _closings(self) -> list[Event]:
-        """The end of every stream: its feeds leave, and what they held back goes on."""
+        """The end of every stream: its feeds close, and the tuples that they held back are processed."""
         return [
             FeedClosed(stream["name"], feed, ended=True)
             for stream in self.engine.streams()
@@ -236,7 +236,7 @@ class Run:
             case QueryFailed(query, reason):
                 self.failed_queries[query] = reason
             case _:
-                pass  # credit and requests: nobody here needs the one or answers the other
+                pass  # files need no credit and answer no requests
 
     def _on_late(self, late: Late) -> None:
         lines = self._late.get(late.stream)
@@ -246,7 +246,7 @@ class Run:
             self.late_tuples[late.stream] = self.late_tuples.get(late.stream, 0) + len(late.batch)
 
     def _arrivals(self, late: Late) -> list[int]:
-        """When each late tuple arrived. In a slice its mark tells: the newest time before it, less the disorder."""
+        """When each late tuple arrived. In a slice, its mark plus the disorder is the newest time before it."""
         if self._merge is None or not self._merge.sliced:
             return [late.at_us] * len(late.batch)
         disorder = self.script.streams[late.stream].disorder_us
@@ -265,8 +265,8 @@ class Run:
     def _write_report(self, path: str, begin_us: int, wall_us: int) -> None:
         assert self._measures is not None
         self._measures.stepped(int(self.driver.clock_us))
-        made = report(self.engine, self._measures, self.refused_rows, self.driver.clock_us - begin_us, wall_us)
-        text = msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
+        numbers = report(self.engine, self._measures, self.refused_rows, self.driver.clock_us - begin_us, wall_us)
+        text = msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n"
         try:
             if path == STANDARD:
                 self._stdout.write(text)
@@ -277,13 +277,13 @@ class Run:
 
 
 def _clocked(stream: StreamDefinition) -> bool:
-    """Whether the clock stamps the stream, speaks for it while it is silent, or says what is too far ahead."""
+    """Whether the clock stamps the stream, moves its time while it is silent, or bounds tuples ahead of it."""
     spoken_for = stream.max_skew_us is not None or stream.lull_us is not None
     return stream.timestamps != "external" or spoken_for or stream.ahead_us is not None
 
 
 def _ended(output: Output) -> Callable[[type[BaseException] | None, BaseException | None, object], None]:
-    """What becomes of an output when the run is over, or has failed."""
+    """Closes an output after the run, or discards it after a failure."""
 
     def exit_(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is None:
@@ -308,14 +308,14 @@ def _begun(instants: Iterator[Instant]) -> tuple[int, Iterator[Instant]]:
 
 
 def _by_stream(inputs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     for stream, path in inputs:
-        found.setdefault(stream, []).append(path)
-    return found
+        paths.setdefault(stream, []).append(path)
+    return paths
 
 
 def _check_names(script: Script, options: Options) -> None:
-    """Names that cannot be meant, before anything is read or written."""
+    """Check names before anything is read or written."""
     for flag, kind, given, known in (
         ("--input", "stream", options.inputs, script.streams),
         ("--late", "stream", options.late, script.streams),
@@ -325,21 +325,21 @@ def _check_names(script: Script, options: Options) -> None:
             if name not in known:
                 listed = ", ".join(known) or "none"
                 raise Refuse(
-                    f"{flag} {name}={path}: there is no {kind} {name}; there are: {listed}", code="unknown_name"
+                    f"{flag} {name}={path}: unknown {kind} {name}; the file has: {listed}", code="unknown_name"
                 )
     once = [stream for stream, _ in options.late]
     twice = [stream for stream in once if once.count(stream) > 1]
     if twice:
-        raise Refuse(f"--late is given twice for {twice[0]}: one file takes a stream's late tuples")
+        raise Refuse(f"--late appears twice for {twice[0]}; a stream has one file for late tuples")
     for stream, path in options.inputs:
         _check_sorted(script.streams[stream], path, options)
 
 
 def _check_files(script: Script, options: Options) -> None:
-    """Before any output is opened: a name that is wrong must cost neither the last run's rows nor what is read."""
+    """Check before any output is opened: a wrong name must destroy neither the last run's rows nor the input."""
     read = [path for _, path in options.inputs] + [path for path in (options.events,) if path is not None]
     if read.count(STANDARD) > 1:
-        raise Refuse("two inputs cannot both be read from the standard input: give one of them a file")
+        raise Refuse("two inputs cannot both be read from standard input: read one of them from a file")
     for path in read:
         _check_readable(path)
     sources = read if script.path is None else [*read, script.path]
@@ -351,7 +351,7 @@ def _check_files(script: Script, options: Options) -> None:
         if path == STANDARD or place is None:
             continue
         if place in taken:
-            raise Refuse(f"cannot write {path}: {taken[place]} by this run; give another file", code="in_use")
+            raise Refuse(f"cannot write {path}: {taken[place]} by this run; choose another file", code="in_use")
         taken[place] = f"{called(path)} is written already"
 
 
@@ -360,7 +360,7 @@ def _check_readable(path: str) -> None:
         return
     try:
         mode = Path(path).stat().st_mode
-        # A pipe must not be opened twice: whoever writes into it would take the first end for the last.
+        # A pipe must not be opened twice: its writer would take the first close for the end.
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
             Path(path).open("rb").close()
     except OSError as error:
@@ -368,7 +368,7 @@ def _check_readable(path: str) -> None:
 
 
 def _place(path: str) -> tuple[int, int] | Path | None:
-    """What tells a file from all others, whatever leads to it; None for pipes and devices, which nobody can empty."""
+    """The identity of a file, whatever path leads to it; None for pipes and devices, which cannot be truncated."""
     try:
         found = os.fstat(0) if path == STANDARD else Path(path).stat()
     except OSError:
@@ -381,8 +381,8 @@ def _check_sorted(stream: StreamDefinition, path: str, options: Options) -> None
         raise Refuse(f"--sorted: the rows of {path} have no time to be sorted by: {stream.name} is {stream.timestamps}")
 
 
-def tell_late(run: Run) -> None:
-    """Say on stderr what is in no result because it was late, and how to keep it; nothing if nothing was late."""
+def report_late(run: Run) -> None:
+    """Report late tuples on stderr, and how to write them to a file."""
     late = run.late_tuples
     if late:
         each = "; ".join(
@@ -392,22 +392,20 @@ def tell_late(run: Run) -> None:
         sys.stderr.write(f"millrace: {counted(run.rows, 'row')}; {each}\n")
 
 
-def tell_failures(run: Run) -> None:
-    """Say on stderr what was dropped on the way, and what is doubtful."""
+def report_failures(run: Run) -> None:
+    """Report dropped rows and doubtful units on stderr."""
     for stream, text in run.doubtful_units.items():
         sys.stderr.write(f"millrace: stream {stream}: warning: {text}\n")
     for stream, count in run.refused_rows.items():
         sys.stderr.write(
-            f"millrace: {stream}: {counted(count, 'row')} too far ahead of the clock (max_ahead) left out\n"
+            f"millrace: {stream}: {counted(count, 'row')} dropped: too far ahead of the clock (max_ahead)\n"
         )
     for operator, (count, reason) in run.failed_rows.items():
-        sys.stderr.write(
-            f"millrace: {operator}: {counted(count, 'row')} could not be computed and left out: {reason}\n"
-        )
+        sys.stderr.write(f"millrace: {operator}: {counted(count, 'row')} dropped because of an error: {reason}\n")
 
 
 def refuse_failures(run: Run) -> None:
-    """Queries that could not go on: the others' rows are whole, theirs are not."""
+    """Fail for queries that failed. The rows of the others are complete."""
     if run.failed_queries:
-        told = "; ".join(f"query {query} failed: {reason}" for query, reason in run.failed_queries.items())
-        raise Refuse(f"{told}. Its rows end there", code="query_failed")
+        failures = "; ".join(f"query {query} failed: {reason}" for query, reason in run.failed_queries.items())
+        raise Refuse(f"{failures}. Its rows end there", code="query_failed")

@@ -1,4 +1,4 @@
-"""FILE.sql as a run sees it: what to create, in order, and where rows go when no flag says so."""
+"""FILE.sql as a run reads it: the objects to create, in order, and the default outputs."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from millrace.sql.planner import bare_name
 class Script:
     """A planned file.
 
-    commands   what the engine is told, in the file's order
+    commands   the engine's commands, in the file's order
     bare       the queries that are a SELECT alone
-    shown      what EXPLAIN has to say
+    shown      the output of EXPLAIN
     path       the file, if it was read from one
     """
 
@@ -53,7 +53,7 @@ class Script:
     shown: Sequence[str] = ()
     path: str | None = None
 
-    def outputs(self, given: Sequence[tuple[str, str]]) -> list[tuple[str, str, str | None]]:
+    def outputs(self, requested: Sequence[tuple[str, str]]) -> list[tuple[str, str, str | None]]:
         """Where rows go, as (query, path, format): what the flags say, and the file's sinks.
 
         Without flags or sinks, the standard output shows the bare SELECTs, else the queries that no other query reads.
@@ -62,7 +62,7 @@ class Script:
             (sink.query, STANDARD, None) if sink.path is None else (sink.query, sink.path, sink.format)
             for sink in self.sinks.values()
         ]
-        flags: list[tuple[str, str, str | None]] = [(query, path, None) for query, path in given]
+        flags: list[tuple[str, str, str | None]] = [(query, path, None) for query, path in requested]
         if flags:
             return flags + sinks
         sunk = {sink.query for sink in self.sinks.values()}
@@ -105,7 +105,7 @@ def plan_script(text: str, order: str | None = None) -> Script:
         if isinstance(planned, Explain | ExplainRunning | ShowCreate):
             shown.append(planned.sql if isinstance(planned, ShowCreate) else planned.text)
     if not catalog.streams:
-        raise Refuse("there is no stream: begin with CREATE STREAM", code="sql")
+        raise Refuse("the file has no stream: start with CREATE STREAM", code="sql")
     return Script(commands, catalog.streams, catalog.queries, catalog.sinks, bare, shown)
 
 
@@ -117,9 +117,9 @@ def _ordered(statement: Statement, name: str, order: str) -> Statement:
         case s.SelectStatement(span, query):
             return replace(statement, body=s.CreateQueryStatement(span, s.Name(span, name), False, (option,), query))
         case s.CreateQueryStatement(options=options):
-            # What is about joins in order says nothing of another order.
+            # Options of ordered joins apply to no other order.
             without = {"order"} if order == "event" else {"order", "join", "alpha"}
-            others = tuple(given for given in options if given.name.text not in without)
+            others = tuple(other for other in options if other.name.text not in without)
             return replace(statement, body=replace(body, options=(*others, option)))
         case _:
             return statement

@@ -1,0 +1,158 @@
+"""Names of the server's objects: the component of a name, and candidates for a name of another kind.
+
+Rule: a name of the expected kind costs one request. Only if the server does not know it, its other names are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from millrace.cli import show
+from millrace.cli.link import ServerError, segment
+
+if TYPE_CHECKING:
+    from millrace.cli.link import Link
+
+Kind = Literal["stream", "query", "sink", "operator", "component"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+PLURALS: Final[Mapping[str, str]] = {
+    "stream": "streams",
+    "query": "queries",
+    "sink": "sinks",
+    "operator": "operators",
+    "component": "components",
+}
+# At most so many candidates are listed: a line or two on a terminal.
+LISTED: Final = 8
+
+
+class Directory:
+    """All objects of a server by kind, as its API lists them."""
+
+    def __init__(self, items: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        self._items = {kind: {item["name"]: item for item in items.get(kind, ())} for kind in PLURALS}
+
+    @classmethod
+    def read(cls, link: Link) -> Directory:
+        return cls({kind: link.get(plural) for kind, plural in PLURALS.items()})
+
+    def has(self, kind: str, name: str) -> bool:
+        return name in self._items[kind]
+
+    def components_of(self, name: str) -> Mapping[str, str]:
+        """The components that a name may mean, each with the object of that name in it."""
+        components: dict[str, str] = {}
+        for kind in ("stream", "query", "operator", "sink"):
+            item = self._items[kind].get(name)
+            if item is not None and (component := self._component(kind, item)) is not None:
+                components.setdefault(component, f"{kind} {name}")
+        return components
+
+    def explain(self, kind: str, name: str) -> str | None:
+        """Why a name is not of this kind, with the candidates; None if no object has this name."""
+        if kind == "component":
+            components = self.components_of(name)
+            if len(components) < 2:
+                return None
+            places = ", ".join(f"{thing} is in component {component}" for component, thing in components.items())
+            return f"{name} is ambiguous: {places}; name the component"
+        for actual in PLURALS:
+            if actual != kind and name in self._items[actual]:
+                return f"{name} is {_article(actual)}{self._alternatives(actual, name, kind)}"
+        return None
+
+    def nearest(self, name: str) -> str | None:
+        """The object with the most similar name, of whatever kind."""
+        import difflib
+
+        for kind, items in self._items.items():
+            similar = difflib.get_close_matches(name, items, 1)
+            if similar:
+                return f"{kind} {similar[0]}"
+        return None
+
+    def _component(self, kind: str, item: Mapping[str, Any]) -> str | None:
+        if kind == "sink":
+            query = self._items["query"].get(item["query"])
+            return None if query is None else query["component"]
+        component: str | None = item["component"]
+        return component
+
+    def _alternatives(self, actual: str, name: str, kind: str) -> str:
+        related = list(dict.fromkeys(self._related(actual, self._items[actual][name], kind)))
+        if len(related) == 1:
+            return f"; did you mean {kind} {related[0]}?"
+        if related:
+            more = f" and {len(related) - LISTED} more" if len(related) > LISTED else ""
+            return f"; did you mean one of the {PLURALS[kind]} {', '.join(related[:LISTED])}{more}?"
+        return NOTHING_RELATED.get((actual, kind), f", and a {kind} is expected")
+
+    def _related(self, actual: str, item: Mapping[str, Any], kind: str) -> Iterable[str]:
+        """Names of this kind that belong to an object of another kind."""
+        name, queries = item["name"], self._items["query"]
+        match actual, kind:
+            case "stream", "query":
+                return [query for query, other in queries.items() if name in other["reads_streams"]]
+            case "stream", "operator":
+                return [operator for operator in self._items["operator"] if operator == f"{name}.source"]
+            case "stream" | "query", "sink":
+                readers = [name, *self._related(actual, item, "query")] if actual == "stream" else [name]
+                return [sink for sink, other in self._items["sink"].items() if other["query"] in readers]
+            case "query", "stream" | "operator":
+                names: Sequence[str] = item["reads_streams" if kind == "stream" else "operators"]
+                return names
+            case "sink", "query":
+                return [item["query"]]
+            case "operator", "query":
+                queries_of: Sequence[str] = item["queries"]
+                return queries_of
+            case "operator", "stream":
+                return [stream for stream in self._items["stream"] if name == f"{stream}.source"]
+            case "component", _:
+                return [other for other, each in self._items[kind].items() if self._component(kind, each) == name]
+        return []
+
+
+NOTHING_RELATED: Final[Mapping[tuple[str, str], str]] = {
+    ("stream", "query"): ", and no query reads it",
+    ("query", "sink"): ", and no sink receives its rows",
+    ("stream", "sink"): ", and no sink receives rows of a query over it",
+}
+
+
+def request(link: Link, method: Method, kind: Kind, name: str, rest: str = "", body: object = None) -> tuple[Any, str]:
+    """One request about a named object: the answer, and the name of the object that was meant."""
+    try:
+        return link.request(method, f"{PLURALS[kind]}/{segment(name)}{rest}", body), name
+    except ServerError as error:
+        # A trial of an unknown component is an unknown trial.
+        if error.code not in (f"unknown_{kind}", "unknown_trial"):
+            raise
+        refusal = error
+    directory = Directory.read(link)
+    if directory.has(kind, name):
+        raise refusal
+    components = directory.components_of(name) if kind == "component" else {}
+    if len(components) == 1:
+        ((component, thing),) = components.items()
+        show.tell(f"{thing} is in component {component}")
+        return link.request(method, f"{PLURALS[kind]}/{segment(component)}{rest}", body), component
+    raise explained(directory, kind, name, refusal.text)
+
+
+def explain_unknown(link: Link, kind: Kind, name: str, text: str) -> ServerError:
+    """The server's refusal of a name, with the names that may have been meant."""
+    return explained(Directory.read(link), kind, name, text)
+
+
+def explained(directory: Directory, kind: Kind, name: str, text: str) -> ServerError:
+    text = directory.explain(kind, name) or text
+    if "did you mean" not in text and name in text and (near := directory.nearest(name)) and ";" in text:
+        text = f"{text.partition(';')[0]}; did you mean {near}?"
+    return ServerError(text, code=f"unknown_{kind}")
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind == "operator" else f"a {kind}"
