@@ -50,7 +50,7 @@ def _lister(kind: Kind) -> Callable[..., None]:
 
 def _print_list(plural: str, items: Sequence[Mapping[str, Any]]) -> None:
     """A table of items of one kind; SHOW and `list` print the same."""
-    columns = COLUMNS[next(kind for kind, name in PLURALS.items() if name == plural)]
+    columns = COLUMNS[next(kind for kind in COLUMNS if PLURALS[kind] == plural)]
     rows = [[_listed(item).get(column) for column in columns] for item in items]
     show.table([name.replace("_", " ") for name in columns], rows)
 
