@@ -48,14 +48,14 @@ class Gate:
         self.texts: list[str] = []
         plan_all = vars(catalogs)["plan_all"]
 
-        def slowly(statements, known):
+        def slowly(statements, known, **options):
             self.threads.append(threading.get_ident())
             text = statements[0].text if statements else ""
             self.texts.append(text)
             if word in text:
                 self.entered.set()
                 assert self.open.wait(30)
-            return plan_all(statements, known)
+            return plan_all(statements, known, **options)
 
         monkeypatch.setattr(catalogs, "plan_all", slowly)
 
