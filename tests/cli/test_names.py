@@ -62,10 +62,10 @@ def test_a_name_of_its_own_kind_needs_no_further_request(server):
         (("sink", "drop", "late_shift"), "late_shift is a query, and no sink receives its rows"),
         (("operator", "show", "door"), "door is a stream; did you mean operator door.source?"),
         (("break", "set", "late_shift"), "late_shift is a query; did you mean operator late_shift.map1?"),
-        (("why", "dor"), "there is no query dor; did you mean stream door?"),
-        (("component", "show", "diarry"), "there is no component diarry; did you mean query diary?"),
-        (("sink", "show", "dairy"), "there is no sink dairy; did you mean query diary?"),
-        (("query", "show", "diarry"), "there is no query diarry; did you mean diary?"),
+        (("why", "dor"), "query dor does not exist; did you mean stream door?"),
+        (("component", "show", "diarry"), "component diarry does not exist; did you mean query diary?"),
+        (("sink", "show", "dairy"), "sink dairy does not exist; did you mean query diary?"),
+        (("query", "show", "diarry"), "query diarry does not exist; did you mean diary?"),
     ],
 )
 def test_a_name_of_another_kind_names_the_candidates(server, arguments, text):
