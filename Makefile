@@ -75,6 +75,7 @@ check-spark: setup
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python docs/prose.py --check
 
 types: setup
 	@$(BIN)/mypy

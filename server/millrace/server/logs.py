@@ -92,6 +92,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "a shutdown step failed; the others continue": LogEvent(
         "error", ("part", "reason"), "The server saves what it can, and ends with exit code 1."
     ),
+    "a change did not finish in time; after a restart it may be missing": LogEvent(
+        "warning", (), "The server stopped waiting for a change of the graph; check the queries after the next start."
+    ),
     "draining": LogEvent("info", ("at_most_seconds",), "The server is stopping in good order."),
     "draining took too long; queued rows are lost": LogEvent(
         "warning", (), "Raise `server.drain_seconds`, or find the slow consumer."
