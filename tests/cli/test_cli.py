@@ -132,7 +132,7 @@ def test_a_watcher_that_goes_away_does_not_end_the_trial(server):
     assert watcher.wait(HANG_SECONDS) == 1
     watcher.stderr.close()
     assert server.json("strategy", "trial", "a")["state"] == "during"
-    assert "a trial of component a runs" in server.millrace("strategy", "set", "a", "rr").stderr
+    assert "a trial of component a is running" in server.millrace("strategy", "set", "a", "rr").stderr
     assert server.json("strategy", "trial", "a", "--cancel")["outcome"] == "cancelled"
     assert server.json("strategy", "show", "a")["strategy"] == "dfs"
 
@@ -181,7 +181,7 @@ def test_export(server, tmp_path):
     assert "-- millrace strategy set a dfs\n" in exported
     file = tmp_path / "again.sql"
     file.write_text(exported)
-    assert "there is already a stream" in server.millrace("apply", str(file)).stderr
+    assert "nothing to change" in server.millrace("apply", str(file)).stderr
     assert server.json("export")["statements"][0] == "CREATE STREAM a (k BIGINT, name TEXT)"
 
 

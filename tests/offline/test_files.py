@@ -214,7 +214,7 @@ UNFIT_CSV = [
     ("ts,n\n\n,5\n", "line 3, field ts: expected timestamp, not null, got nothing"),
     ("n\n5\n", "line 1: expected a column ts (timestamp, not null), got none"),
     ("ts,zzz\n1,1\n", "line 1: expected the columns ts, flag, n, x y, t, raw, seen, got a column 'zzz'"),
-    ("ts,ts\n1,1\n", "line 1: the column 'ts' stands there twice"),
+    ("ts,ts\n1,1\n", "line 1: the column 'ts' appears twice"),
     ("ts,n\n1\n", "line 2: expected 2 values, got 1"),
     ('ts,t\n1,"half\n', "line 2: unexpected end of data"),
     ("", "line 1: expected a header with the names of the columns, got an empty file"),

@@ -95,6 +95,9 @@ EVENTS: Final[dict[str, LogEvent]] = {
     "a change did not finish in time; after a restart it may be missing": LogEvent(
         "warning", (), "The server stopped waiting for a change of the graph; check the queries after the next start."
     ),
+    "a temporary query could not be dropped": LogEvent(
+        "warning", ("query", "reason"), "The query of a SELECT stays until `DROP QUERY` or a restart removes it."
+    ),
     "draining": LogEvent("info", ("at_most_seconds",), "The server is stopping in good order."),
     "draining took too long; queued rows are lost": LogEvent(
         "warning", (), "Raise `server.drain_seconds`, or find the slow consumer."
