@@ -246,15 +246,15 @@ def sql(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--out", "o"], "name a running server's query"),
+        (["--out", "o"], "name a query of a running server"),
         (["--out", "o", "--sql", "SQL"], "say where the rows are"),
         (["--sql", "SQL", "--input", "s=IN"], "Missing option '--out'"),
         (["--out", "o", "--sql", "SQL", "--input", "s"], "expected STREAM=PATH"),
-        (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--input", "s=IN"], "given twice"),
+        (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--input", "s=IN"], "appears twice"),
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--from", "yesterday"], "expected ISO 8601"),
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--mode", "fast"], "fast"),
         (["--out", "o", "--sql", "SQL", "--input", "s=IN", "--tasks", "0"], "1"),
-        (["--out", "o", "--then-live"], "--then-live makes a new query: give its CREATE QUERY"),
+        (["--out", "o", "--then-live"], "--then-live creates a query: put its CREATE QUERY"),
         (
             ["--out", "o", "--sql", "SQL", "--then-live", "--history", "h"],
             "its own history is the input: leave --history",

@@ -347,7 +347,6 @@ def test_pause_resume_drop(server):
         (("feed", "t", "/dev/null"), "stream t does not exist"),
         (("feed", "a", "/no/such.jsonl"), "/no/such.jsonl: no such file or directory"),
         (("apply", "/no/such.sql"), "/no/such.sql: no such file or directory"),
-        (("sql", "SELECT k FROM a"), "CREATE QUERY name AS SELECT"),
         (("sql", "CREATE QUERY z AS SELECT kk FROM a"), "did you mean k?"),
         (("query", "list", "--token-file", "/no/token"), "/no/token"),
     ],

@@ -200,7 +200,7 @@ async def test_a_sink_waits_for_the_disk_and_loses_nothing(daemon, tmp_path, dis
             assert found["dropped"] == 0
             health = await get(daemon, "/-/healthy")
             assert health.startswith("degraded\nsink f cannot write since ")
-            assert "has lost 0, and tries again" in health
+            assert "has lost 0, and retries" in health
             assert 'millrace_sink_waiting{query="q",sink="f"} 1' in await get(daemon, "/metrics")
             if ending == "jsonl":
                 assert [json.loads(line)["k"] for line in path.read_text().splitlines()] == list(

@@ -294,6 +294,6 @@ def test_an_operator_is_put_in_front_of_one_that_reads_less_and_taken_out_again(
 def test_a_query_that_is_not_there_leaves_the_stream_as_it_is():
     server = Server(named(["SELECT * FROM s"]))
     before = server.engine.save()
-    with pytest.raises(Refuse, match="no query nope"):
+    with pytest.raises(Refuse, match="query nope does not exist"):
         server.engine.obey(AlterStream("s", (), fields=(Field("x", Type.DOUBLE),), texts=(("nope", "SELECT"),)))
     assert server.engine.save() == before
