@@ -90,11 +90,11 @@ def test_a_query_is_replaced_while_it_runs(demo: Demo) -> None:
     assert f"millrace apply {change}" in demo.said
     planned = demo.millrace(f"millrace apply {change} --plan")
     assert re.search(r"alarms.sequence1 +stays +kept, \d+ tuples", planned), planned
-    before = demo.millrace("millrace query show alarms")
+    before = demo.millrace("millrace query show alarms --all")
     demo.millrace(f"millrace apply {change}")
-    after = demo.millrace("millrace query show alarms")
+    after = demo.millrace("millrace query show alarms --all")
     assert "IN (22, 23, 3389)" in after
-    number = int(re.search(r"next_sequence +(\d+)", before)[1])  # type: ignore[index]
+    number = int(re.search(r"next sequence +(\d+)", before)[1])  # type: ignore[index]
     assert number >= 1
     assert f'"seq":{number}' in demo.millrace(f"millrace tail alarms --from {number} --limit 1 --json")
 

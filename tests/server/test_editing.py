@@ -50,7 +50,7 @@ async def test_a_select_goes_in_front_of_a_join_and_out_again(daemon):
     await feed(daemon, ("a", 1_000, 3, 30))
     code, text = await cli(daemon, "operator", "insert", "pairs.join1", "--input", "1", "--where", "mod(w, 2) = 0")
     assert code == 0, text
-    assert text.endswith("pairs.select1 is in front of pairs.join1, input 1, until its query is replaced\n")
+    assert text.endswith("inserted pairs.select1 in front of pairs.join1, input 1, until its query is replaced\n")
     assert shown(daemon, "pairs.select1")["inserted"]
     assert shown(daemon, "pairs.select1")["where"] == "mod(w, 2) = 0"
     await feed(daemon, ("b", 1_000, 3, 7), ("b", 1_001, 3, 8))

@@ -77,7 +77,7 @@ async def test_explain_order_says_what_was_measured_and_what_follows(daemon):
     admin = ["--admin", str(daemon.admin)]
     done = await asyncio.to_thread(CliRunner().invoke, app, ["explain", "--order", "pairs", *admin])
     assert done.exit_code == 0, done.output
-    assert "pairs.join1: order adaptive, takes rows by sync now" in done.output
+    assert "pairs.join1: order adaptive, now takes rows by sync" in done.output
     assert "window |w|                   1 s" in done.output
     assert "(alpha 0.5)" in done.output
     assert all(f"(eq. {number})" in done.output for number in (3, 5, 7))

@@ -46,7 +46,7 @@ async def test_the_staleness_of_a_stream_is_shown_with_its_worst_keys(daemon):
     assert all(one["worst"] == [] for one in found), "everything was worked off"
     code, text = await cli(daemon, "stream", "show", "s", "--stale")
     assert code == 0, text
-    assert "board.map1, input 0: inplace, 2 keys, 0 waiting" in text
+    assert "board.map1, input 0: inplace, 2 keys, 0 queued" in text
     await ask(daemon, "POST", "/api/v1/queries/board/pause")
     await feed(daemon, ("a", 4))
     code, text = await cli(daemon, "stream", "show", "s", "--stale")

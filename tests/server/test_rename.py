@@ -101,7 +101,7 @@ async def test_what_is_refused_changes_nothing(daemon):
 async def test_a_query_of_a_component_in_trial_keeps_its_name(daemon):
     body = {"strategy": "bfs", "for": "10s"}
     await ask(daemon, "POST", "/api/v1/components/s/trial", body)
-    with pytest.raises(Refuse, match="a trial of component s runs"):
+    with pytest.raises(Refuse, match="a trial of component s is running"):
         await daemon.catalog.execute("ALTER QUERY q RENAME TO z")
 
 
