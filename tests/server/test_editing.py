@@ -57,13 +57,13 @@ async def test_a_select_goes_in_front_of_a_join_and_out_again(daemon):
     assert shown(daemon, "pairs.sink1")["input_tuples"] == 1
     code, text = await cli(daemon, "operator", "replace", "pairs.select1", "--sample", "0.5", "--seed", "4")
     assert code == 0, text
-    assert text.endswith("pairs.select1 lets other rows through now\n")
+    assert text.endswith("replaced pairs.select1 until its query is replaced\n")
     assert shown(daemon, "pairs.select1")["sample"] == 0.5
     assert "pairs.select1" in (await cli(daemon, "operator", "list"))[1]
     assert "--sample 0.5 --seed 4" in (await daemon.catalog.explain("pairs"))["text"]
     code, text = await cli(daemon, "operator", "remove", "pairs.select1")
     assert code == 0, text
-    assert text.endswith("pairs.select1 is gone, until its query is replaced\n")
+    assert text.endswith("removed pairs.select1 until its query is replaced\n")
     await feed(daemon, ("b", 1_002, 3, 9))
     assert shown(daemon, "pairs.sink1")["input_tuples"] == 2
     metrics = await get(daemon, "/metrics")

@@ -51,9 +51,7 @@ async def test_the_staleness_of_a_stream_is_shown_with_its_worst_keys(daemon):
     await feed(daemon, ("a", 4))
     code, text = await cli(daemon, "stream", "show", "s", "--stale")
     assert code == 0, text
-    assert (
-        "board.map1, input 0: inplace; its query is paused: what it has shown grows stale, and 1 tuple went by" in text
-    )
+    assert "board.map1, input 0: inplace; its query is paused and skipped 1 tuple, so its rows grow stale" in text
     assert "above.map1, input 0: fifo, 2 keys" in text
 
 
