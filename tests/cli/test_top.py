@@ -248,6 +248,10 @@ def test_once(server):
     assert server.millrace("top", "--interval", "0").returncode == 2
 
 
+def _plain(said):
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode("utf-8", "ignore")).replace("\r", "")
+
+
 class Screen:
     """A process on a pseudo-terminal, and the newest picture that it drew."""
 
@@ -273,18 +277,23 @@ class Screen:
         os.write(self.ours, data)
 
     def picture(self):
-        text = self.said.decode("utf-8", "ignore").rpartition("\x1b[H")[2]
-        return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "").split("\n")]
+        return [line.rstrip() for line in _plain(self.said.rpartition(b"\x1b[H")[2]).split("\n")]
 
     def until(self, words):
-        """The first picture that has these words."""
+        """The first newest picture that has these words."""
+        self._read_until(words, lambda: words in "\n".join(self.picture()))
+        return self.picture()
+
+    def until_any(self, pattern):
+        """Waits until any picture so far has matched: what it shows may be gone again by now."""
+        start = len(self.said)
+        self._read_until(pattern, lambda: re.search(pattern, _plain(self.said[start:])))
+
+    def _read_until(self, wanted, found):
         deadline = time.monotonic() + HANG_SECONDS
-        while time.monotonic() < deadline:
-            if words in "\n".join(self.picture()):
-                return self.picture()
-            if not self._read():
-                break
-        raise AssertionError(f"{words!r} did not come: {self.said[-3000:]!r}")
+        while not found():
+            if time.monotonic() > deadline or not self._read():
+                raise AssertionError(f"{wanted!r} did not come: {self.said[-3000:]!r}")
 
     def _read(self):
         if select.select([self.ours], [], [], 1.0)[0]:
@@ -349,8 +358,7 @@ def test_rates_come_while_one_looks_and_ctrl_c_ends_it(server):
         screen.press(b"a")
         screen.until("all operators")
         server.millrace("feed", "a", stdin="".join(f'{{"k": {k}}}\n' for k in range(2_000)))
-        while not any(re.match(r"a\.source\s+source\s+dfs\s+\d*[1-9]", line) for line in screen.picture()):
-            assert screen._read()
+        screen.until_any(r"a\.source\s+source\s+dfs\s+\d*[1-9]")
         screen.process.send_signal(signal.SIGINT)
         assert screen.ended() == 0
 
