@@ -15,7 +15,8 @@
 #   make record              record the README's terminal pictures again
 #   make docs-site           the documentation as a website in build/site, links checked
 #   make simulate [SEEDS=1000] [FROM=0]   random graphs, cuts, commands, saves, restores, clients, clocks, update queues
-#   make lock                renew the lock files          make setup       .venv with everything   make server   .venv as `make demo` needs it
+#   make lock                renew the lock files          make setup       .venv with everything
+#   make server              .venv with what a server needs
 #   make clean               remove what was built         make distclean   and .venv too
 
 PYTHON ?= python3
@@ -26,7 +27,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo docs docs-site record test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean need-python
+.PHONY: help setup server demo docs docs-site record test test-pure check fuzz check-api check-deploy check-spark lint types format bench figures simulate lock clean distclean need-python
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -44,6 +45,9 @@ need-python:
 demo: need-python
 	@$(PYTHON) bootstrap.py demo
 	@$(BIN)/python examples/demo.py $(if $(SECONDS),--seconds $(SECONDS))
+
+server: need-python
+	@$(PYTHON) bootstrap.py server
 
 test: setup
 	@$(BIN)/python -m pytest -n auto --dist loadfile

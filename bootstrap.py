@@ -1,6 +1,7 @@
 """Set up `.venv`: an environment, the locked packages, the compiled kernels and Millrace itself, with progress.
 
     python3 bootstrap.py demo     the packages of a server; kernels compile in the background (`make demo`)
+    python3 bootstrap.py server   the packages of a server, and compiled kernels (`make server`)
     python3 bootstrap.py dev      the packages of the tests too, and compiled kernels (`make setup`)
 
 Rule: this file needs only Python and is never silent for 5 seconds. Each stage leaves a stamp with the digest of the
@@ -26,7 +27,11 @@ PYTHON = VENV / "bin" / "python"
 # Packages that compile the kernels and build Millrace, then those that run it: the first are small, so that compiling
 # starts while the others are still being downloaded.
 BUILD = "requirements/build.lock"
-LOCKS = {"demo": "requirements/server.lock", "dev": "requirements/dev.lock"}
+LOCKS = {
+    "demo": "requirements/server.lock",
+    "server": "requirements/server.lock",
+    "dev": "requirements/dev.lock",
+}
 KERNELS_LOG = ".venv/kernels.log"
 SILENCE_SECONDS = 4.0
 
@@ -37,7 +42,7 @@ def main(kind: str) -> None:
     install_packages(BUILD)
     packages = start_packages(LOCKS[kind])
     kernels = start_kernels()
-    follow([kernels, *([packages] if packages else [])], until=None if kind == "dev" else packages)
+    follow([kernels, *([packages] if packages else [])], until=packages if kind == "demo" else None)
     if packages is not None:
         stamp(LOCKS[kind])
     millrace = install_millrace()
@@ -216,8 +221,8 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] not in (["demo"], ["dev"]):
-        sys.exit("usage: python3 bootstrap.py demo | dev")
+    if len(sys.argv) != 2 or sys.argv[1] not in LOCKS:
+        sys.exit(f"usage: python3 bootstrap.py {' | '.join(LOCKS)}")
     try:
         main(sys.argv[1])
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -69,3 +70,16 @@ def test_a_failure_shows_the_last_lines_and_how_to_resume(
     with pytest.raises(SystemExit, match=r"could not install packages; .* Run the same command again"):
         bootstrap.follow([bootstrap.start(python(code), "packages", 1)])
     assert "no such package" in capsys.readouterr().err
+
+
+def test_every_make_target_that_a_page_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    pages = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    named = {
+        (page.relative_to(ROOT).as_posix(), target)
+        for page in pages
+        for target in re.findall(r"(?:^#?\s*|`| {3,})make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)", page.read_text(), re.MULTILINE)
+    }
+    assert ("docs/install.md", "server") in named
+    assert {(page, target) for page, target in named if target not in targets} == set()
