@@ -57,7 +57,7 @@ def _cpu(arguments: Sequence[str], repeats: int, variables: dict[str, str] | Non
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [*MILLRACE, *arguments], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **(variables or {})}
+            [*MILLRACE, *arguments], check=True, capture_output=True, env={**os.environ, **(variables or {})}
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)

@@ -79,7 +79,9 @@ def test_every_make_target_that_a_page_names_exists() -> None:
     named = {
         (page.relative_to(ROOT).as_posix(), target)
         for page in pages
-        for target in re.findall(r"(?:^#?\s*|`| {3,})make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)", page.read_text(), re.MULTILINE)
+        for target in re.findall(
+            r"(?:^#?\s*|`| {3,})make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)", page.read_text(), re.MULTILINE
+        )
     }
     assert ("docs/install.md", "server") in named
     assert {(page, target) for page, target in named if target not in targets} == set()
