@@ -51,7 +51,7 @@ ROOM_LIMITS: Final = {
     "docs": 3.0,
     "examples": 3.0,
     "operators/millrace/engine": 25.0,
-    "operators/millrace/functions": 25.0,
+    "operators/millrace/functions": 3.0,
     "operators/millrace/operators": 25.0,
     "operators/millrace/sql": 25.0,
     "protocol/millrace/client": 3.0,
@@ -108,7 +108,7 @@ def lines_of_page(text: str) -> Iterator[tuple[int, str]]:
 
 
 def lines_of_code(text: str, *, messages: bool = False) -> Iterator[tuple[int, str]]:
-    """Lines of comments and string literals; with `messages` only those of literals that are not docstrings."""
+    """Lines of comments and string literals; with `messages` only lines of literals that are not docstrings."""
     starts_statement = True
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -63,8 +63,8 @@ def test_a_function_that_raises_is_told_at_the_end(here):
 def test_a_module_that_cannot_be_used_is_exit_78(here, command):
     (here / "broken.py").write_text("import millrace.functions\n1 / 0\n")
     for name, words in (
-        ("nowhere", "there is no module nowhere"),
-        ("broken", "broken cannot be imported: ZeroDivisionError: division by zero"),
+        ("nowhere", "the module nowhere does not exist"),
+        ("broken", "cannot import broken: ZeroDivisionError: division by zero"),
     ):
         done = millrace(*command, "--functions", name)
         assert done.returncode == 78

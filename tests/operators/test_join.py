@@ -591,7 +591,7 @@ def test_rows_without_a_time_get_the_clock_and_wait_for_it(order: Any) -> None:
 
 def test_what_an_order_would_break_is_refused() -> None:
     for spec, order, text in (
-        (keyed(order="sync"), "arrival", "create the query anew"),
+        (keyed(order="sync"), "arrival", "create the query again"),
         (keyed(rows=(2, None)), "filter", "count rows"),
         (keyed(), "sideways", "unknown order 'sideways'"),
     ):

@@ -1,4 +1,4 @@
-"""Loading the module of user functions that a configuration names. Never anything that came over a network."""
+"""Imports the module of user functions that the configuration names. Nothing received from the network is imported."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from millrace.operators.aggregates.registry import Aggregate
 from millrace.operators.functions.library import Function
 from millrace.protocol import MillraceError
 
-Declared = list[Function | Aggregate]
+Registrations = list[Function | Aggregate]
 
 
 class FunctionsError(MillraceError):
-    """A module of functions that cannot be used."""
+    """A module of functions is not usable."""
 
     code = "configuration"
 
 
-def load(name: str) -> Declared:
-    """Import a module, from the current folder or wherever Python finds it, and say which functions it has."""
-    module = _imported(name)
-    found: Declared = []
+def load(name: str) -> Registrations:
+    """Import a module from the current folder or Python's path, and return the functions that it registers."""
+    module = _import(name)
+    registrations: Registrations = []
     for item in vars(module).values():
-        # `vars` of the item: a class does not hand its functions on to those made from it.
+        # `__dict__` of the item: a subclass does not inherit a registration.
         rows = getattr(item, "__dict__", {}).get(DECLARED, ())
-        found += [row for row in rows if row not in found]
-    if not found:
+        registrations += [row for row in rows if row not in registrations]
+    if not registrations:
         raise FunctionsError(
-            f"functions: {name} has none: decorate them with function or aggregate of millrace.functions"
+            f"functions: {name} registers no function: decorate them with function or aggregate of millrace.functions"
         )
-    return found
+    return registrations
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     plain = name.removesuffix(".py")
     if plain != name or not all(part.isidentifier() for part in name.split(".")):
         hint = f" such as {plain}" if plain.isidentifier() else ""
@@ -49,23 +49,23 @@ def _imported(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name + ".").startswith(error.name + "."):
             raise FunctionsError(
-                f"functions: there is no module {error.name}, neither in the current folder nor where Python looks "
+                f"functions: the module {error.name} does not exist in the current folder or on Python's path "
                 "(PYTHONPATH)"
             ) from None
-        raise FunctionsError(f"functions: {name} cannot be imported: {_told(error)}") from None
+        raise FunctionsError(f"functions: cannot import {name}: {_describe(error)}") from None
     except MillraceError as error:
         raise FunctionsError(f"functions: {name}{_line(error)}: {error.text}") from None
     except (Exception, SystemExit) as error:
-        raise FunctionsError(f"functions: {name} cannot be imported: {_told(error)}") from None
+        raise FunctionsError(f"functions: cannot import {name}: {_describe(error)}") from None
 
 
-def _told(error: BaseException) -> str:
-    what = " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' + what if what else ''}{_line(error)}"
+def _describe(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' + text if text else ''}{_line(error)}"
 
 
 def _line(error: BaseException) -> str:
-    """Where in a user's file it happened."""
+    """The file and line of the user's code that raised the error."""
     if isinstance(error, SyntaxError):
         return ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]

@@ -176,7 +176,7 @@ def _compile(expression: Expression, library: Library) -> Operand:
             operand = _compile(expression.argument, library)
             make = CASTS.get((operand.type, expression.type))
             if make is None:
-                raise Refuse(f"there is no cast from {operand.type} to {expression.type}")
+                raise Refuse(f"cannot cast {operand.type} to {expression.type}")
             return _folded(expression.type, make([operand]), [operand])
         case Case():
             return _compile_case(expression, library)

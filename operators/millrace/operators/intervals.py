@@ -65,8 +65,8 @@ def unit_us(unit: str) -> int:
     if us is None:
         known = "us, ms, s, min, h, d or w"
         if unit.lower() in _CALENDAR:
-            raise Refuse(f"a {unit} has no fixed length: give an interval in {known}")
-        raise Refuse(f"{unit!r:.60} is no unit of time: expected {known}, or a word such as seconds")
+            raise Refuse(f"a {unit} has no fixed length: write the interval in {known}")
+        raise Refuse(f"expected a unit of time ({known}, or a word such as seconds), got {unit!r:.60}")
     return us
 
 

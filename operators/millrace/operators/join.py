@@ -472,8 +472,8 @@ class Join(Lines):
             raise Refuse(f"{self.name}: its windows count rows, so it joins in order of time and nothing else")
         if order == "arrival" and self.output.ordered:
             raise Refuse(
-                f"{self.name}: what reads it relies on its order; create the query anew with order = 'arrival', or "
-                "choose among sync, filter and adaptive"
+                f"{self.name}: a downstream operator needs its rows in order; choose sync, filter or adaptive, or "
+                "create the query again with order = 'arrival'"
             )
 
     @property

@@ -204,7 +204,7 @@ class Matcher:
         if spec.outer and count != 2:
             raise Refuse(f"an outer join has two inputs, got {count}: join the results of joins instead")
         if not set(spec.outer) <= {0, 1}:
-            raise Refuse(f"the rows of inputs 0 and 1 can be given alone, got {spec.outer}")
+            raise Refuse(f"an outer join preserves rows of inputs 0 and 1, got {spec.outer}")
         self.bands = Bands(count, spec.bands)
         self.output = output
         self._outer = spec.outer

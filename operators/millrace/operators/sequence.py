@@ -324,7 +324,7 @@ class Absence(FollowedBy):
     def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, spec, inputs, output, moment)
         assert spec.within_us is not None, f"{name}: an absence needs within_us"
-        assert not spec.outer, f"{name}: an absence has no rows of input 1 to give"
+        assert not spec.outer, f"{name}: an absence has no rows of input 1"
         self._within_us: int = spec.within_us
 
     # -- time ----------------------------------------------------------------------------------------------------------

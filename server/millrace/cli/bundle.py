@@ -1,7 +1,7 @@
 """`millrace support-bundle`: the diagnostics of a server in one file, for remote support.
 
-Rule: no rows, no secrets. The configuration comes without its secrets from the server; sinks without the keys of their
-worst rows; and the token that this command was given is looked for in all that is written, whatever it came from.
+Rule: no rows, no secrets. The server removes the secrets from the configuration, and the keys of the worst rows from
+sinks. This command also removes its own token from everything that it writes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ HIDDEN: Final = "(left out)"
 
 CONTAINS: Final[Mapping[str, str]] = {
     "server.json": "version, addresses, clock, process, limits of the system, versions of libraries",
-    "configuration.json": "the configuration that holds, its secrets left out",
-    "catalog.sql": "the statements and commands that made what exists",
-    "streams.json": "streams with their feeds, marks and counters",
+    "configuration.json": "the current configuration, without its secrets",
+    "catalog.sql": "the statements and commands that created the streams, queries and sinks",
+    "streams.json": "streams with their feeds, marks (watermarks) and counters",
     "queries.json": "queries with their state",
     "sinks.json": "sinks with their written and queued rows",
     "components.json": "components with their operators and queues",
@@ -50,9 +50,9 @@ NOT_THERE: Final = (
     "variables of the environment",
 )
 STATEMENTS: Final = (
-    "Statements are there as they were written: names, and constants such as WHERE customer = 'Ada'. Names of clients "
-    "stand beside their feeds and in the log, and what functions of your own raised beside their operators. Look "
-    "before you send it."
+    "Statements are included as written, with names and constants such as WHERE customer = 'Ada'. Feeds and the log "
+    "contain the names of clients. Operators contain the errors that your functions raised. Check the file before "
+    "you send it."
 )
 
 

@@ -22,7 +22,7 @@ def overview() -> str:
 
 
 def _lines(section: str) -> Iterator[str]:
-    """Commands of one word, then those of two words on one line per first word: `query  list|show|drop`."""
+    """One-word commands, then one line for each group of two-word commands: `query  list|show|drop`."""
     commands = [command for command in COMMANDS if command.section == section]
     for command in commands:
         if " " not in command.path:

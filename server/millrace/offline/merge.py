@@ -149,7 +149,7 @@ class Merge:
 
 
 def _may_slice(cursors: Sequence[Cursor]) -> bool:
-    """Whether results could not tell: the clock stamps nothing, and no stream's mark is the least of several files'."""
+    """Whether slices leave the results unchanged: every file has its own times, and no stream has several files."""
     names = [cursor.stream.name for cursor in cursors]
     return all(cursor.timed for cursor in cursors) and len(set(names)) == len(names)
 

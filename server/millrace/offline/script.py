@@ -129,7 +129,7 @@ def _refuse_for_servers(statement: Statement, planned: Planned) -> None:
     """Statements about what only a running server has."""
     match planned:
         case Insert(stream):
-            hint = f"rows come from files: leave INSERT out and name one with --in {stream}=FILE"
+            hint = f"remove INSERT and read the rows from a file with --input {stream}=FILE"
         case Show() | Describe() | ExplainRunning(_, True):
             hint = "send it to a server with `millrace sql`"
         case _:

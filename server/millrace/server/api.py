@@ -83,7 +83,7 @@ class SqlRequest(BaseModel):
     sql: str = Field(description="One or more statements, separated by semicolons.", max_length=1_000_000)
     dry_run: bool = Field(default=False, description="Plan and check everything, apply nothing.")
     idempotent: bool = Field(
-        default=False, description="CREATE of what exists with the same definition changes nothing, instead of failing."
+        default=False, description="CREATE of an object that exists with the same definition succeeds unchanged."
     )
     temporary: bool = Field(
         default=False, description="A SELECT at the end becomes a temporary query, which ends when its reader leaves."

@@ -62,7 +62,7 @@ class Inspector:
         known = self._daemon.catalog.known
         sink = known.sinks.get(name)
         if sink is None:
-            raise Refuse(f"there is no sink {name}", code="unknown_sink")
+            raise Refuse(f"sink {name} does not exist", code="unknown_sink")
         options = options_of("sink", sink)
         return {**_described("sink", known.queries[sink.query].schema, options), "query": sink.query}
 

@@ -128,7 +128,7 @@ def date_trunc(operands: Sequence[Operand]) -> Run:
     try:
         name = unit_named(unit.value)
     except RowFault:
-        raise Refuse(f"date_trunc: there is no unit {unit.value!r:.40}; there are {', '.join(UNITS)}") from None
+        raise Refuse(f"date_trunc: expected a unit ({', '.join(UNITS)}), got {unit.value!r:.40}") from None
     return strict(_TIMESTAMP, _truncated(name))([time])
 
 
