@@ -10,10 +10,11 @@ import pyarrow as pa
 from millrace.backfill.assign import first_and_last, key_numbers
 from millrace.backfill.flow import Flow
 from millrace.backfill.job import read_between
-from millrace.backfill.layout import layout_of, result_batch
+from millrace.backfill.layout import layout_of, result_batch, result_schema
 from millrace.backfill.splitting import Extent, Split
 from millrace.backfill.task import Task
 from millrace.operators.batch import Batch
+from millrace.protocol import DELETED, GONE
 
 SEQUENCE, STREAM = "seq", "s"
 
@@ -44,13 +45,16 @@ def run_split(flow: Flow, split: Split, inputs: Mapping[str, Batch], rows_at_a_t
 
 
 def run_task(flow: Flow, split: Split, number: int, chunks) -> list[dict]:
-    names = flow.schema.names
+    names = result_schema(flow.schema).names
     task = Task(flow, split.slices[number])
-    return [
-        dict(zip((*names, "__ts"), row, strict=True))
-        for batch in task.run(chunks)
-        for row in result_batch(batch).rows()
-    ]
+    rows = (row for batch in task.run(chunks) for row in result_batch(batch).rows())
+    return [_without_deleted(dict(zip(names, row, strict=True))) for row in rows]
+
+
+def _without_deleted(row: dict) -> dict:
+    """The row as the query has it: the second mark of a tombstone is equal to the first."""
+    assert row.pop(DELETED, None) == row.get(GONE)
+    return row
 
 
 def _chosen(flow: Flow, split: Split, name: str, batch: Batch) -> list[np.ndarray]:

@@ -161,3 +161,22 @@ def test_a_plan_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / PLAN).write_text("{")
     with pytest.raises(Refuse, match="expected a file written by a backfill"):
         Destination(tmp_path).begun(IDENTITY)
+
+
+def test_tombstones_are_marked_in_both_columns(tmp_path):
+    """`read_backfill` returns the rows as the query has them, with the column of its schema."""
+    flow = flow_of_text(
+        "CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');"
+        "SELECT k, count(*) AS n FROM s GROUP BY k HAVING count(*) < 2"
+    )
+    batch = Batch.from_rows(flow.streams["s"].schema, [(1, 7), (2, 7)], [1, 2])
+    split = plan_split(flow, Extent(0, 3), mode="auto", tasks=1)
+    place = Destination(tmp_path / "out")
+    place.begin(IDENTITY, split.to_data(), {"mode": "auto", "tasks": 1})
+    write_task(job_of(flow, split), 0, layout_of(flow).table(0, batch).to_batches(1), str(tmp_path / "out"))
+    manifest = place.finish(flow.schema)
+    assert [name for name, _, _ in manifest["schema"]] == ["k", "n", "$gone", "$deleted", "__ts"]
+    rows = [row for file in manifest["files"] for row in pq.read_table(tmp_path / "out" / file["path"]).to_pylist()]
+    assert [row["$deleted"] for row in rows] == [row["$gone"] for row in rows]
+    assert rows[-1]["$deleted"]
+    assert "$deleted" not in list(read_backfill(str(tmp_path / "out")))[-1]

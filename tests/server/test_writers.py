@@ -14,6 +14,8 @@ from millrace.offline.files import create
 from millrace.operators.batch import Batch
 from millrace.operators.spec import retracting
 from millrace.protocol import Refuse, Schema, format_timestamp
+from millrace.server.places import Places
+from millrace.server.sinkfiles import Label, Rotation, line_file, whole_files
 from millrace.server.writers import CsvWriter, JsonLinesWriter, json_lines, row_lines
 from tests.server.harness import served
 
@@ -122,15 +124,68 @@ def test_a_tombstone_is_its_key_and_both_marks(tmp_path):
         "row": {"k": 1, "$gone": True, "$deleted": True},
         "history": "a",
     }
-    writer = create(str(tmp_path / "rows.parquet"), schema)
-    writer.write(made)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "csv"])
+@pytest.mark.parametrize("iso", [True, False])
+def test_files_with_columns_mark_tombstones_in_both_columns(tmp_path, ending, iso):
+    schema = retracting(Schema.of(k="bigint", n="bigint").fields, (0,))
+    batch = Batch.from_rows(schema, [(1, 5, False), (1, None, True)], [0, 1])
+    path = tmp_path / f"rows.{ending}"
+    writer = create(str(path), schema, iso=iso)
+    writer.write(batch)
     writer.close()
-    assert [tuple(row.values()) for row in pq.read_table(tmp_path / "rows.parquet").to_pylist()] == rows
-    writer = create(str(tmp_path / "rows.csv"), schema)
-    writer.write(made)
-    writer.close()
-    with (tmp_path / "rows.csv").open(newline="") as file:
-        assert [row["$gone"] for row in csv.DictReader(file)] == ["false", "false", "true", "true"]
+    if ending == "csv":
+        assert path.read_text() == "k,n,$gone,$deleted\n1,5,false,false\n1,,true,true\n"
+        return
+    table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(str(path)).read_all()
+    assert table.to_pylist() == [
+        {"k": 1, "n": 5, "$gone": False, "$deleted": False},
+        {"k": 1, "n": None, "$gone": True, "$deleted": True},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("", "k,n,$gone,$deleted\n1,5,false,false\n1,,true,true\n"),
+        ("k,n,$gone,$deleted\n", "k,n,$gone,$deleted\n1,5,false,false\n1,,true,true\n"),
+        ("k,n,$gone\n", "k,n,$gone\n1,5,false\n1,,true\n"),
+    ],
+)
+def test_a_csv_sink_keeps_the_columns_of_the_file_that_it_continues(tmp_path, header, rows):
+    """A file that a server before 0.2 started has the column `$gone` alone. The next file has both."""
+    schema = retracting(Schema.of(k="bigint", n="bigint").fields, (0,))
+    batch = Batch.from_rows(schema, [(1, 5, False), (1, None, True)], [0, 1])
+    path = tmp_path / "rows.csv"
+    if header:
+        path.write_text(header)
+    places = Places(tmp_path)
+    file = line_file(places, places.locate("rows.csv"), schema, "csv")
+    file.open(makes=True)
+    file.write(0, batch)
+    assert path.read_text() == rows
+    path.rename(tmp_path / "rotated.csv")
+    file.write(2, batch)
+    assert path.read_text() == "k,n,$gone,$deleted\n1,5,false,false\n1,,true,true\n"
+    file.close()
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_whole_files_of_a_sink_mark_tombstones_in_both_columns(tmp_path, ending):
+    schema = retracting(Schema.of(k="bigint").fields, (0,))
+    places = Places(tmp_path)
+    label, rotation = Label("f", "q", ending), Rotation(rows=2, bytes=1 << 20, age_us=1_000_000)
+    files = whole_files(places, places.locate(f"out.{ending}"), schema, label, rotation)
+    files.open(makes=True)
+    files.write(0, Batch.from_rows(schema, [(1, False), (1, True)], [0, 1]))
+    files.close()
+    (path,) = (tmp_path / f"out.{ending}").iterdir()
+    table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(str(path)).read_all()
+    assert table.to_pylist() == [
+        {"k": 1, "$gone": False, "$deleted": False},
+        {"k": 1, "$gone": True, "$deleted": True},
+    ]
 
 
 @served("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")

@@ -18,8 +18,8 @@ MAX_INT64 = 2**63 - 1
 
 # The last field of an update stream whose keys can lose their row. Where it is true, the row is a tombstone: its key no
 # longer has a row, and the other columns are null. A user's column cannot have either name.
-# GONE is the name in schemas inside the server and in files with columns. DELETED replaces it: on the wire where the
-# capability `deleted` is granted, and in JSON, where tombstones have both names until 0.3.
+# GONE is the name in schemas inside the server. DELETED replaces it: on the wire where the
+# capability `deleted` is granted, and in JSON and files, which have both names until 0.3.
 GONE = "$gone"
 DELETED = "$deleted"
 TOMBSTONE_NAMES = (GONE, DELETED)

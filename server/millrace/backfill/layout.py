@@ -28,6 +28,7 @@ from millrace.operators.eventtime import outside
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.server.arrow import ARROW_TYPES, read_table, to_arrow
 from millrace.server.source import EVENT_TIME, time_shown
+from millrace.server.writers import file_batch, file_schema
 
 STREAM, TIME, REST, SEQUENCE, TASK = "s", "ts", "rest", "seq", "task"
 # A result's rows have one more column: their own time, which a query over them would window on.
@@ -168,12 +169,13 @@ def _filler(type: Type, count: int) -> Values:
 
 
 def result_schema(schema: Schema) -> Schema:
-    """The columns of a backfill's rows: the query's own and the row's time."""
-    return Schema((*schema.fields, Field(OWN_TIME, Type.TIMESTAMP)))
+    """The columns of a backfill's rows: the query's, as files have them, and the row's time."""
+    return Schema((*file_schema(schema).fields, Field(OWN_TIME, Type.TIMESTAMP)))
 
 
 def result_batch(batch: Batch) -> Batch:
-    """Rows with their own time behind them; it is null where a row has none."""
+    """Rows with their own time as the last column, which is null where a row has none."""
+    schema, batch = result_schema(batch.schema), file_batch(batch)
     timed = batch.ts != NO_TIME
     ts, mask = (batch.ts, None) if timed.all() else (np.where(timed, batch.ts, 0), timed)
-    return Batch(result_schema(batch.schema), batch.ts, [*batch.columns, ts], [*batch.valid, mask], batch.arrival)
+    return Batch(schema, batch.ts, [*batch.columns, ts], [*batch.valid, mask], batch.arrival)

@@ -28,7 +28,7 @@ from millrace.backfill.splitting import ALWAYS, Slice, span_words
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_batches
 from millrace.operators.batch import BEGINNING, END_OF_TIME
-from millrace.protocol import GONE, Field, Refuse, Schema, Type, format_timestamp
+from millrace.protocol import DELETED, GONE, Field, Refuse, Schema, Type, format_timestamp
 from millrace.protocol.words import counted
 from millrace.server.history import Gap
 
@@ -236,7 +236,10 @@ class _Written:
 
 
 def read_backfill(path: str) -> Iterator[Row]:
-    """The rows of a finished backfill, in the order of their own time; equal times in the order of the files."""
+    """The rows of a finished backfill, in the order of their own time; equal times in the order of the files.
+
+    Tombstones have the column of the query's schema alone.
+    """
     place = Destination(path)
     manifest = place.manifest()
     if manifest is None:
@@ -247,7 +250,7 @@ def read_backfill(path: str) -> Iterator[Row]:
             for name in times:
                 at = batch.schema.names.index(name)
                 batch = batch.set_column(at, name, batch.column(at).cast("int64"))
-            yield from batch.to_pylist()
+            yield from batch.select([name for name in batch.schema.names if name != DELETED]).to_pylist()
 
 
 def _without_time(rows: Iterator[Row]) -> Iterator[Row]:

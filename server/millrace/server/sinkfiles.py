@@ -26,7 +26,7 @@ import structlog
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema, Type
 from millrace.server.places import Identity, Place, Places, identity
-from millrace.server.writers import ROW_GROUP, csv_lines, csv_names, json_lines
+from millrace.server.writers import ROW_GROUP, csv_lines, csv_names, file_batch, file_schema, json_lines
 
 log = structlog.get_logger()
 
@@ -41,6 +41,8 @@ CHUNK: Final = 1 << 20
 # A link that the file system does not offer; a plain renaming has to do.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 _JSON: Final = msgspec.json.Encoder()
+
+Encode = Callable[[Batch], bytes]
 
 
 class SinkFile(Protocol):
@@ -138,7 +140,10 @@ class Disk:
 
 
 class LineFile:
-    """JSON lines or CSV, appended. A file that was moved away or deleted is created again."""
+    """JSON lines or CSV, appended. A file that was moved away or deleted is created again.
+
+    `former` is an older encoding with its header. A file that starts with that header keeps this encoding.
+    """
 
     taken = 0
     unfinished = 0
@@ -147,16 +152,18 @@ class LineFile:
         self,
         path: Path,
         open_disk: Callable[[bool], Appended],
-        encode: Callable[[Batch], bytes],
+        encode: Encode,
         header: bytes = b"",
         *,
         quoted: bool = False,
+        former: tuple[Encode, bytes] | None = None,
     ) -> None:
         self.path = path
         self.history: str | None = None
         self._open_disk = open_disk
-        self._encode = encode
-        self._header = header
+        self._current = (encode, header)
+        self._former = former
+        self._encode, self._header = self._current
         self._quoted = quoted  # whether a line feed may lie inside a row, between quotes
         self._disk: Appended | None = None
         self._whole: int | None = None  # where the last whole row ends, if a torn one follows
@@ -208,10 +215,16 @@ class LineFile:
                 disk.close()
                 raise
             self._disk, self._known = disk, True
+            self._encode, self._header = self._encoding_of(disk)
             if self._header and not disk.size():
                 self._append(disk, self._header)
         self._mend(self._disk)
         return self._disk
+
+    def _encoding_of(self, disk: Appended) -> tuple[Encode, bytes]:
+        if self._former is not None and disk.read(len(self._former[1]), 0) == self._former[1]:
+            return self._former
+        return self._current
 
     def _append(self, disk: Appended, data: bytes) -> None:
         """Append rows; after an error the file ends with the last whole one, and `taken` counts those that it has."""
@@ -623,7 +636,7 @@ class Rows:
         last = sequence + len(batch) - 1
         self.first, self.last = (min(self.first, sequence), max(self.last, last)) if self.count else (sequence, last)
         self.count += len(batch)
-        part = pa.Table.from_batches([to_arrow(batch)])
+        part = pa.Table.from_batches([to_arrow(file_batch(batch))])
         # Each part is larger than the next: single rows do not pile up, and each is copied a few times at most.
         while self._parts and self._parts[-1].num_rows <= part.num_rows:
             part = pa.concat_tables([self._parts.pop(), part]).combine_chunks()
@@ -647,7 +660,12 @@ def line_file(places: Places, place: Place, schema: Schema, format: str) -> Line
 
     if format == "csv":
         quoted = any(field.type is Type.TEXT for field in schema)
-        return LineFile(place.path, opened, csv_lines, csv_names(schema), quoted=quoted)
+
+        def encode(batch: Batch) -> bytes:
+            return csv_lines(file_batch(batch))
+
+        former = (csv_lines, csv_names(schema)) if schema.retracts else None
+        return LineFile(place.path, opened, encode, csv_names(file_schema(schema)), quoted=quoted, former=former)
     return LineFile(place.path, opened, json_lines)
 
 

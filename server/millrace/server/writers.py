@@ -17,7 +17,7 @@ import msgspec
 
 from millrace.engine.events import Late
 from millrace.operators.batch import Batch, Row
-from millrace.protocol import DELETED, GONE, TOMBSTONE_NAMES, Schema, Type
+from millrace.protocol import DELETED, GONE, TOMBSTONE_NAMES, Field, Schema, Type
 from millrace.protocol.timestamps import format_timestamp
 
 _JSON: Final = msgspec.json.Encoder()
@@ -56,6 +56,22 @@ def tombstone_or_row(row: dict[str, Any]) -> dict[str, Any]:
     if not any(marks.values()):
         return row
     return {name: value for name, value in row.items() if value is not None} | {GONE: True, DELETED: True}
+
+
+def file_schema(schema: Schema) -> Schema:
+    """The columns of files: GONE is followed by DELETED, which replaces it from 0.3 on."""
+    if not schema.retracts:
+        return schema
+    mark = schema.fields[-1]
+    return Schema((*schema.fields, Field(DELETED, mark.type, mark.nullable)))
+
+
+def file_batch(batch: Batch) -> Batch:
+    """The rows with the columns of files."""
+    if not batch.schema.retracts:
+        return batch
+    columns, valid = (*batch.columns, batch.columns[-1]), (*batch.valid, batch.valid[-1])
+    return Batch(file_schema(batch.schema), batch.ts, columns, valid, batch.arrival)
 
 
 def _readable(batch: Batch) -> list[list[Any]]:
@@ -134,11 +150,11 @@ class CsvWriter:
     def open(cls, path: Path, schema: Schema) -> CsvWriter:
         writer = cls(path.open("ab"))
         if not writer._file.tell():
-            writer._file.write(csv_names(schema))
+            writer._file.write(csv_names(file_schema(schema)))
         return writer
 
     def write(self, batch: Batch) -> None:
-        self._file.write(csv_lines(batch))
+        self._file.write(csv_lines(file_batch(batch)))
 
     def flush(self) -> None:
         self._file.flush()
@@ -188,7 +204,7 @@ class TypedWriter:
 
         self._path = path
         self._aside = path.with_name(path.name + ".part")
-        self._writer = self._begin(arrow_schema(schema))
+        self._writer = self._begin(arrow_schema(file_schema(schema)))
         self._held: list[Batch] = []
         self._tuples = 0
 
@@ -219,7 +235,7 @@ class TypedWriter:
     def _write_group(self) -> None:
         from millrace.server.arrow import to_arrow
 
-        self._writer.write_batch(to_arrow(Batch.concat(self._held)))
+        self._writer.write_batch(to_arrow(file_batch(Batch.concat(self._held))))
         self._held, self._tuples = [], 0
 
 
