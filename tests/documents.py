@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.patience import HANG_SECONDS
+from tests.warm.start import warm
 
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PORTS = (7420, 7421, 7430, 7431)
@@ -111,7 +112,7 @@ class Shell:
         self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         tools = folder / ".tools"
         tools.mkdir()
-        _tool(tools / "millrace", f'exec {sys.executable} -m millrace.cli.main "$@"')
+        _tool(tools / "millrace", f'exec {" ".join(warm())} "$@"')
         _tool(tools / "python", f'exec {sys.executable} "$@"')
         (tools / "nc.py").write_text(NC)
         _tool(tools / "nc", f'exec {sys.executable} {tools / "nc.py"} "$@"')

@@ -4,15 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 
 import pytest
 
-from tests.patience import HANG_SECONDS
+from tests.patience import HANG_SECONDS, wait_until
+from tests.warm.start import warm
 
 ANY_PORT = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-MILLRACE = [sys.executable, "-m", "millrace.cli.main"]
 
 
 def clean_environment(**more):
@@ -23,20 +21,23 @@ def clean_environment(**more):
 class Server:
     """A running `millrace serve`."""
 
-    def __init__(self, folder, *flags, **variables):
+    def __init__(self, folder, *flags, command=None, **variables):
+        command = command or warm()
         self.process = subprocess.Popen(
-            [*MILLRACE, "serve", *ANY_PORT, "--data-dir", str(folder), *flags],
+            [*command, "serve", *ANY_PORT, "--data-dir", str(folder), *flags],
             env=clean_environment(**variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         addresses = folder / "addresses.json"
-        while not (addresses.exists() and addresses.read_text().endswith("\n")):
-            assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.01)
+        wait_until(lambda: self._has_written(addresses))
         found = json.loads(addresses.read_text())
         self.listen, self.admin = found["listen"], found["admin"]
+
+    def _has_written(self, addresses):
+        assert self.process.poll() is None, self.process.communicate()
+        return addresses.exists() and addresses.read_text().endswith("\n")
 
     def __enter__(self):
         return self
@@ -64,7 +65,7 @@ class Server:
 
 def millrace(*arguments, stdin="", **variables):
     return subprocess.run(
-        [*MILLRACE, *arguments],
+        [*warm(), *arguments],
         input=stdin,
         env=clean_environment(**variables),
         capture_output=True,

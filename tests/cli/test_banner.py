@@ -5,15 +5,16 @@ import pty
 import signal
 import subprocess
 
-from tests.cli.conftest import ANY_PORT, MILLRACE, Server, clean_environment
+from tests.cli.conftest import ANY_PORT, Server, clean_environment
 from tests.patience import HANG_SECONDS
+from tests.warm.start import COLD
 
 
 def serve_on_a_terminal(*flags):
     """The text on a terminal from the start to `stop`, and after SIGINT the exit code."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [*MILLRACE, "serve", *ANY_PORT, *flags],
+        [*COLD, "serve", *ANY_PORT, *flags],
         env=clean_environment(),
         stderr=terminal,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.cli.admin import table_lines
-from tests.cli.conftest import MILLRACE, Server, clean_environment, millrace
-from tests.patience import HANG_SECONDS
+from tests.cli.conftest import Server, clean_environment, millrace
+from tests.patience import HANG_SECONDS, line_with, wait_until
+from tests.warm.start import warm
 
 SQL = """
 CREATE STREAM a (k BIGINT, name TEXT);
@@ -118,15 +119,14 @@ def test_a_trial_that_is_asked_for_wrongly_is_wrong_usage(server, flags, words):
 
 def test_a_watcher_that_goes_away_does_not_end_the_trial(server):
     watcher = subprocess.Popen(
-        [*MILLRACE, "strategy", "try", "a", "bfs", "--for", "20s", "--before", "10ms"],
+        [*warm(), "strategy", "try", "a", "bfs", "--for", "20s", "--before", "10ms"],
         env=clean_environment(MILLRACE_ADMIN=server.admin),
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert watcher.stderr
-    while "under bfs" not in watcher.stderr.readline():
-        pass
+    line_with("under bfs", watcher.stderr)
     watcher.send_signal(signal.SIGINT)
     assert "millrace strategy trial a" in watcher.stderr.read()
     assert watcher.wait(HANG_SECONDS) == 1
@@ -268,7 +268,7 @@ def test_tail_shows_progress_that_no_row_brings(server):
         " FROM TUMBLE(clocked, ts, INTERVAL '100 ms')"
     )
     assert server.millrace("sql", text).returncode == 0
-    command = [*MILLRACE, "tail", "counted", "--from", "0", "--progress"]
+    command = [*warm(), "tail", "counted", "--from", "0", "--progress"]
     environment = clean_environment(MILLRACE_ADMIN=server.admin)
     with (
         subprocess.Popen([*command, "--json"], env=environment, stdout=subprocess.PIPE, text=True) as lines,
@@ -286,8 +286,7 @@ def test_tail_shows_progress_that_no_row_brings(server):
             assert row["row"]["n"] == 1
             assert datetime.fromisoformat(told["progress"]) > datetime.fromisoformat(row["row"]["window_end"])
             assert "reading counted" in talk.stderr.readline()
-            while talk.stderr.readline() != f"complete up to {told['progress']}\n":
-                pass
+            assert line_with(told["progress"], talk.stderr) == f"complete up to {told['progress']}\n"
         finally:
             lines.kill()
             talk.kill()
@@ -305,7 +304,7 @@ def test_tail_ends_quietly(server):
     start = str(server.json("query", "show", "q")["oldest_sequence"])
     for end in (lambda tail: tail.stdout.close(), lambda tail: tail.send_signal(signal.SIGINT)):
         tail = subprocess.Popen(
-            [*MILLRACE, "tail", "q", "--from", start],
+            [*warm(), "tail", "q", "--from", start],
             env=clean_environment(MILLRACE_ADMIN=server.admin),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -401,7 +400,7 @@ def test_names_that_are_not_there(server):
 def test_a_reader_of_a_query_that_gets_other_columns_is_told_so(server):
     server.millrace("sql", "CREATE QUERY turns AS SELECT k FROM a")
     tail = subprocess.Popen(
-        [*MILLRACE, "tail", "turns"],
+        [*warm(), "tail", "turns"],
         env=clean_environment(MILLRACE_ADMIN=server.admin),
         stderr=subprocess.PIPE,
         text=True,
@@ -532,7 +531,7 @@ def test_a_feed_says_how_many_tuples_were_late(server, tmp_path):
 def start_feed(server, *flags):
     """`millrace feed s` in the background, with 20,000 rows written to its standard input."""
     feed = subprocess.Popen(
-        [*MILLRACE, "feed", "s", *flags],
+        [*warm(), "feed", "s", *flags],
         env=clean_environment(MILLRACE_ADMIN=server.admin),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -543,9 +542,16 @@ def start_feed(server, *flags):
     assert feed.stdin
     feed.stdin.write('{"k": 1}\n' * 20_000)
     feed.stdin.flush()
-    while not server.json("stream", "show", "s")["tuples"]:
-        assert feed.poll() is None
+    wait_until_fed(server, "s", 1, feed)
     return feed
+
+
+def wait_until_fed(server, stream, count, feed):
+    def enough():
+        assert feed.poll() is None, "the feed has ended"
+        return server.json("stream", "show", stream)["tuples"] >= count
+
+    wait_until(enough)
 
 
 @pytest.mark.parametrize("way", ["ctrl-c", "killed", "ended"])
@@ -578,14 +584,13 @@ def test_an_interrupted_feed_of_a_file_names_the_total(server, tmp_path):
     file = tmp_path / "slow.jsonl"
     file.write_text('{"k": 1}\n' * 3_000)
     feed = subprocess.Popen(
-        [*MILLRACE, "feed", "slow", str(file), "--rate", "20"],
+        [*warm(), "feed", "slow", str(file), "--rate", "20"],
         env=clean_environment(MILLRACE_ADMIN=server.admin),
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    while not server.json("stream", "show", "slow")["tuples"]:
-        assert feed.poll() is None
+    wait_until_fed(server, "slow", 1, feed)
     feed.send_signal(signal.SIGINT)
     said = feed.communicate(timeout=HANG_SECONDS)[1]
     assert feed.returncode == 130
@@ -600,8 +605,7 @@ def test_a_feed_continues_after_a_restart_of_the_server(tmp_path, ending):
     with Server(folder) as first:
         first.millrace("sql", "CREATE STREAM s (k BIGINT)")
         feed = start_feed(first)
-        while first.json("stream", "show", "s")["tuples"] < 20_000 - 8_192:
-            assert feed.poll() is None
+        wait_until_fed(first, "s", 20_000 - 8_192, feed)
         first.process.send_signal(ending)
         first.process.communicate()
     (folder / "addresses.json").unlink(missing_ok=True)
@@ -632,7 +636,7 @@ def test_tail_follows_a_query_across_a_restart(tmp_path):
         first.millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")
         first.millrace("feed", "s", str(one))
         tail = subprocess.Popen(
-            [*MILLRACE, "tail", "q", "--from", "0", "--limit", "5"],
+            [*warm(), "tail", "q", "--from", "0", "--limit", "5"],
             env=clean_environment(MILLRACE_ADMIN=first.admin),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

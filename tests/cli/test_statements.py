@@ -3,12 +3,12 @@
 import json
 import signal
 import subprocess
-import time
 
 import pytest
 
-from tests.cli.conftest import MILLRACE, Server, clean_environment
-from tests.patience import HANG_SECONDS
+from tests.cli.conftest import Server, clean_environment
+from tests.patience import wait_until
+from tests.warm.start import warm
 
 FILE = """CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts');
 CREATE QUERY q AS SELECT ts, k FROM s WHERE k > 0;
@@ -73,18 +73,11 @@ def temporary(server):
     return [query["name"] for query in server.json("query", "list") if query["temporary"]]
 
 
-def wait(true):
-    end = time.monotonic() + HANG_SECONDS
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(("way", "day"), [(signal.SIGINT, "2026-02-01"), (signal.SIGKILL, "2026-02-02")])
 def test_a_select_is_read_until_its_reader_leaves(server, way, day):
     server.millrace("apply", str(server.folder / "all.sql"))
     reader = subprocess.Popen(
-        [*MILLRACE, "sql", "SELECT k FROM s WHERE k > 5"],
+        [*warm(), "sql", "SELECT k FROM s WHERE k > 5"],
         env=clean_environment(MILLRACE_ADMIN=server.admin),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -102,13 +95,13 @@ def test_a_select_is_read_until_its_reader_leaves(server, way, day):
         assert json.loads(reader.stdout.readline()) == {"k": 6}
         reader.send_signal(way)
         assert reader.wait() == (0 if way is signal.SIGINT else -signal.SIGKILL)
-    wait(lambda: temporary(server) == [])
+    wait_until(lambda: temporary(server) == [])
 
 
 def test_limit_ends_a_select(server):
     server.millrace("apply", str(server.folder / "all.sql"))
     with subprocess.Popen(
-        [*MILLRACE, "sql", "--json", "SELECT k FROM s LIMIT 2"],
+        [*warm(), "sql", "--json", "SELECT k FROM s LIMIT 2"],
         env=clean_environment(MILLRACE_ADMIN=server.admin),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -121,7 +114,7 @@ def test_limit_ends_a_select(server):
         rows = [json.loads(line) for line in reader.stdout]
         assert [row["row"] for row in rows] == [{"k": 5}, {"k": 6}]
         assert reader.wait() == 0
-    wait(lambda: temporary(server) == [])
+    wait_until(lambda: temporary(server) == [])
     refused = server.millrace("sql", "SELECT kk FROM s")
     assert refused.returncode != 0
     assert "did you mean k?" in refused.stderr

@@ -25,8 +25,9 @@ from millrace.cli.topmodel import (
     number,
     operator_rows,
 )
-from tests.cli.conftest import MILLRACE, clean_environment
+from tests.cli.conftest import clean_environment
 from tests.patience import HANG_SECONDS
+from tests.warm.start import COLD
 
 # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -261,7 +262,7 @@ class Screen:
         self.before = termios.tcgetattr(theirs)
         self.theirs = theirs
         self.process = subprocess.Popen(
-            [*MILLRACE, *arguments],
+            [*COLD, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import MILLRACE, Server, clean_environment, millrace
+from tests.cli.conftest import Server, clean_environment, millrace
+from tests.warm.start import warm
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "functions"
@@ -25,7 +26,7 @@ def here(tmp_path, monkeypatch):
 
 def run(*more):
     return subprocess.run(
-        [*MILLRACE, "run", "trips.sql", "--input", "trips=trips.jsonl", *more],
+        [*warm(), "run", "trips.sql", "--input", "trips=trips.jsonl", *more],
         env=clean_environment(),
         capture_output=True,
         text=True,

@@ -25,7 +25,7 @@ def archived(folder):
 
 def feed_until_it_fails(server, rows):
     """However long the test takes to look, the server is being fed."""
-    while server.millrace("feed", "s", "--rate", "60000", stdin=rows).returncode == 0:
+    while server.millrace("feed", "s", "--no-reconnect", "--rate", "60000", stdin=rows).returncode == 0:
         pass
 
 
@@ -45,7 +45,7 @@ def test_a_server_that_is_killed_leaves_whole_files(tmp_path):
                 assert archived(folder) == there
                 assert shown["last_seq"] == max([seq for seq, _ in there], default=-1)
                 assert not list(folder.rglob(".*"))
-            feeding = threading.Thread(target=feed_until_it_fails, args=(server, rows))
+            feeding = threading.Thread(target=feed_until_it_fails, args=(server, rows), daemon=True)
             feeding.start()
             enough = len(history.files(folder)) + rng.randint(2, 6)
             while len(history.files(folder)) < enough:

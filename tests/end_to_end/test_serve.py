@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from tests.cli.conftest import Server, millrace
+from tests.warm.start import COLD
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +26,7 @@ def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
               CREATE SINK f FROM q WITH (type = 'file', path = 'out.parquet');
               CREATE SINK o FROM q WITH (type = 'stdout')"""
     rows = "".join(f'{{"k": {k}}}\n' for k in range(5_000))
-    with Server(tmp_path) as server:
+    with Server(tmp_path, command=COLD) as server:
         assert server.millrace("sql", sql).returncode == 0
         assert server.millrace("feed", "s", stdin=rows).returncode == 0
         code, out, err = server.end()

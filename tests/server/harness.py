@@ -94,7 +94,11 @@ class _Call:
 
 
 class Peer:
-    """A client that says exactly what a test tells it to."""
+    """A client that says exactly what a test tells it to.
+
+    Reading at the end of a connection never suspends, so a loop that hears on there would spin, and no timeout of the
+    event loop would end it. Hence the second message after the end is an error.
+    """
 
     def __init__(self, reader, writer):
         self.reader = reader
@@ -102,6 +106,7 @@ class Peer:
         self.frames = FrameReader()
         self.session = Session(Side.CLIENT)
         self.heard = []
+        self.closed = False
 
     def say(self, message):
         """By the rules: an assertion says if the test breaks them."""
@@ -125,6 +130,8 @@ class Peer:
                     return message
             data = await self.reader.read(65536)
             if not data:
+                assert not self.closed, "the server has closed this connection: nothing more will come"
+                self.closed = True
                 return None
             self.frames.feed(data)
 
@@ -171,13 +178,24 @@ class Lines:
     def __init__(self, reader, writer):
         self.reader = reader
         self.writer = writer
+        self.closed = False
 
     def say(self, text):
         self.writer.write(text.encode() + b"\n")
 
     async def hear(self):
         line = await self.reader.readline()
+        if not line:
+            assert not self.closed, "the server has closed this connection: nothing more will come"
+            self.closed = True
         return json.loads(line) if line else None
+
+    async def hear_until(self, words):
+        """Read up to the line with these words."""
+        async for line in self.reader:
+            if words in line:
+                return line
+        raise AssertionError(f"the server has closed this connection without saying {words!r}")
 
     async def close(self):
         self.writer.close()
@@ -192,6 +210,12 @@ async def lines(daemon):
         yield made
     finally:
         await made.close()
+
+
+async def settle(turns=20):
+    """Let the loop look at its sockets so many times: what was written before has been read then, on any machine."""
+    for _ in range(turns):
+        await asyncio.sleep(0.001)
 
 
 async def until(true):

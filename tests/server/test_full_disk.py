@@ -23,8 +23,10 @@ from millrace.server.sink import Slow, WriterSink
 from millrace.server.sinkfiles import Disk, Folder, LineFile, StandardOutput
 from millrace.server.writers import csv_lines, csv_names, json_lines
 from tests.cli.conftest import Server
+from tests.patience import wait_until
 from tests.server.harness import lines, served, until
 from tests.server.test_api import get
+from tests.warm.start import COLD
 
 SCHEMA = Schema.of(k="bigint", t="text")
 TEXTS = st.text(st.sampled_from('a",\n\r\\ä'), max_size=4)
@@ -344,14 +346,14 @@ def test_a_real_limit_of_the_system(tmp_path):
     data.mkdir()
     count, size = 5_000, 200_000
     rows = "".join(json.dumps({"k": k, "name": "x" * 50}) + "\n" for k in range(count))
-    with Server(data) as server:
+    with Server(data, command=COLD) as server:
         sql = """CREATE STREAM s (k BIGINT, name TEXT); CREATE QUERY q AS SELECT k, name FROM s;
                  CREATE SINK f FROM q WITH (type = 'file', path = 'out.jsonl')"""
         assert server.millrace("sql", sql).returncode == 0
         hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)[1]
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, hard))
         assert server.millrace("feed", "s", stdin=rows).returncode == 0
-        until_now(lambda: server.json("sink", "show", "f")["state"] == "waiting")
+        wait_until(lambda: server.json("sink", "show", "f")["state"] == "waiting")
         shown = server.json("sink", "show", "f")
         assert "too large" in shown["reason"]
         assert shown["dropped"] == 0
@@ -360,16 +362,9 @@ def test_a_real_limit_of_the_system(tmp_path):
         assert [json.loads(line)["k"] for line in text.splitlines()] == list(range(shown["delivered"]))
         assert "sink_waiting" in [advice["code"] for advice in server.json("doctor")]
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
-        until_now(lambda: server.json("sink", "show", "f")["delivered"] == count)
+        wait_until(lambda: server.json("sink", "show", "f")["delivered"] == count)
         code, _, said = server.end()
     assert code == 0
     assert said.count("it waits and retries") == 1
     found = [json.loads(line)["k"] for line in (data / "sinks/out.jsonl").read_text().splitlines()]
     assert found == list(range(count))
-
-
-def until_now(true, tries=200):
-    for _ in range(tries):
-        if true():
-            return
-    raise AssertionError("it did not come true")

@@ -9,7 +9,8 @@ import uvloop
 from structlog.testing import capture_logs
 
 from millrace.server.http import ANSWER_SECONDS, BODY_SECONDS, HEAD_BYTES, HEAD_SECONDS
-from tests.server.harness import FakeTimers, running, until
+from tests.patience import HANG_SECONDS
+from tests.server.harness import FakeTimers, running, settle, until
 
 EPSILON = 0.001
 HEAD = b"GET /-/healthy HTTP/1.1\r\nhost: localhost\r\n"
@@ -21,13 +22,13 @@ def timed(test):
 
     async def play():
         timers, writers = FakeTimers(), []
-        async with asyncio.timeout(30), running("CREATE STREAM s (k BIGINT)", timers=timers) as daemon:
+        async with asyncio.timeout(HANG_SECONDS), running("CREATE STREAM s (k BIGINT)", timers=timers) as daemon:
 
             async def connect(data=b""):
                 reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
                 writer.write(data)
                 writers.append(writer)
-                await asyncio.sleep(0.02)
+                await settle()
                 return reader, writer
 
             await test(daemon, timers, connect)
@@ -56,7 +57,7 @@ async def answer(reader):
 async def test_a_silent_peer_is_gone_after_five_seconds(daemon, timers, connect):
     reader, _ = await connect()
     timers.advance(HEAD_SECONDS - EPSILON)
-    await asyncio.sleep(0.02)
+    await settle()
     assert not reader.at_eof()
     timers.advance(2 * EPSILON)
     assert await answer(reader) is None
@@ -68,7 +69,7 @@ async def test_a_head_that_trickles_in_has_five_seconds(daemon, timers, connect)
     reader, writer = await connect()
     for byte in HEAD[:20]:
         writer.write(bytes((byte,)))
-        await asyncio.sleep(0.005)
+        await settle(5)
         timers.advance((HEAD_SECONDS + EPSILON) / 20)
     assert await answer(reader) == (408, "too_slow")
     assert refused(daemon, "too_slow") == 1
@@ -79,7 +80,7 @@ async def test_a_body_has_thirty_seconds(daemon, timers, connect):
     reader, writer = await connect(POST + b"content-length: 100\r\n\r\n")
     for _ in range(10):
         writer.write(b" ")
-        await asyncio.sleep(0.005)
+        await settle(5)
         timers.advance((BODY_SECONDS - EPSILON) / 10)
     assert not reader.at_eof()
     timers.advance(2 * EPSILON)
@@ -102,7 +103,7 @@ async def test_the_next_request_of_a_connection_has_the_same_limits(daemon, time
     reader, writer = await connect(HEAD + b"\r\n")
     assert b"200" in await reader.readline()
     writer.write(HEAD)
-    await asyncio.sleep(0.02)
+    await settle()
     timers.advance(HEAD_SECONDS + EPSILON)
     assert (await reader.read()).count(b"HTTP/1.1 408 ") == 1
 
@@ -120,7 +121,7 @@ async def test_a_reader_that_never_reads_is_gone(daemon, timers, connect):
     (connection,) = daemon._http.server_state.connections
     await until(lambda: connection.transport.get_write_buffer_size() > 2**20)
     timers.advance(ANSWER_SECONDS)
-    await asyncio.sleep(0.02)
+    await settle()
     assert daemon._http.server_state.connections  # a large answer has time
     timers.advance(64 * ANSWER_SECONDS)
     await until(lambda: not daemon._http.server_state.connections)
@@ -187,7 +188,7 @@ def test_a_request_to_speak_something_else_is_an_ordinary_request(upgrade, capfd
 
 def test_too_many_connections_are_told_so():
     async def play():
-        async with asyncio.timeout(30), running(limits={"admin_connections": 2}) as daemon:
+        async with asyncio.timeout(HANG_SECONDS), running(limits={"admin_connections": 2}) as daemon:
             address = daemon.admin.host, daemon.admin.port
             made = [await asyncio.open_connection(*address) for _ in range(2)]
             await until(lambda: len(daemon._http.server_state.connections) == 2)

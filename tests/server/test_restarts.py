@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from millrace.server.restarts import MARKER, Marker
 from tests.cli.conftest import Server, millrace
 from tests.server.harness import running, served
+from tests.warm.start import COLD
 
 EMPTY = "restarted without operator state"
 UNCLEAN = "the previous server did not end cleanly"
@@ -108,7 +109,7 @@ async def test_without_a_folder_there_is_nothing_to_report(daemon):
 
 
 def test_a_killed_server_is_reported_once(tmp_path):
-    with Server(tmp_path) as first:
+    with Server(tmp_path, command=COLD) as first:
         first.millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k, count(*) AS n FROM s GROUP BY k")
         second = millrace("serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(tmp_path))
         assert "is another server using the folder?" in second.stderr

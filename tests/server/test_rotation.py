@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +19,7 @@ from millrace.server.places import Places
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.sinkfiles import KEY, Label, Rotation, Rows, whole_files
 from tests.cli.conftest import Server
+from tests.patience import wait_until
 from tests.server.harness import lines, served, until
 
 SCHEMA = Schema.of(k="bigint", t="text")
@@ -252,9 +252,4 @@ def test_kills_lose_no_more_than_the_file_that_was_not_full(tmp_path, ending):
 
 
 def written(server, count):
-    for _ in range(200):
-        shown = server.json("sink", "show", "f")
-        if shown["delivered"] == count:
-            return
-        time.sleep(0.01)
-    raise AssertionError(shown)
+    wait_until(lambda: server.json("sink", "show", "f")["delivered"] == count)

@@ -13,7 +13,8 @@ from millrace.server.connection import GREETING_BYTES, GREETING_SECONDS
 from millrace.server.frames import PING_SECONDS, PONG_SECONDS
 from millrace.server.guesses import ADDRESSES, DELAY_SECONDS, UNDER_WAY, Guesses, address_of
 from millrace.server.lines import LINE_SECONDS
-from tests.server.harness import SCHEMA_SQL, FakeTimers, lines, peer, running, until
+from tests.patience import HANG_SECONDS
+from tests.server.harness import SCHEMA_SQL, FakeTimers, lines, peer, running, settle, until
 
 TOKEN = "a-long-token"
 EPSILON = 0.001
@@ -31,7 +32,7 @@ def timed(sql=SCHEMA_SQL, **sections):
                 given["server"] = {**given.get("server", {}), "token_file": tmp_path / "token"}
 
             async def play():
-                async with asyncio.timeout(30), running(sql, timers=timers, **given) as daemon:
+                async with asyncio.timeout(HANG_SECONDS), running(sql, timers=timers, **given) as daemon:
                     await test(daemon, timers)
 
             uvloop.run(play())
@@ -48,7 +49,7 @@ async def connected(daemon, number=1):
 
 async def is_open(stranger):
     """Whether the server still has the connection, once it has heard what was said."""
-    await asyncio.sleep(0.02)
+    await settle()
     return not stranger.reader.at_eof()
 
 
