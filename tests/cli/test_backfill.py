@@ -38,7 +38,8 @@ def test_which_statement_of_a_file_is_wrong(backfill, tmp_path, query):
     assert done.exit_code == 1
     asked = " (query a needs the whole file to be right)" if query else ""
     said = (
-        f'q.sql, in the statement "CREATE QUERY b AS SELECT nope FROM s"{asked}: line 4, column 10: there is no column'
+        f'q.sql, in the statement "CREATE QUERY b AS SELECT nope FROM s"{asked}: line 4, column 10: the column nope '
+        "does not exist"
     )
     assert said in done.exception.text
 

@@ -199,10 +199,12 @@ def test_what_is_kept_for_ever_is_warned_of(server, tmp_path):
     file = tmp_path / "join.sql"
     file.write_text("CREATE QUERY pairs AS SELECT a.k FROM a JOIN b ON a.k = b.k;", "utf-8")
     planned = server.millrace("apply", str(file), "--plan")
-    assert planned.stderr.startswith("warning: the rows of a and of b are kept for ever")
+    assert planned.stderr.startswith("warning: this join keeps the rows of a and of b without a time limit")
     file.write_text("CREATE STREAM a (k BIGINT); SELECT x.k FROM a x JOIN a y ON x.k = y.k;", "utf-8")
     ran = millrace("run", str(file))
-    assert ran.stderr.startswith("millrace: query q: warning: the rows of x and of y are kept for ever")
+    assert ran.stderr.startswith(
+        "millrace: query q: warning: this join keeps the rows of x and of y without a time limit"
+    )
 
 
 def test_why(server):

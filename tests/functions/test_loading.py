@@ -182,7 +182,7 @@ def test_a_plan_whose_function_is_gone_says_so() -> None:
     assert isinstance(planned[0], CreateStream)
     plan(parse("SELECT gone(a) FROM s")[0], catalog)
     uninstall(rows)
-    with pytest.raises(Refuse, match="there is no function gone"):
+    with pytest.raises(Refuse, match="the function gone does not exist"):
         plan(parse("SELECT gone(a) FROM s")[0], catalog)
     with pytest.raises(Refuse, match="is its module configured"):
         LIBRARY["gone(double)"]

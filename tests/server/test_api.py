@@ -93,7 +93,7 @@ async def test_what_a_query_should_think_about_is_answered(daemon):
     join = "CREATE QUERY pairs AS SELECT x.k FROM s x JOIN s y ON x.k = y.k"
     _, _, said = await ask(daemon, "POST", "/api/v1/sql", {"sql": join, "dry_run": True})
     (warning,) = said["statements"][0]["warnings"]
-    assert warning.startswith("the rows of x and of y are kept for ever")
+    assert warning.startswith("this join keeps the rows of x and of y without a time limit")
     _, _, said = await ask(daemon, "POST", "/api/v1/sql", {"sql": f"{join} AND x.ts = y.ts", "dry_run": True})
     assert said["statements"][0]["warnings"] == []
 

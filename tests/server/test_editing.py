@@ -90,7 +90,7 @@ async def test_a_plan_shows_the_table_before_and_after_and_does_nothing(daemon):
 async def test_what_is_wrong_is_refused_and_changes_nothing(daemon):
     before = daemon.operators()
     for method, path, body, expected, word in (
-        ("POST", "pairs.join1/insert", {"where": "mod(u, 2) = 0"}, 400, "there is no column u"),
+        ("POST", "pairs.join1/insert", {"where": "mod(u, 2) = 0"}, 400, "the column u does not exist"),
         ("POST", "pairs.join1/insert", {"where": "k"}, 400, "expected boolean"),
         ("POST", "pairs.join1/insert", {}, 400, "expected either"),
         ("POST", "pairs.join1/insert", {"where": "true", "sample": 0.5}, 400, "expected either"),

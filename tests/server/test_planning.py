@@ -119,7 +119,7 @@ async def test_a_plan_over_what_is_gone_is_refused_when_it_is_its_turn(daemon, m
     await catalog._apply(steps)
     catalog.known = after
     catalog._one_at_a_time.release()
-    with pytest.raises(Refuse, match="there is no stream or query q"):
+    with pytest.raises(Refuse, match="no stream or query is called q"):
         await late
     assert "late" not in catalog.known.queries
 

@@ -269,7 +269,7 @@ def test_a_server_that_ends_meanwhile_forgets_the_query(tmp_path):
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("CREATE QUERY q AS SELECT k FROM nope", "there is no stream or query nope"),
+        ("CREATE QUERY q AS SELECT k FROM nope", "no stream or query is called nope"),
         ("CREATE QUERY q AS SELECT k FROM plain", "stream plain has no history: ALTER STREAM plain SET"),
         (
             "CREATE QUERY q AS SELECT k FROM a.late",

@@ -64,7 +64,7 @@ async def test_if_not_exists_and_if_exists(daemon):
         daemon, "DROP SINK IF EXISTS x; DROP QUERY IF EXISTS q; CREATE QUERY IF NOT EXISTS q AS SELECT k FROM s"
     )
     assert first == {
-        "kind": "drop_sink", "name": "x", "unchanged": True, "reason": "there is no sink x", "warnings": []
+        "kind": "drop_sink", "name": "x", "unchanged": True, "reason": "the sink x does not exist", "warnings": []
     }  # fmt: skip
     assert "unchanged" not in second
     assert third["kind"] == "create_query"
@@ -161,7 +161,7 @@ async def test_insert_holds_no_watermark_back(daemon):
         ("INSERT INTO s VALUES ('2026-01-01', 1 / 0, 1)", 37, "column k: division by zero"),
         ("INSERT INTO s VALUES ('2026-01-01', v, 1)", 37, "expected a constant, got the column v"),
         ("INSERT INTO s VALUES ('2999-01-01', 1, 1)", 23, "max_ahead"),
-        ("INSERT INTO s (k, kk) VALUES (1, 2)", 19, "no column kk; did you mean k?"),
+        ("INSERT INTO s (k, kk) VALUES (1, 2)", 19, "the column kk does not exist in s; did you mean k?"),
         ("INSERT INTO s (k, k) VALUES (1, 2)", 19, "listed twice"),
         ("INSERT INTO s.late VALUES (1)", 13, "receives only the late tuples of s"),
         ("INSERT INTO q VALUES (1)", 13, "q is a query"),
@@ -225,7 +225,7 @@ async def test_show_and_describe(daemon):
     (created,) = await outcomes(daemon, "SHOW CREATE STREAM s")
     assert created["text"] == f"{STREAM};"
     said = await post(daemon, "DESCRIBE sx")
-    assert "no stream, query or sink called sx; did you mean s?" in said["detail"]
+    assert "no stream, query or sink is called sx; did you mean s?" in said["detail"]
 
 
 @served(sql=f"{STREAM}; {QUERY}")
@@ -293,8 +293,8 @@ async def test_refused_selects(daemon):
     assert said["code"] == "sql"
     assert "has no destination for its rows" in said["detail"]
     for text, what in (
-        ("SELECT kk FROM s", "no column kk"),
-        ("SELECT k FROM s; SHOW STREAMS", "a SELECT ends a text"),
+        ("SELECT kk FROM s", "the column kk does not exist"),
+        ("SELECT k FROM s; SHOW STREAMS", "a SELECT must be the last statement"),
         ("SELECT k FROM s LIMIT 0", "expected a whole number above 0"),
         ("SELECT k FROM s LIMIT 'a'", "expected a whole number above 0"),
         ("SELECT k FROM s LIMIT 1 OFFSET 2", "needs an end"),

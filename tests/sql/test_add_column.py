@@ -197,19 +197,19 @@ def test_late_tuples_have_the_column_too():
 @pytest.mark.parametrize(
     ("sql", "words"),
     [
-        ("ALTER STREAM s ADD COLUMN x DOUBLE NOT NULL", "a column that comes later is nullable"),
+        ("ALTER STREAM s ADD COLUMN x DOUBLE NOT NULL", "an added column must be nullable"),
         ("ALTER STREAM s ADD COLUMN x DOUBLE DEFAULT 1.5", "DEFAULT NULL"),
-        ("ALTER STREAM s ADD COLUMN k DOUBLE", "s has a column k already"),
-        ("ALTER STREAM s ADD COLUMN mark BIGINT", "s.late tells of each late tuple its mark"),
+        ("ALTER STREAM s ADD COLUMN k DOUBLE", "s already has a column k"),
+        ("ALTER STREAM s ADD COLUMN mark BIGINT", "s.late already has a column mark, which describes each late tuple"),
         ("ALTER STREAM s ADD COLUMN x INTERVAL", "a column cannot be an interval"),
-        ('ALTER STREAM s ADD COLUMN "$gone" BOOLEAN', "marks rows that are gone"),
-        ('ALTER STREAM s ADD COLUMN "$deleted" BOOLEAN', "marks rows that are gone"),
+        ('ALTER STREAM s ADD COLUMN "$gone" BOOLEAN', "marks deleted rows"),
+        ('ALTER STREAM s ADD COLUMN "$deleted" BOOLEAN', "marks deleted rows"),
         ("ALTER STREAM q0 ADD COLUMN x DOUBLE", "the stream q0 is a query"),
         ("ALTER STREAM nobody ADD COLUMN x DOUBLE", "the stream nobody does not exist"),
-        ("ALTER STREAM i ADD COLUMN ts TIMESTAMP", "i has a column ts already"),
+        ("ALTER STREAM i ADD COLUMN ts TIMESTAMP", "i already has a column ts"),
         ("ALTER STREAM s ADD x DOUBLE", "expected COLUMN"),
-        ("ALTER STREAM s ADD COLUMN w DOUBLE", "w could mean another column than before in q1"),
-        ("ALTER STREAM s ADD COLUMN n DOUBLE", "n could mean another column than before in q2"),
+        ("ALTER STREAM s ADD COLUMN w DOUBLE", "w could refer to another column than before in q1"),
+        ("ALTER STREAM s ADD COLUMN n DOUBLE", "n could refer to another column than before in q2"),
     ],
 )
 def test_what_cannot_be_added_is_refused_with_the_reason(sql, words):

@@ -316,7 +316,7 @@ def test_facts_of_a_query_are_found_again_after_what_it_reads_was_replaced() -> 
         (" UNION ALL ".join(["SELECT a FROM s WHERE a > 1"] * 1500), "operators in a query"),
         ("WITH c0 AS (" + " UNION ALL ".join(["SELECT a FROM s WHERE a > 1"] * 40) + "), "
          + ", ".join(f"c{n} AS ({' UNION ALL '.join(['SELECT a FROM c0'] * 10)})" for n in range(1, 20))
-         + " SELECT a FROM s", "operators when each is written out"),
+         + " SELECT a FROM s", "the queries of WITH need more than 5,000 operators when each is expanded"),
     ],
 )  # fmt: skip
 def test_queries_inside_each_other_are_bounded(sql: str, words: str) -> None:

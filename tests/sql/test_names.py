@@ -33,7 +33,7 @@ def test_only_words_of_the_language_are_put_in_quotes() -> None:
 
 def test_a_column_called_ts_is_listed_once() -> None:
     schema = Schema((Field("k", Type.BIGINT), Field("v", Type.BIGINT), Field("ts", Type.TIMESTAMP)))
-    with pytest.raises(SqlError, match="there is no column nope in arc; there are k, v, ts\n") as refused:
+    with pytest.raises(SqlError, match="the column nope does not exist in arc; the columns are k, v, ts\n") as refused:
         condition("nope = 1", schema)
     assert refused.value.column == 1
 
@@ -41,4 +41,4 @@ def test_a_column_called_ts_is_listed_once() -> None:
 def test_where_nothing_of_a_kind_is_there_it_is_said_once() -> None:
     with pytest.raises(SqlError) as refused:
         plan_all(parse("DROP QUERY zz"), Catalog())
-    assert refused.value.message == "there is no query called zz, nor any other"
+    assert refused.value.message == "the query zz does not exist; none exist yet"

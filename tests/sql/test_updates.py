@@ -272,7 +272,7 @@ def test_which_rows_are_current_does_not_depend_on_steps_inside_a_query() -> Non
     planned, _ = plan_all(parse(script), Catalog())
     assert isinstance(planned[-1], Explain)
     assert "equality load" in planned[-1].text
-    assert "counts gives only the last row of each key and step" in planned[-1].text
+    assert "counts emits only the last row of each key and step" in planned[-1].text
 
 
 def test_a_plan_knows_its_key_under_the_names_that_are_selected() -> None:

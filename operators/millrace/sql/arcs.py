@@ -35,7 +35,7 @@ def _condition(text: str, schema: Schema, limits: Limits) -> Expression:
     made = plan(statements[0], Catalog(streams={"arc": StreamDefinition("arc", schema)}))
     assert isinstance(made, QueryPlan)
     if len(made.nodes) != 1 or not isinstance(made.nodes[0].spec, SelectSpec):
-        raise SqlError(text, 0, "expected a condition alone, as after WHERE, and nothing behind it")
+        raise SqlError(text, 0, "expected one condition, as after WHERE, and nothing after it")
     return made.nodes[0].spec.predicate
 
 

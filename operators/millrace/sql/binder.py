@@ -184,7 +184,7 @@ class Binder:
         library: Library = LIBRARY,
         *,
         calls: Calls | None = None,
-        instead: str = "they stand in the select list and in HAVING",
+        instead: str = "aggregates belong in the select list and in HAVING",
         number: e.Column | None = None,
     ) -> None:
         self._sql = sql
@@ -217,8 +217,8 @@ class Binder:
         if e.extent(bound).parts > MAX_PARTS:
             raise self.error(
                 node,
-                f"expected at most {MAX_PARTS:,} parts in an expression: the value of BETWEEN, IN and CASE is computed "
-                "for each of their tests; compute it in a query in parentheses, and test its column",
+                f"expected at most {MAX_PARTS:,} parts in an expression: the value of BETWEEN, IN and CASE is "
+                "computed for each of their tests. Compute it in a query in parentheses, and test its column",
             )
 
     def _bind(self, node: s.Expr) -> e.Expression:
@@ -285,16 +285,16 @@ class Binder:
         relation = self._relation
         name = node.name.text
         if relation is None:
-            raise self.error(node, f"there is no column {name} here: nothing is read FROM")
+            raise self.error(node, f"the column {name} does not exist: this SELECT has no FROM")
         if relation.tables:
             return self._joined_column(node, relation)
         if node.table is not None and node.table.text != relation.alias:
             known = [relation.alias] if relation.alias else []
             hint = did_you_mean(node.table.text, known) or (f"; the table here is {known[0]}" if known else "")
-            raise self.error(node.table, f"there is no table {node.table.text} in FROM{hint}")
+            raise self.error(node.table, f"FROM has no table {node.table.text}{hint}")
         column = relation.column(name)
         if column is None:
-            raise self.error(node.name, _no_column(f"there is no column {name}{_of(relation)}", name, relation))
+            raise self.error(node.name, _no_column(f"the column {name} does not exist{_of(relation)}", name, relation))
         return column
 
     def _joined_column(self, node: s.ColumnRef, relation: Relation) -> e.Column:
@@ -303,22 +303,24 @@ class Binder:
         if node.table is not None:
             table = self._table(node.table, relation)
             if table.absent is not None and name in table.names:
-                raise self.error(node, f"{table.alias}.{name} cannot be had: {table.absent}")
+                raise self.error(node, f"{table.alias}.{name} is not available: {table.absent}")
             column = relation.column_of(table, name)
             if column is None:
-                known = did_you_mean(name, table.names) or f"; there are {', '.join(table.names)}"
-                raise self.error(node.name, f"there is no column {name} in {table.alias}{known}")
+                known = did_you_mean(name, table.names) or f"; the columns are {', '.join(table.names)}"
+                raise self.error(node.name, f"the column {name} does not exist in {table.alias}{known}")
             return column
         holders = relation.holders(name)
         if len(holders) > 1:
             named = [f"{table.alias}.{name}" for table in holders if table.alias is not None]
-            write = " or ".join(named) or "an alias behind each table"
+            write = " or ".join(named) or "an alias after each table"
             raise self.error(node, f"several tables have a column {name}: write {write}")
         if holders and holders[0].absent is not None:
-            raise self.error(node, f"{name} cannot be had: {holders[0].absent}")
+            raise self.error(node, f"{name} is not available: {holders[0].absent}")
         found = relation.column(name)
         if found is None:
-            raise self.error(node.name, _no_column(f"there is no column {name} in the joined tables", name, relation))
+            raise self.error(
+                node.name, _no_column(f"the column {name} does not exist in the joined tables", name, relation)
+            )
         return found
 
     def _table(self, name: s.Name, relation: Relation) -> Named:
@@ -327,7 +329,7 @@ class Binder:
                 return table
         known = [table.alias for table in relation.tables if table.alias is not None]
         hint = did_you_mean(name.text, known) or f"; the tables here are {', '.join(known)}"
-        raise self.error(name, f"there is no table {name.text} in FROM{hint}")
+        raise self.error(name, f"FROM has no table {name.text}{hint}")
 
     # -- functions -------------------------------------------------------------------------------------------------
 
@@ -351,14 +353,14 @@ class Binder:
         if not self._library.named(name) and name not in ("extract", "date_part", *CLOCKS):
             raise self.error(node.name, self._no_function(name))
         if node.star or node.distinct:
-            raise self.error(node, f"{name} is no aggregate: it takes neither * nor DISTINCT")
+            raise self.error(node, f"{name} is not an aggregate: it takes neither * nor DISTINCT")
         if node.filter is not None:
-            raise self.error(node.filter, f"{name} is no aggregate: FILTER has nothing to leave out; write CASE WHEN")
+            raise self.error(node.filter, f"{name} is not an aggregate, so FILTER does not apply: write CASE WHEN")
         if name in CLOCKS:
             raise self.error(node, f"{name} would make the result depend on the clock: use ts, the row's own time")
 
     def _no_function(self, name: str) -> str:
-        complaint = f"there is no function {name}"
+        complaint = f"the function {name} does not exist"
         word = dialects.FUNCTIONS.get(name) or dialects.AGGREGATES.get(name)
         if word is not None:
             return word.sentence(complaint)
@@ -390,11 +392,15 @@ class Binder:
         self._check_constants(node, function, arguments)
         only = None
         if node.filter is not None:
-            only = self._inner("FILTER tests rows, before anything is aggregated").bind_boolean(node.filter, "FILTER")
+            only = self._inner("FILTER tests rows before aggregation").bind_boolean(node.filter, "FILTER")
         for place, part in zip((*node.arguments, node.filter), (*arguments, only), strict=True):
             if place is not None and part is not None and any(map(is_bound, columns_of(part))):
                 raise self.error(
-                    place, f"{name} sees rows, which may be in several windows: use the window's bounds outside of it"
+                    place,
+                    (
+                        f"{name} reads rows, which may be in several windows: use the window's bounds outside the "
+                        "aggregate"
+                    ),
                 )
         call = AggregateCall(function.result, function.nullable, function.key, arguments, node.distinct, only)
         return self._calls.column(call, name)
@@ -403,15 +409,16 @@ class Binder:
         name = node.name.text
         if name == "row_number":
             return self.error(
-                node, "ROW_NUMBER() OVER (...) is selected, or bounded in QUALIFY: its rows are numbered after WHERE"
+                node,
+                ("ROW_NUMBER() OVER (...) belongs in the select list or in QUALIFY: Millrace numbers rows after WHERE"),
             )
         word = dialects.OVER.get(name)
         if word is not None:
             return self.error(node, word.sentence(f"{name} OVER (...) is not available"))
         return self.error(
             node,
-            f"{name} OVER (...) is not available. Legal are ROW_NUMBER() OVER (...) <= n, and aggregates by GROUP BY, "
-            "with or without a window: FROM TUMBLE(...)",
+            f"{name} OVER (...) is not available. Use ROW_NUMBER() OVER (...) <= n, or an aggregate with "
+            "GROUP BY, with or without a window: FROM TUMBLE(...)",
         )
 
     def _check_constants(self, node: s.FunctionCall, function: Aggregate, arguments: Sequence[e.Expression]) -> None:
@@ -489,7 +496,7 @@ class Binder:
                 )
         got = ", ".join(str(value.type) for value in bound)
         some = "; ".join(row.key for row in fitting[:6])
-        return self.error(node, f"{_called(name)} does not take ({got}); there is {some}")
+        return self.error(node, f"{_called(name)} does not take ({got}); expected {some}")
 
     def _refuse_literal(self, node: s.Expr, types: Sequence[Type]) -> None:
         """A text literal where only a time would do was meant as one: say what is wrong with it."""
@@ -523,7 +530,7 @@ class Binder:
         if word not in known:
             raise self.error(
                 field,
-                f"there is no field {word} to extract{did_you_mean(word, known) or '; there are ' + ', '.join(known)}",
+                f"extract has no field {word}{did_you_mean(word, known) or '; expected ' + ', '.join(known)}",
             )
         return self._call(node, f"extract {word}", [value], [self.bind(value)])
 
@@ -538,7 +545,7 @@ class Binder:
             return bound
         if (bound.type, type) not in CASTS:
             known = _alternatives(to for source, to in CASTS if source is bound.type and to is not source)
-            raise self.error(node, f"there is no cast from {bound.type} to {type}; it can become {known}")
+            raise self.error(node, f"{bound.type} cannot be cast to {type}; it can become {known}")
         return e.Cast(type, bound.nullable, bound)
 
     def type_named(self, node: s.TypeName) -> Type:
@@ -546,10 +553,14 @@ class Binder:
         if type is None:
             word = dialects.TYPES.get(node.text)
             if word is not None:
-                raise self.error(node, word.sentence(f"there is no type {node.text}"))
+                raise self.error(node, word.sentence(f"the type {node.text} does not exist"))
             known = ", ".join(str(one) for one in Type)
             raise self.error(
-                node, f"there is no type {node.text}{did_you_mean(node.text, TYPE_NAMES) or f'; there are {known}'}"
+                node,
+                (
+                    f"the type {node.text} does not "
+                    f"exist{did_you_mean(node.text, TYPE_NAMES) or f'; the types are {known}'}"
+                ),
             )
         return type
 
@@ -698,7 +709,9 @@ def _no_column(complaint: str, name: str, relation: Relation) -> str:
     word = dialects.COLUMNS.get(name)
     if word is not None:
         return word.sentence(complaint)
-    return complaint + (did_you_mean(name, relation.column_names) or f"; there are {', '.join(relation.column_names)}")
+    return complaint + (
+        did_you_mean(name, relation.column_names) or f"; the columns are {', '.join(relation.column_names)}"
+    )
 
 
 def _of(relation: Relation) -> str:
@@ -708,11 +721,11 @@ def _of(relation: Relation) -> str:
 # Functions of the table that are written as operators: nobody means one of them by a name.
 _OPERATORS = ("and", "or", "not", "in", "like", "ilike")
 _CURRENT_ROWS = (
-    "write JOIN LATEST of a query that is grouped by a key, such as FROM s JOIN LATEST (SELECT k, max(v) AS most "
-    "FROM r GROUP BY k) AS m ON s.k = m.k"
+    "write JOIN LATEST with a query that groups by a key, such as FROM s JOIN LATEST (SELECT k, max(v) AS "
+    "most FROM r GROUP BY k) AS m ON s.k = m.k"
 )
 _QUERY_EXPRESSIONS = {
-    "exists": "EXISTS asks for all rows of a query, and a stream never has them all; " + _CURRENT_ROWS,
-    "in": "IN (SELECT ...) asks for all rows of a query, and a stream never has them all; " + _CURRENT_ROWS,
-    "scalar": "a query cannot stand for one value: it has another one at each time; " + _CURRENT_ROWS,
+    "exists": "EXISTS needs all rows of a query, and a stream never ends; " + _CURRENT_ROWS,
+    "in": "IN (SELECT ...) needs all rows of a query, and a stream never ends; " + _CURRENT_ROWS,
+    "scalar": "a query cannot be used as one value, because its value changes over time; " + _CURRENT_ROWS,
 }

@@ -29,12 +29,15 @@ def edged(planner: QueryPlanner, table: s.TablePrimary, relation: Relation) -> R
     if table.latest is not None and table.shed is not None:
         raise planner.error(
             table.shed,
-            "an edge has one policy: LATEST keeps the newest of each key and sheds nothing; leave one of the two out",
+            (
+                "an edge takes one policy: LATEST keeps the newest row of each key and never sheds rows; remove "
+                "LATEST or SHED RANDOM"
+            ),
         )
     if (table.latest is not None or table.shed is not None) and not relation.edge.plain:
         raise planner.error(
             table.latest or table.shed or table,
-            "an edge has one policy, and what stands in parentheses has one already",
+            "an edge takes one policy, and the query in parentheses already has one",
         )
     if table.latest is not None:
         return _latest(planner, table.latest, relation)
@@ -60,7 +63,7 @@ def _latest(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> Rela
     if planner.options.order == "event":
         raise planner.error(
             latest,
-            "LATEST serves keys in an order of its own, and waiting for the order of time would make every row as old "
+            "LATEST serves keys in its own order. Waiting for the order of time would make every row as old "
             "as the oldest: create the query WITH (order = 'arrival')",
         )
     window = relation.window
@@ -68,19 +71,21 @@ def _latest(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> Rela
     if key is None:
         raise planner.error(
             latest,
-            "LATEST keeps the newest row of each key, and nothing says what the key is: expected a stream "
-            "WITH (update_key = '...'), or a query that gives an update stream (GROUP BY without a window)",
+            "LATEST keeps the newest row of each key, but its input has no key: expected a stream WITH "
+            "(update_key = '...'), or a query that emits an update stream (GROUP BY without a window)",
         )
     if not relation.time_known:
-        raise planner.error(latest, "newest means newest by time, and the tuples of a latent stream have none")
+        raise planner.error(
+            latest, "LATEST keeps the newest tuple by time, and the tuples of a latent stream have no time"
+        )
     kind = _kind(planner, latest, relation)
     if window is not None and window.spec is not None:
         return _windowed(planner, latest, relation, EdgeSpec(kind, key))
     if latest.commit is not None:
         raise planner.error(
             latest,
-            f"{latest.commit.upper()} says when a window is committed to, and there is none: write FROM TUMBLE(...) or "
-            "HOP(...) LATEST, or leave it out",
+            f"{latest.commit.upper()} sets when a window is committed, but this input has no window: write "
+            "FROM TUMBLE(...) or HOP(...) LATEST, or remove it",
         )
     names = tuple(relation.schema.names[at] for at in key)
     edge = EdgeSpec() if kind == "append" else EdgeSpec(kind, key)
@@ -98,8 +103,8 @@ def _kind(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> QueueK
     for kind in KINDS:
         if kind == latest.using.text:
             return kind
-    hint = did_you_mean(latest.using.text, KINDS) or f"; there are {', '.join(kind.upper() for kind in KINDS)}"
-    raise planner.error(latest.using, f"there is no queue {latest.using.text}{hint}")
+    hint = did_you_mean(latest.using.text, KINDS) or f"; expected {', '.join(kind.upper() for kind in KINDS)}"
+    raise planner.error(latest.using, f"the queue {latest.using.text} does not exist{hint}")
 
 
 def _windowed(planner: QueryPlanner, latest: s.Latest, relation: Relation, edge: EdgeSpec) -> Relation:
@@ -107,16 +112,17 @@ def _windowed(planner: QueryPlanner, latest: s.Latest, relation: Relation, edge:
     assert window is not None
     if not isinstance(window.spec, TimeWindow):
         raise planner.error(
-            latest, "LATEST is of windows that have one length in time, TUMBLE and HOP: sessions and ROWS have none"
+            latest, "LATEST takes windows of one length in time, TUMBLE and HOP: sessions and ROWS windows have none"
         )
     if not edge.updates:
         raise planner.error(
-            latest, "LATEST drops windows that a newer one has superseded: expected USING FIFO, INPLACE or LINECUTTING"
+            latest,
+            ("LATEST drops windows that a newer window has superseded: expected USING FIFO, INPLACE or LINECUTTING"),
         )
     for option, wrong in (("flush", planner.options.flush != "none"), ("partial", planner.options.partial == "emit")):
         if wrong:
             raise planner.error(
-                latest, f"{option} has no meaning over LATEST windows, which are whole and given at once"
+                latest, f"{option} does not apply to LATEST windows, which Millrace emits whole and at once"
             )
     commit = latest.commit or "lazy"
     edge = replace(edge, window=window.spec, commit=commit)
@@ -128,7 +134,7 @@ def _shed(planner: QueryPlanner, shed: s.Shed, relation: Relation) -> Relation:
     if relation.update_key is not None:
         raise planner.error(
             shed,
-            "a row that is shed from an update stream would leave its key's old row in force: write LATEST instead",
+            ("shedding a row of an update stream would leave the old row of its key current: write LATEST instead"),
         )
     try:
         edge.check(relation.schema, "this edge")

@@ -201,7 +201,7 @@ def _top_words(spec: TopSpec) -> str:
     words += ", in order of " + ", ".join(map(_rank_words, spec.order))
     if spec.ordered:
         words += " in order"
-    final = ", given when the window closes" if spec.closes_at is not None else ""
+    final = ", emitted when the window closes" if spec.closes_at is not None else ""
     return f"{words}{_after_every(spec.emit)}{final}: {_name(spec.number)}"
 
 
@@ -220,8 +220,8 @@ def _window_spec_words(spec: WindowSpec) -> str:
 
 def _lag_words(lag_us: int) -> str:
     if lag_us < 0:
-        return f"at least {format_interval(-lag_us)} above the row's own"
-    return f"at most {format_interval(lag_us)} below the row's own"
+        return f"at least {format_interval(-lag_us)} after the row's own"
+    return f"at most {format_interval(lag_us)} before the row's own"
 
 
 # -- joins and sequences -----------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def _kept_words(spec: JoinSpec, at: int, names: Sequence[str]) -> str:
     most = ahead(spec.bands, count)[at]
     bounds = [bound for bound in most if bound is not None]
     if len(bounds) < count:
-        return f"{name} for ever"
+        return f"{name} forever"
     return f"{name} for {format_interval(max(bounds))}"
 
 
@@ -307,7 +307,7 @@ def _sequence_state(spec: SequenceSpec, first: str) -> str:
     if not spec.absent and spec.mode == "recent":
         return f"the newest {first}{each}"
     unused = f"{first} until it is used" if not spec.absent else first
-    return f"{unused}, for ever" if spec.within_us is None else f"{unused}, for {format_interval(spec.within_us)}"
+    return f"{unused}, forever" if spec.within_us is None else f"{unused}, for {format_interval(spec.within_us)}"
 
 
 def _aggregate_words(spec: AggregateSpec) -> str:
@@ -329,7 +329,7 @@ def _aggregate_words(spec: AggregateSpec) -> str:
     if spec.ordered:
         words.append("in order")
     if spec.flush != "none":
-        words.append(f"given {spec.flush} within {format_interval(spec.max_delay_us)}")
+        words.append(f"emitted {spec.flush} within {format_interval(spec.max_delay_us)}")
     if spec.window is None and spec.emit == "every":
         words.append("after every row")
     return " ".join(words) + (f": {', '.join(columns)}" if columns else "")

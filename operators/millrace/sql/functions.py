@@ -37,11 +37,9 @@ def install(rows: Sequence[Function | Aggregate]) -> None:
     for row in fresh:
         _check_name(row.name)
         if names.setdefault(row.name, type(row)) is not type(row):
-            raise FunctionsError(
-                f"functions: {row.name} is both a function and an aggregate: call one of them otherwise"
-            )
+            raise FunctionsError(f"functions: {row.name} is both a function and an aggregate: rename one of them")
         if row.key in keys:
-            raise FunctionsError(f"functions: {row.key} is there twice")
+            raise FunctionsError(f"functions: {row.key} is defined twice")
         keys.add(row.key)
     for row in fresh:
         if isinstance(row, Function):

@@ -26,7 +26,7 @@ from millrace.sql.windows import Window
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
 
-WHERE: Final = "WHERE tests rows, before anything is aggregated; put this condition into HAVING"
+WHERE: Final = "WHERE tests rows before aggregation; move this condition to HAVING"
 
 
 def aggregates(select: s.Select) -> bool:
@@ -116,13 +116,16 @@ class GroupedSelect:
         if {key for _, key in keys} != {key for _, key in partition}:
             raise self._error(
                 self._select.group_by[0],
-                "these sessions are cut by PARTITION BY: expected GROUP BY the same columns, or leave PARTITION BY out",
+                (
+                    "PARTITION BY already divides these sessions: expected GROUP BY with the same columns, or no "
+                    "PARTITION BY"
+                ),
             )
         return keys
 
     def _bound_keys(self, nodes: Sequence[s.Expr]) -> Iterator[tuple[s.Expr, e.Expression]]:
         seen: set[e.Expression] = set()
-        binder = self._planner.binder(self._relation, instead="groups are made before anything is aggregated")
+        binder = self._planner.binder(self._relation, instead="GROUP BY is evaluated before aggregation")
         for node in nodes:
             meant = self.meant(node)
             key = binder.bind(meant)
@@ -130,7 +133,9 @@ class GroupedSelect:
             if is_bound(key) or key in seen:
                 continue
             if has_bound(key):
-                raise self._error(node, "every group is per window already: GROUP BY window_start, window_end alone")
+                raise self._error(
+                    node, "every group is already per window: write GROUP BY window_start, window_end alone"
+                )
             if not any(columns_of(key)):
                 raise self._error(node, "expected a column or an expression of columns, got a constant")
             seen.add(key)
@@ -144,7 +149,7 @@ class GroupedSelect:
                 raise self._error(node, f"GROUP BY {node.value}: expected a column's number from 1 to {len(items)}")
             item = items[node.value - 1]
             if isinstance(item, s.Star):
-                raise self._error(node, "a number cannot stand for *: name the columns")
+                raise self._error(node, "a number cannot refer to *: name the columns")
             return item.expression
         if isinstance(node, s.ColumnRef) and node.table is None and self._relation.column(node.name.text) is None:
             for item in items:
@@ -157,7 +162,9 @@ class GroupedSelect:
     def _columns(self) -> tuple[list[str], list[tuple[s.Expr, e.Expression]]]:
         for item in self._select.items:
             if isinstance(item, s.Star):
-                raise self._error(item, "* has all columns, and a group has those of GROUP BY: name the columns")
+                raise self._error(
+                    item, "* selects all columns, but a group has only the columns of GROUP BY: name the columns"
+                )
         names, columns = self._planner.columns(self._select, self._relation, self._binder, check=False)
         nodes = [item.expression for item in self._select.items if isinstance(item, s.Item)]
         return names, list(zip(nodes, columns, strict=True))
@@ -174,8 +181,8 @@ class GroupedSelect:
         place = next((part for part in _outside_aggregates(node) if _is_column(part, column.name)), node)
         return self._error(
             place,
-            f"{column.name} is neither grouped nor aggregated: add it to GROUP BY, or say which of a group's values is "
-            f"meant, such as last({column.name})",
+            f"{column.name} is neither grouped nor aggregated: add it to GROUP BY, or choose one of the "
+            f"group's values, such as last({column.name})",
         )
 
     # -- the operator ----------------------------------------------------------------------------------------------
@@ -213,8 +220,8 @@ class GroupedSelect:
             listed = ", ".join(self._relation.schema.names[at] for at in edge.key)
             raise self._error(
                 place,
-                f"LATEST keeps the newest window of each {listed}: expected GROUP BY {listed} and nothing else "
-                "but the window's bounds",
+                f"LATEST keeps the newest window of each {listed}: expected GROUP BY with {listed} and the "
+                "window's bounds only",
             )
         made = self._planner.add(replace(spec, newest=True), [replace(self._relation, edge=edge)], ordered=False)
         return replace(made, update_key=tuple(name for name, _ in spec.keys))
@@ -264,8 +271,8 @@ class GroupedSelect:
             if name is None:
                 raise self._error(
                     node,
-                    "without a window the result is an update stream, and a row has to say which row it replaces: "
-                    "select this column too, or aggregate per window: FROM TUMBLE(...)",
+                    "without a window the result is an update stream, and each row must identify the row "
+                    "that it replaces: select this column too, or aggregate per window: FROM TUMBLE(...)",
                 )
             found.append(name)
         return tuple(found)
@@ -276,8 +283,7 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
     if relation.window is None or relation.window.spec is None:
         raise planner.error(
             select,
-            "SELECT DISTINCT has to remember every row of an unbounded stream; it is legal inside a window: "
-            "FROM TUMBLE(...)",
+            "SELECT DISTINCT would keep every row of an unbounded stream; use it over a window: FROM TUMBLE(...)",
         )
     if isinstance(relation.window.spec, SessionWindow):
         return distinct_session_rows(planner, select, relation)
@@ -294,7 +300,9 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
     for item in items:
         bound = planner.binder(relation).bind(item.expression)
         if has_bound(bound) and not all(map(is_bound, columns_of(bound))):
-            raise planner.error(item, "DISTINCT takes the bounds of a window by themselves, not mixed with columns")
+            raise planner.error(
+                item, "DISTINCT takes the bounds of a window alone, not in an expression with other columns"
+            )
         if not has_bound(bound) and any(columns_of(bound)):
             keys.append(item.expression)
     grouped = replace(select, items=tuple(items), group_by=tuple(keys), distinct=False)

@@ -76,10 +76,10 @@ def _columns(sql: str, body: s.InsertStatement, stream: StreamDefinition) -> Seq
     for name in body.columns:
         field = known.get(name.text)
         if field is None:
-            hint = did_you_mean(name.text, known) or f"; there are {', '.join(known)}"
+            hint = did_you_mean(name.text, known) or f"; the columns are {', '.join(known)}"
             if name.text == "ts" and stream.time is None:
-                hint = ": the server gives each tuple its time"
-            raise SqlError(sql, name.span.start, f"stream {stream.name} has no column {name.text}{hint}")
+                hint = ": the server sets the time of each tuple"
+            raise SqlError(sql, name.span.start, f"the column {name.text} does not exist in {stream.name}{hint}")
         if field in columns:
             raise SqlError(sql, name.span.start, f"the column {name.text} is listed twice")
         columns.append(field)
@@ -110,8 +110,8 @@ class _Values:
         if column is not None:
             raise self._error(
                 column,
-                f"column {field.name}: expected a constant, got the column {column.name.text}; a text stands in single "
-                "quotes",
+                f"column {field.name}: expected a constant, got the column {column.name.text}; write text in "
+                "single quotes",
             )
         bound = self._binder.bind(node)
         if field.type not in readings(node, bound):

@@ -93,7 +93,7 @@ class FromPlanner:
                 continue
             if name in seen:
                 raise self.planner.error(
-                    table, f"two tables are called {name}: give each an alias, such as {name} x and {name} y"
+                    table, f"two tables are called {name}: add an alias to each, such as {name} x and {name} y"
                 )
             seen.add(name)
 
@@ -128,8 +128,8 @@ class FromPlanner:
         if updates and (policy is not None or not relation.edge.plain):
             raise planner.error(
                 policy or table,
-                "JOIN LATEST takes the row that was current at a time, which an edge that does not keep every row may "
-                "have dropped: leave LATEST and SHED RANDOM out of what it reads",
+                "JOIN LATEST takes the row that was current at a time, which an edge that drops rows may "
+                "have lost: remove LATEST and SHED RANDOM from its input",
             )
         if relation.update_key is not None and not updates:
             raise planner.error(table, _no_updates(relation))
@@ -146,8 +146,8 @@ class FromPlanner:
         if self.planner.below(relation.node, MapSpec) not in self.planner.sources:
             raise self.planner.error(
                 window,
-                "ROWS counts the tuples of one stream as they are taken in: expected a stream, or a query in "
-                "parentheses that only computes columns; put conditions into the WHERE of the join",
+                "ROWS counts the tuples of one stream as they arrive: expected a stream, or a query in "
+                "parentheses that only computes columns; move conditions to the WHERE of the join",
             )
 
     # -- inner joins -----------------------------------------------------------------------------------------------
@@ -180,17 +180,19 @@ class FromPlanner:
         """CROSS has no ON, and every other join has one."""
         self._refuse_dialect(_last_alias(join.left))
         if join.kind == "cross" and join.condition is not None:
-            raise self.planner.error(join.condition, "a CROSS JOIN has no ON: write JOIN, or test it in WHERE")
+            raise self.planner.error(
+                join.condition, "CROSS JOIN takes no ON: write JOIN, or move the condition to WHERE"
+            )
         if join.kind != "cross" and join.condition is None:
             alias = _last_alias(join.left)
             if alias is not None and alias.text == "natural":
                 raise self.planner.error(
                     alias,
-                    "there is no NATURAL JOIN: columns that two tables happen to share may mean different things; "
-                    "write JOIN ... ON a.k = b.k",
+                    "NATURAL JOIN is not supported: columns with the same name in two tables may have "
+                    "different meanings; write JOIN ... ON a.k = b.k",
                 )
             raise self.planner.error(
-                join.right, "say what is joined: JOIN ... ON a.k = b.k, or ON TRUE for every pair of rows"
+                join.right, "JOIN needs a condition: write JOIN ... ON a.k = b.k, or ON TRUE for every pair of rows"
             )
 
     def _refuse_dialect(self, alias: s.Name | None) -> None:
@@ -252,7 +254,7 @@ class FromPlanner:
         self.planner.check_runs(condition, bound)
         if what == "ON" and -1 in wide.sources(bound):
             owned = [f"{table.named.alias}.{TIME_NAME}" for table in tables if table.named.alias is not None]
-            raise self.planner.error(condition, f"{TIME_NAME} is any table's here: write {' or '.join(owned)}")
+            raise self.planner.error(condition, f"each of these tables has a {TIME_NAME}: write {' or '.join(owned)}")
         return bound
 
     # -- outer joins -----------------------------------------------------------------------------------------------
@@ -415,15 +417,15 @@ class FromPlanner:
         if stream is not None and stream.update_key and side.relation.edge.plain:
             key = ", ".join(stream.update_key)
             self.planner.warnings.append(
-                f"{name} has an update key ({key}), and this join emits a row for every version of it that ever was, "
-                f"not for the current one: write JOIN LATEST {name} ON its key to join with the row that is current at "
-                "the time"
+                f"{name} has an update key ({key}), and this join emits a row for every version of a key, not "
+                f"only for the current one: write JOIN LATEST {name} ON its key to join with the row that is "
+                "current at the time"
             )
 
     def _warn(self, spec: JoinSpec, sides: Sequence[Side]) -> None:
         """Rows that are kept for ever, and unmatched rows that never come."""
         if contradict(spec.bands, len(sides)):
-            self.planner.warnings.append("nothing matches: no rows are as far apart as the ranges and conditions say")
+            self.planner.warnings.append("no rows can match: the ranges and conditions on time contradict each other")
             return
         bounds = ahead(spec.bands, len(sides))
         endless = [
@@ -431,10 +433,9 @@ class FromPlanner:
         ]
         if endless:
             self.planner.warnings.append(
-                f"the rows of {' and of '.join(endless)} are kept for ever, up to max_state = "
-                f"{self.planner.options.max_state}: nothing bounds how much later a row that matches may come; write a "
-                "[RANGE '...'] behind the table, or a condition on both times such as "
-                "b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute'"
+                f"this join keeps the rows of {' and of '.join(endless)} without a time limit, up to "
+                f"max_state = {self.planner.options.max_state} tuples. Add [RANGE '...'] after a table, or a "
+                "condition on both times, such as b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute'"
             )
         for at, side in enumerate(sides):
             if any(one is None for one in bounds[at]) or any(bounds[other][at] is None for other in range(len(sides))):
@@ -443,8 +444,8 @@ class FromPlanner:
             beside = sides[1 - at]
             if bounds[at][1 - at] is None and beside.rows is None:
                 self.planner.warnings.append(
-                    f"rows of {sides[at].title} without a match are given when {beside.title} has ended: until then "
-                    "one may still come"
+                    f"rows of {sides[at].title} without a match are emitted only when {beside.title} ends: "
+                    "until then a match may still arrive"
                 )
 
 
@@ -483,9 +484,9 @@ def _no_updates(relation: Relation) -> str:
     key = ", ".join(relation.update_key or ())
     latest = f"JOIN LATEST {name} ON its key ({key}), which takes the row that is current at the time; " if key else ""
     return (
-        f"{name} is an update stream, whose rows replace each other: what they were joined with would have to be taken "
-        f"back. Legal are {latest}an aggregate per window, FROM TUMBLE(...); or to join what it reads, and aggregate "
-        "the joined rows"
+        f"{name} is an update stream, whose rows replace each other, so joined rows would have to be "
+        f"retracted. Use {latest}an aggregate per window, FROM TUMBLE(...); or join the inputs of {name}, and "
+        "aggregate the joined rows"
     )
 
 

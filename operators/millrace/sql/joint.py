@@ -51,8 +51,8 @@ def joint_window(planner: QueryPlanner, select: s.Select, relation: Relation) ->
         return None
     size_us, offset_us = max(cuts.values())
     planner.notes.append(
-        "each group is given once, as soon as no pair of rows can come for all of its times together (joint "
-        "punctuation), which is earlier than by each time alone"
+        "each group is emitted once, as soon as no pair of rows can arrive for all of its times together "
+        "(joint punctuation), which is earlier than by each time alone"
     )
     return Window(TimeWindow(size_us, size_us, offset_us), select.group_by[0], joint=True)
 

@@ -131,8 +131,8 @@ class _Scan:
             raise SqlError(
                 self._text,
                 match.start(),
-                f"expected at most {self._limits.depth} levels of nesting here: compute the inner part in a separate "
-                "query, and read from that",
+                f"expected at most {self._limits.depth} levels of nesting here: compute the inner part in a "
+                "separate query, and read from it",
             )
 
     def _check_word(self, match: re.Match[str]) -> None:

@@ -113,30 +113,30 @@ _EXTERNAL: Final = ("external",)
 # Why an option of time says nothing about a stream of another kind.
 _NO_USE: Final = {
     "internal": "the server's clock stamps its tuples as they arrive",
-    "latent": "its tuples have no time of their own, and nothing waits for it",
+    "latent": "its tuples have no time, and no operator waits for it",
 }
 
 STREAM_OPTIONS: Sequence[OptionKind] = (
     OptionKind("timestamps", "timestamps", choice("external", "internal", "latent"), "where a tuple's time comes from"),
     OptionKind("time", "time", text, "the field that carries the time of an external stream", _EXTERNAL),
-    OptionKind("disorder", "disorder_us", interval(), "how far a feed may be behind its newest tuple", _EXTERNAL),
+    OptionKind("disorder", "disorder_us", interval(), "how far out of order a feed's tuples may be", _EXTERNAL),
     OptionKind(
-        "max_skew", "max_skew_us", interval(unset=True), "how far feeds' clocks may be off the server's", _EXTERNAL
+        "max_skew", "max_skew_us", interval(unset=True), "how far feeds' clocks may differ from the server's", _EXTERNAL
     ),
     OptionKind(
-        "max_ahead", "ahead_us", interval(unset=True), "how far above the clock a tuple's time may lie", _EXTERNAL
+        "max_ahead", "ahead_us", interval(unset=True), "how far a tuple's time may be ahead of the clock", _EXTERNAL
     ),
     OptionKind("ets", "ets", choice("none", "periodic", "on-demand"), "when the stream makes timestamps", _TIMED),
     OptionKind("ets_interval", "ets_interval_us", interval(1), "how often, if periodic", _TIMED),
-    OptionKind("ets_retry", "ets_retry_us", interval(1), "when to ask a feed again", _EXTERNAL),
+    OptionKind("ets_retry", "ets_retry_us", interval(1), "when to request a timestamp again", _EXTERNAL),
     OptionKind("propagation", "propagation", choice("arcs", "punctuation"), "how such a timestamp travels", _TIMED),
     OptionKind("lull", "lull_us", interval(1, unset=True), "how far its time may fall behind the clock", _TIMED),
     OptionKind("progress", "progress", choice("tuples", "punctuation"), "whether tuples move the mark", _EXTERNAL),
-    OptionKind("grace", "grace_us", interval(), "how long a feed that left may come back and go on", _EXTERNAL),
+    OptionKind("grace", "grace_us", interval(), "how long a disconnected feed may take to reconnect", _EXTERNAL),
     OptionKind("update_key", "update_key", names, "the columns that identify what a row updates"),
     OptionKind("queue", "queue", choice("append", "fifo", "inplace", "linecutting"), "the queue of LATEST edges"),
     OptionKind("history", "history", switch, "whether the stream is archived"),
-    OptionKind("extra", "extra", choice("refuse", "ignore"), "what happens to keys that are no columns"),
+    OptionKind("extra", "extra", choice("refuse", "ignore"), "how keys that are not columns are handled"),
 )
 # Those that ALTER STREAM may change while the stream goes on.
 POLICY_OPTIONS: Final = tuple(row for row in STREAM_OPTIONS if row.becomes in POLICIES)
@@ -145,14 +145,16 @@ QUERY_OPTIONS: Sequence[OptionKind] = (
     OptionKind("order", "order", choice("arrival", "event"), "the order of the rows"),
     OptionKind("fuse", "fuse", switch, "whether neighbouring operators may run as one"),
     OptionKind("emit", "emit", choice("latest", "every"), "what an update stream emits"),
-    OptionKind("max_state", "max_state", count, "how many tuples the query may remember"),
+    OptionKind("max_state", "max_state", count, "how many tuples the query may keep"),
     OptionKind("on_max_state", "on_max_state", choice("fail", "backpressure"), "what happens at that limit"),
-    OptionKind("join", "join", choice("sync", "filter", "adaptive"), "how a join gives its rows in order of time"),
-    OptionKind("alpha", "alpha", share, "from which gain on an adaptive join sorts its inputs first"),
+    OptionKind("join", "join", choice("sync", "filter", "adaptive"), "how a join emits its rows in order of time"),
+    OptionKind("alpha", "alpha", share, "the gain from which an adaptive join sorts its inputs first"),
     OptionKind("flush", "flush", choice("none", "slow", "lazy"), "how the results of a window are spread"),
     OptionKind("max_delay", "max_delay_us", interval(1), "how late a spread result may be"),
-    OptionKind("partial", "partial", choice("skip", "emit"), "whether windows that began before the query are emitted"),
-    OptionKind("start", "start", choice("newest", "watermark"), "from when on the query reads its streams"),
+    OptionKind(
+        "partial", "partial", choice("skip", "emit"), "whether windows that started before the query are emitted"
+    ),
+    OptionKind("start", "start", choice("newest", "watermark"), "the point from which the query reads its streams"),
 )
 
 SINK_OPTIONS: Sequence[OptionKind] = (
@@ -160,7 +162,7 @@ SINK_OPTIONS: Sequence[OptionKind] = (
     OptionKind("path", "path", text, "the file"),
     OptionKind("format", "format", choice("jsonl", "csv", "parquet", "arrow"), "how rows are written"),
     OptionKind(
-        "on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect", "latest"), "what happens when it falls behind"
+        "on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect", "latest"), "the policy when it falls behind"
     ),
     OptionKind("slow_limit", "slow_limit", count, "by how many rows it may fall behind"),
     OptionKind("slow_bytes", "slow_bytes", count, "by how many bytes of rows in memory it may fall behind"),
@@ -184,10 +186,10 @@ def read_options(
         name = option.name.text
         row = rows.get(name)
         if row is None:
-            hint = did_you_mean(name, rows) or f"; there are {', '.join(rows)}"
+            hint = did_you_mean(name, rows) or f"; the options are {', '.join(rows)}"
             raise SqlError(sql, option.name.span.start, f"{of_what} has no option {name}{hint}")
         if name in seen:
-            raise SqlError(sql, option.name.span.start, f"the option {name} is given twice")
+            raise SqlError(sql, option.name.span.start, f"the option {name} is set twice")
         seen[name] = option
         try:
             values[row.becomes] = row.read(option.value)
@@ -223,6 +225,6 @@ def check_kind(sql: str, seen: Mapping[str, s.Option], stream: str, kind: str) -
             raise SqlError(
                 sql,
                 option.name.span.start,
-                f"{name} has no meaning here: {stream} is {kind}, {_NO_USE[kind]}; it is for streams whose timestamps "
-                f"are {' or '.join(rows[name].kinds)}",
+                f"{name} does not apply here: {stream} is {kind}, {_NO_USE[kind]}. It applies to streams "
+                f"whose timestamps are {' or '.join(rows[name].kinds)}",
             )

@@ -338,7 +338,7 @@ class Reader:
                 return s.Join(right.span, left, right, "cross", None, False)
             case s.Join() if right.kind in ("inner", "cross", "left"):
                 return replace(right, left=self._behind(left, right.left))
-        told = "a comma before this kind of join could be read in two ways: write JOIN ... ON"
+        told = "a comma before this kind of join is ambiguous: write JOIN ... ON"
         raise SqlError(self._text, right.span.start, told)
 
     def read_table_primary(self, tree: Branch) -> s.TablePrimary:
@@ -349,7 +349,7 @@ class Reader:
             if place in parts:
                 at = _span(modifier).start
                 elsewhere = said_elsewhere(self._text, at)
-                raise SqlError(self._text, *(elsewhere or (at, f"this table has {_ONE_OF[place]} already")))
+                raise SqlError(self._text, *(elsewhere or (at, f"this table already has {_ONE_OF[place]}")))
             parts[place] = self.read(modifier)
         return s.TablePrimary(
             _span(tree), self.read(source), *(parts.get(place) for place in ("alias", "window", "latest", "shed"))
@@ -422,7 +422,7 @@ class Reader:
             if _is(option, *_FOLLOWED):
                 place, value = _FOLLOWED[str(_tree(option).data)], _tree(option).children
                 if place in options:
-                    raise SqlError(self._text, _span(option).start, f"FOLLOWED BY takes {place} once")
+                    raise SqlError(self._text, _span(option).start, f"FOLLOWED BY takes {place} only once")
                 options[place] = self.read(value[-1]) if place in ("WITHIN", "ON") else str(_tree(option).data)
         return s.Followed(
             _span(tree),

@@ -249,7 +249,7 @@ def _stream(statement: s.Statement, body: s.CreateStreamStatement) -> StreamDefi
 
 def _fields(sql: str, body: s.CreateStreamStatement, time: str | None) -> list[Field]:
     if not body.fields:
-        raise SqlError(sql, body.name.span.start, "a stream has at least one column")
+        raise SqlError(sql, body.name.span.start, "a stream needs at least one column")
     return _fields_of(sql, body.fields, time)
 
 
@@ -259,9 +259,9 @@ def _fields_of(sql: str, written: Sequence[s.FieldDef], time: str | None) -> lis
     names: set[str] = set()
     for one in written:
         if one.name.text in TOMBSTONE_NAMES:
-            raise SqlError(sql, one.name.span.start, f"{one.name.text} marks rows that are gone: choose another name")
+            raise SqlError(sql, one.name.span.start, f"{one.name.text} marks deleted rows: choose another name")
         if one.name.text in names:
-            raise SqlError(sql, one.name.span.start, f"there are two columns called {one.name.text}")
+            raise SqlError(sql, one.name.span.start, f"two columns are called {one.name.text}")
         type = binder.type_named(one.type)
         if type is Type.INTERVAL:
             raise SqlError(sql, one.type.span.start, "a column cannot be an interval: make it a bigint of microseconds")
@@ -277,8 +277,8 @@ def _check_columns(sql: str, option: s.Option | None, value: Any, fields: Sequen
     known = [one.name for one in fields]
     for name in (value,) if isinstance(value, str) else value:
         if name not in known:
-            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
-            raise SqlError(sql, option.value_span.start, f"{option.name.text}: there is no column {name}{hint}")
+            hint = did_you_mean(name, known) or f"; the columns are {', '.join(known)}"
+            raise SqlError(sql, option.value_span.start, f"{option.name.text}: the column {name} does not exist{hint}")
 
 
 def _alter_stream(statement: s.Statement, body: s.AlterStreamStatement, catalog: Catalog) -> AlterStatement:
@@ -327,8 +327,9 @@ def _widen(
         raise SqlError(
             sql,
             body.field.name.span.start,
-            f"{added.name} could mean another column than before in {', '.join(stuck)}, or a * there could not be "
-            "written out: choose another name, or replace that query by a text that says whose columns it means",
+            f"{added.name} could refer to another column than before in {', '.join(stuck)}, or a * in it "
+            "could not be expanded: choose another name, or replace that query with one that qualifies its "
+            "columns",
         )
     return added, after, queries
 
@@ -340,25 +341,28 @@ def _new_field(statement: s.Statement, body: s.AddColumnStatement, stream: Strea
         raise SqlError(
             sql,
             made.span.start,
-            f"a column that comes later is nullable: tuples that are there have no {made.name.text}, nor do those of "
-            "feeds that are connected",
+            f"an added column must be nullable: existing tuples have no {made.name.text}, nor do tuples of "
+            "connected feeds",
         )
     if body.default is not None and not (isinstance(body.default, s.Constant) and body.default.value is None):
         raise SqlError(
-            sql, body.default.span.start, "a column that comes later is null where nobody gives it: DEFAULT NULL"
+            sql, body.default.span.start, "an added column is null where a feed does not send it: write DEFAULT NULL"
         )
     (added,) = _fields_of(sql, (made,), None)
     if added.name in stream.schema.names:
-        raise SqlError(sql, made.name.span.start, f"{stream.name} has a column {added.name} already")
+        raise SqlError(sql, made.name.span.start, f"{stream.name} already has a column {added.name}")
     if added.name in stream.late.schema.names:
         raise SqlError(
             sql,
             made.name.span.start,
-            f"{stream.name}.late tells of each late tuple its {added.name}: choose another name",
+            (
+                f"{stream.name}.late already has a column {added.name}, which describes each late tuple: choose "
+                "another name"
+            ),
         )
     if added.name == TIME_NAME and stream.timestamps != "external":
         raise SqlError(
-            sql, made.name.span.start, f"{stream.name} has a column {TIME_NAME} already, the time that the server gives"
+            sql, made.name.span.start, f"{stream.name} already has a column {TIME_NAME}, the time that the server sets"
         )
     return added
 
@@ -376,7 +380,10 @@ def _refuse_fixed(sql: str, body: s.AlterStreamStatement, stream: str) -> None:
             raise SqlError(
                 sql,
                 option.name.span.start,
-                f"{option.name.text} stays as {stream} was created; what can be changed is {', '.join(changeable)}",
+                (
+                    f"{option.name.text} cannot change after {stream} was created; the options that can change "
+                    f"are {', '.join(changeable)}"
+                ),
             )
 
 
@@ -439,10 +446,10 @@ def _sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog)
         raise SqlError(sql, body.query.span.start, f"the query {query} {why}{did_you_mean(query, catalog.queries)}")
     values, seen = read_options(sql, body.options, SINK_OPTIONS, "a sink")
     if "type" not in values:
-        raise SqlError(sql, body.name.span.start, "a sink says what it is: WITH (type = 'file' or 'stdout', ...)")
+        raise SqlError(sql, body.name.span.start, "a sink needs a type: WITH (type = 'file' or 'stdout', ...)")
     if values["type"] == "file":
         if "path" not in values:
-            raise SqlError(sql, seen["type"].span.start, "a file sink says which file: add path = '...'")
+            raise SqlError(sql, seen["type"].span.start, "a file sink needs a path: add path = '...'")
         values.setdefault("format", _format_of(values["path"]))
     elif "path" in values:
         raise SqlError(sql, seen["path"].span.start, "only a file sink has a path")
@@ -451,15 +458,15 @@ def _sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog)
         raise SqlError(
             sql,
             rotating.name.span.start,
-            f"{rotating.name.text} is for sinks of Parquet and Arrow, whose files are whole when they are full; lines "
-            "are written as they come: leave it out, or add format = 'parquet'",
+            f"{rotating.name.text} applies to sinks of Parquet and Arrow, which complete a file when it is "
+            "full; lines are written as they arrive: remove it, or add format = 'parquet'",
         )
     if values.get("on_slow") == "latest" and catalog.queries[query].update_key is None:
         raise SqlError(
             sql,
             seen["on_slow"].value_span.start,
-            f"on_slow = 'latest' keeps the newest row of each key, and {query} is no update stream: its rows replace "
-            "nothing; expected 'wait', 'drop_oldest' or 'disconnect'",
+            f"on_slow = 'latest' keeps the newest row of each key, but {query} is not an update stream, so "
+            "its rows replace nothing; expected 'wait', 'drop_oldest' or 'disconnect'",
         )
     return SinkDefinition(name, query, **values, sql=definition(statement, body, "SINK"))
 
@@ -475,9 +482,9 @@ def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -
     at = body.name.span.start
     if name not in known:
         if body.if_exists:
-            return Unchanged(f"drop_{body.kind}", body.kind, name, f"there is no {body.kind} {name}")
+            return Unchanged(f"drop_{body.kind}", body.kind, name, f"the {body.kind} {name} does not exist")
         hint = did_you_mean(name, known) or _there_are(known)
-        raise SqlError(statement.text, at, f"there is no {body.kind} called {name}{hint}")
+        raise SqlError(statement.text, at, f"the {body.kind} {name} does not exist{hint}")
     users = [] if body.kind == "sink" else _users(catalog, body.kind, name)
     if users:
         raise SqlError(statement.text, at, f"{name} is still read by {', '.join(users)}: drop that first")
@@ -485,10 +492,10 @@ def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -
 
 
 def _there_are(known: Iterable[str]) -> str:
-    """Where no name is near: some of those that are there."""
+    """A hint for a name that is near none: some of the names that exist."""
     names = list(known)
     if not names:
-        return ", nor any other"
+        return "; none exist yet"
     more = ", ..." if len(names) > _NAMES_SHOWN else ""
     return f"; there are {', '.join(names[:_NAMES_SHOWN])}{more}" if len(names) > 1 else f"; there is {names[0]}"
 
@@ -512,7 +519,7 @@ def _show_create(statement: s.Statement, body: s.ShowCreateStatement, catalog: C
     known: Mapping[str, Any] = {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}[body.kind]
     if name not in known:
         hint = did_you_mean(name, known) or _there_are(known)
-        raise SqlError(statement.text, body.name.span.start, f"there is no {body.kind} called {name}{hint}")
+        raise SqlError(statement.text, body.name.span.start, f"the {body.kind} {name} does not exist{hint}")
     return ShowCreate(body.kind, name, known[name].sql)
 
 
@@ -530,14 +537,14 @@ def _describe(statement: s.Statement, body: s.DescribeStatement, catalog: Catalo
         names = [known for there in kinds.values() for known in there]
         what = "stream, query or sink" if body.kind is None else body.kind
         hint = did_you_mean(name, names) or _there_are(names)
-        raise SqlError(statement.text, body.name.span.start, f"there is no {what} called {name}{hint}")
+        raise SqlError(statement.text, body.name.span.start, f"no {what} is called {name}{hint}")
     if body.part is None:
         return Describe(kind, name)
     if kind != "stream" or body.part.text != LATE.removeprefix("."):
         told = f"{name} has no part {body.part.text}: a stream has {LATE.removeprefix('.')}, its late tuples"
         raise SqlError(statement.text, body.part.span.start, told)
     if catalog.streams[name].timestamps != "external":
-        told = f"{name} has no late tuples: the server gives its tuples their time"
+        told = f"{name} has no late tuples: the server sets the time of its tuples"
         raise SqlError(statement.text, body.part.span.start, told)
     return Describe(kind, name + LATE)
 
@@ -546,7 +553,7 @@ def _explain_running(statement: s.Statement, body: s.ExplainRunningStatement, ca
     name = body.name.text
     query = catalog.queries.get(name)
     if query is None:
-        why = f"{name} is a stream" if name in catalog.streams else f"there is no query {name}"
+        why = f"{name} is a stream" if name in catalog.streams else f"the query {name} does not exist"
         hint = did_you_mean(name, catalog.queries) or "; EXPLAIN takes the name of a query, or a SELECT"
         raise SqlError(statement.text, body.name.span.start, f"{why}{hint}")
     return ExplainRunning(name, body.analyze, explain(query, catalog))
@@ -584,15 +591,15 @@ def _create_query(
             raise SqlError(
                 sql,
                 seen[option].name.span.start,
-                f"{option} is about joins that give their rows in order of time: add order = 'event'",
+                f"{option} applies to joins that emit their rows in order of time: add order = 'event'",
             )
     made = QueryPlanner(statement, catalog, name, QueryOptions(**values), library).run(body.query)
     if values.get("on_max_state") == "backpressure" and len(_streams_of(made, catalog)) < 2:
         raise SqlError(
             sql,
             seen["on_max_state"].name.span.start,
-            "backpressure holds back the streams that are ahead until another has freed the state, and this query "
-            "reads one stream: nothing else could free it; leave on_max_state = 'fail'",
+            "backpressure holds back the streams that are ahead until another stream frees state, but this "
+            "query reads only one stream: use on_max_state = 'fail'",
         )
     if replaces:
         _check_readers(statement, body.name, catalog, made)
@@ -612,8 +619,8 @@ def _rename(statement: s.Statement, body: s.AlterQueryStatement, catalog: Catalo
         raise SqlError(
             statement.text,
             body.name.span.start,
-            f"{before} is read by {', '.join(stuck)}, whose text could not be written with {after} so that it means "
-            "the same: drop that first, or replace it by a text that gives the table an alias",
+            f"{before} is read by {', '.join(stuck)}, whose text cannot refer to {after} without changing its "
+            "meaning: drop that first, or replace it with a text that adds an alias to the table",
         )
     sinks = {
         name: replace(sink, query=after, sql=renamed_input(sink.sql, after))

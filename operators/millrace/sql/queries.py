@@ -185,8 +185,8 @@ class QueryPlanner:
         if self.work.operators > MAX_CHECKED:
             raise self.error(
                 self.statement.body,
-                f"the queries of WITH need more than {MAX_CHECKED:,} operators when each is written out: create those "
-                "that are read several times as separate queries",
+                f"the queries of WITH need more than {MAX_CHECKED:,} operators when each is expanded: create "
+                "a separate query for each one that is read several times",
             )
         return schema
 
@@ -207,8 +207,8 @@ class QueryPlanner:
         if self.nested > MAX_QUERIES:
             raise self.error(
                 body,
-                f"expected at most {MAX_QUERIES} levels of nesting, got more queries inside each other: create the "
-                "inner one as a separate query, and read from that",
+                f"expected at most {MAX_QUERIES} levels of nesting, got more queries inside each other: "
+                "create the inner one as a separate query, and read from it",
             )
         branches = self._branches(body, scope)
         self.nested -= 1
@@ -234,20 +234,18 @@ class QueryPlanner:
         if body.order_by is not None:
             raise self.error(
                 body.order_by,
-                "ORDER BY needs all rows and a stream never ends; for rows in order of time create the query "
-                "WITH (order = 'event'), for the first ones of an order select ROW_NUMBER() OVER (ORDER BY ...) "
-                "AS n and write QUALIFY n <= 10",
+                "ORDER BY needs all rows, and a stream never ends. For rows in order of time, create the "
+                "query WITH (order = 'event'). For the first rows of an order, select ROW_NUMBER() OVER "
+                "(ORDER BY ...) AS n and write QUALIFY n <= 10",
             )
         if body.limit is not None:
             raise self.error(
                 body.limit,
-                f"{body.limit.words} needs an end and a stream has none; keep rows by a condition in WHERE instead",
+                f"{body.limit.words} needs an end, and a stream has none; filter rows with WHERE instead",
             )
         for arm in body.arms:
             if arm.operator != "UNION ALL":
-                raise self.error(
-                    arm, f"{arm.operator} has to remember every row of an unbounded stream; UNION ALL does not"
-                )
+                raise self.error(arm, f"{arm.operator} would keep every row of an unbounded stream; use UNION ALL")
 
     def _with_ctes(self, body: s.QueryBody, scope: Mapping[str, _Cte]) -> Mapping[str, _Cte]:
         counts = Counter(cte.name.text for cte in body.ctes)
@@ -269,7 +267,11 @@ class QueryPlanner:
             self._check_arm(place, relation, first)
             if len(relation.schema.data_fields) != width:
                 raise self.error(
-                    place, f"UNION ALL is by position: expected {width} columns, got {len(relation.schema.data_fields)}"
+                    place,
+                    (
+                        f"UNION ALL matches columns by position: expected {width} columns, got "
+                        f"{len(relation.schema.data_fields)}"
+                    ),
                 )
         types = [self._union_type(position, branches) for position in range(width)]
         inputs = [self._as_types(relation, types) for _, relation in branches]
@@ -286,9 +288,9 @@ class QueryPlanner:
             kinds = [_kind(one) for one in (first, relation)]
             raise self.error(
                 place,
-                f"the first side of this UNION ALL is {kinds[0]}, this one {kinds[1]}: whose row replaces whose could "
-                "not be told. Legal are update streams with the same key at the same positions, or aggregates per "
-                "window, FROM TUMBLE(...), on all sides; or aggregate above the union",
+                f"the first side of this UNION ALL is {kinds[0]}, this one {kinds[1]}: it is undefined which "
+                "row a new row replaces. Use update streams with the same key at the same positions, or "
+                "aggregates per window, FROM TUMBLE(...), on all sides; or aggregate the union",
             )
 
     def _youngest(self, inputs: Sequence[Relation]) -> Relation:
@@ -357,16 +359,16 @@ class QueryPlanner:
             select = replace(select, where=rest)
         numbers = row_numbers(select)
         if select.qualify is not None and not numbers:
-            raise self.error(select.qualify, "QUALIFY bounds a ROW_NUMBER() OVER (...); test rows in WHERE")
+            raise self.error(select.qualify, "QUALIFY limits a ROW_NUMBER() OVER (...); test rows in WHERE")
         if numbers and (aggregates(select) or select.distinct):
             raise self.error(
                 numbers[0],
-                "rows are numbered one by one: group them in a query in parentheses, and number its rows around it",
+                "rows are numbered individually: group them in a query in parentheses, and number its rows",
             )
         if aggregates(select):
             if select.distinct:
                 raise self.error(
-                    select, "a group is one row: leave DISTINCT out, or select it FROM a windowed query of its own"
+                    select, "a group is one row: remove DISTINCT, or select it FROM a separate windowed query"
                 )
             return GroupedSelect(self, select, relation).plan()
         if select.distinct:
@@ -427,8 +429,8 @@ class QueryPlanner:
             if not named:
                 raise self.error(
                     select.items[0],
-                    f"this reads an update stream keyed by {_listed(relation.update_key)}, and a row has to say which "
-                    f"row it replaces: select {key} too",
+                    f"this reads an update stream keyed by {_listed(relation.update_key)}, and each row must "
+                    f"identify the row that it replaces: select {key} too",
                 )
             found.append(named[0])
         return tuple(found)
@@ -448,14 +450,14 @@ class QueryPlanner:
                     self.check_runs(item.expression, bound)
                 if bound.type is Type.INTERVAL:
                     raise self.error(
-                        item, "an interval cannot leave a query: CAST it AS text, or take extract(epoch FROM ...)"
+                        item, "a query cannot return an interval: CAST it AS text, or use extract(epoch FROM ...)"
                     )
                 made = [(item.alias.text if item.alias else _name_of(item.expression, position, names), bound)]
             for name, column in made:
                 if name in TOMBSTONE_NAMES:
-                    raise self.error(item, f"{name} marks rows that are gone, and goes along by itself")
+                    raise self.error(item, f"{name} marks deleted rows, and is added automatically")
                 if name in names:
-                    raise self.error(item, f"two columns are called {name}: give one another name with AS")
+                    raise self.error(item, f"two columns are called {name}: rename one with AS")
                 names[name] = None
                 columns.append(column)
         return list(names), columns
@@ -465,7 +467,7 @@ class QueryPlanner:
             return self._joined_star(item, relation, taken)
         if item.table is not None and item.table.text != relation.alias:
             known = [relation.alias] if relation.alias else []
-            raise self.error(item, f"there is no table {item.table.text} in FROM{did_you_mean(item.table.text, known)}")
+            raise self.error(item, f"FROM has no table {item.table.text}{did_you_mean(item.table.text, known)}")
         self.stars[item.span] = ", ".join(written(one.name) for one in relation.schema.data_fields)
         return [
             (one.name, e.Column(one.type, one.nullable, position, one.name))
@@ -480,9 +482,9 @@ class QueryPlanner:
             if not tables:
                 known = [table.alias for table in relation.tables if table.alias is not None]
                 hint = did_you_mean(item.table.text, known) or f"; the tables here are {', '.join(known)}"
-                raise self.error(item, f"there is no table {item.table.text} in FROM{hint}")
+                raise self.error(item, f"FROM has no table {item.table.text}{hint}")
             if tables[0].absent is not None:
-                raise self.error(item, f"{item.table.text}.* cannot be had: {tables[0].absent}")
+                raise self.error(item, f"{item.table.text}.* is not available: {tables[0].absent}")
         made: list[tuple[str, e.Expression]] = []
         told: list[str] = []
         names = set(taken)
@@ -548,7 +550,7 @@ class QueryPlanner:
         told = table.window if ranges and table.window is not None and table.window.slide is None else None
         if table.window is not None and told is None:
             if relation.window is not None:
-                raise self.error(table.window, "this table is windowed already")
+                raise self.error(table.window, "this table already has a window")
             relation = self._windowed(relation, bracketed(self.statement.text, table.window))
         relation = edged(self, table, relation)
         return replace(relation, alias=table.alias.text) if table.alias else relation, told
@@ -601,19 +603,20 @@ class QueryPlanner:
         if not legal and relation.schema.index(TIME_NAME) is None:
             legal = [TIME_NAME]
         words = " or ".join(legal) or "a column that the query selects its ts as"
-        raise self.error(node, f"a window goes by the rows' own time: expected {words} here")
+        raise self.error(node, f"a window uses the rows' own time: expected {words} here")
 
     def _retimed(self, node: s.Expr, column: e.Column, lag_us: int | None, relation: Relation) -> Relation:
         if lag_us is None:
             raise self.error(
                 node,
-                f"{column.name} may lie below the rows' time by any amount, so no window of it would end: bound the "
-                "join's times by ranges or conditions, or take the window by the rows' own time",
+                f"{column.name} may be earlier than the rows' time by any amount, so its windows would never "
+                "end: bound the join's times with ranges or conditions, or use the rows' own time for the "
+                "window",
             )
         if column.nullable:
             raise self.error(
                 node,
-                f"{column.name} may be null, and a row in a window has a time: select coalesce({column.name}, ...)",
+                (f"{column.name} may be null, but a row in a window needs a time: select coalesce({column.name}, ...)"),
             )
         made = self.add(RetimeSpec(column.position, lag_us), [relation], ordered=False)
         return replace(made, alias=relation.alias, time_name=column.name)
@@ -647,11 +650,11 @@ class QueryPlanner:
                 path.append(node)
                 (name,) = node.inputs
         if not relation.edge.plain or any(node.edges for node in path):
-            raise self.error(place, "ROWS counts every tuple, and this edge does not keep every tuple")
+            raise self.error(place, "ROWS counts every tuple, but this edge drops tuples")
         if name not in (self.catalog.stream(stream).source for stream in self.streams):
             raise self.error(
                 place,
-                "ROWS counts the tuples of one stream as they are taken in: expected a stream, or a query in "
+                "ROWS counts the tuples of one stream as they arrive: expected a stream, or a query in "
                 "parentheses that only selects and computes",
             )
         kept = [node for node in self.nodes if node not in path]
@@ -685,8 +688,8 @@ class QueryPlanner:
         if sum(one.parts for one in found) > MAX_PARTS or any(one.depth > MAX_DEPTH for one in found):
             raise self.error(
                 place,
-                f"ROWS computes what is selected below it from the stream itself, which takes more than {MAX_PARTS:,} "
-                f"parts or {MAX_DEPTH} levels of nesting here: create the inner query separately",
+                "ROWS computes the columns of the inner query from the stream itself, which takes more than "
+                f"{MAX_PARTS:,} parts or {MAX_DEPTH} levels of nesting here: create the inner query separately",
             )
         return found if isinstance(spec, MapSpec) else columns
 
@@ -705,27 +708,27 @@ class QueryPlanner:
             raise self.error(source, f"{name} cannot read itself")
         if name in self.catalog.queries:
             if reaches(name, self.name, self.catalog):
-                raise self.error(source, f"{name} reads {self.name}: the two would wait for each other for ever")
+                raise self.error(source, f"{name} reads {self.name}: the two queries would wait for each other forever")
             return self._other_query(self.catalog.queries[name])
         known = [*self.catalog.streams, *self.catalog.queries, *scope]
         hint = did_you_mean(name, known) or (
-            f"; there are {', '.join(known[:10])}" if known else "; CREATE STREAM makes one"
+            "; create one with CREATE STREAM" if known else "; CREATE STREAM makes one"
         )
-        raise self.error(source, f"there is no stream or query {name}{hint}")
+        raise self.error(source, f"no stream or query is called {name}{hint}")
 
     def _late(self, source: s.NamedTable, name: str, part: s.Name, scope: Mapping[str, _Cte]) -> Relation:
         """The side stream of a stream's late tuples."""
         if part.text != "late":
             hint = did_you_mean(part.text, ("late",)) or f"; a stream has one side stream, {name}.late"
-            raise self.error(part, f"there is no {name}.{part.text}{hint}")
+            raise self.error(part, f"{name}.{part.text} does not exist{hint}")
         if name in scope or (name not in self.catalog.streams and name in self.catalog.queries):
             raise self.error(
                 source,
-                f"{name} is a query, and only a stream has late tuples: what is late enters no query; read them from "
-                "the stream's side stream",
+                f"{name} is a query, and only a stream has late tuples: late tuples never enter a query. Read "
+                "them from the stream's side stream",
             )
         if name not in self.catalog.streams:
-            raise self.error(source, f"there is no stream {name}{did_you_mean(name, self.catalog.streams)}")
+            raise self.error(source, f"the stream {name} does not exist{did_you_mean(name, self.catalog.streams)}")
         return replace(self._stream(self.catalog.streams[name].late), alias=part.text)
 
     def _stream(self, stream: StreamDefinition) -> Relation:

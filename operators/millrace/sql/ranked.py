@@ -55,7 +55,7 @@ def ranked(planner: QueryPlanner, select: s.Select, relation: Relation, calls: S
     for other in calls[1:]:
         if _over(planner, relation, other) != (partition, order):
             raise planner.error(
-                other, "two numbers in different orders: select one here, and the other in a query around this one"
+                other, "the two numbers have different orders: select one here, and the other in an outer query"
             )
     items = [item for item in select.items if isinstance(item, s.Item) and item.alias is not None]
     named = [item.alias.text for item in items if item.alias is not None and item.expression in calls]
@@ -96,8 +96,10 @@ def _over(
     if call.arguments or call.star or call.distinct or call.filter is not None:
         raise planner.error(call, "ROW_NUMBER() takes no arguments")
     if not over.order:
-        raise planner.error(call, "say in which order rows are numbered: ROW_NUMBER() OVER (... ORDER BY ...)")
-    binder = planner.binder(relation, instead="rows are numbered one by one: aggregate in a query in parentheses first")
+        raise planner.error(call, "ROW_NUMBER() needs an order: ROW_NUMBER() OVER (... ORDER BY ...)")
+    binder = planner.binder(
+        relation, instead="rows are numbered individually: aggregate in a query in parentheses first"
+    )
     partition: list[e.Column] = []
     for node in over.partition:
         column = binder.bind(node)
@@ -139,18 +141,24 @@ def bounded(
         raise unbounded(planner, ranking, said=where is not None)
     if most < 1:
         assert where is not None
-        raise planner.error(where, "this bounds ROW_NUMBER() below 1, and numbers begin at 1: nothing would ever come")
+        raise planner.error(
+            where,
+            (
+                "this condition limits ROW_NUMBER() to less than 1, and numbers start at 1: the query would never "
+                "emit a row"
+            ),
+        )
     return _with_most(planner, relation, ranking, most, name is not None), rest
 
 
 def unbounded(planner: QueryPlanner, ranking: Ranking, *, said: bool = False) -> Exception:
     """`said`: there is a condition, which does not bound it."""
     text = (
-        "ROW_NUMBER() of all rows would have to change with every row that comes: bound it, QUALIFY ROW_NUMBER() OVER "
-        "(...) <= 10, or as r in a query in parentheses and WHERE r <= 10 around it"
+        "ROW_NUMBER() of all rows would change with every new row: limit it with QUALIFY ROW_NUMBER() OVER "
+        "(...) <= 10, or select it as r in a query in parentheses and write WHERE r <= 10 around it"
     )
     if said:
-        text += "; the condition here gives no upper bound that is a whole number, as <= 10, < 11 and = 1 do"
+        text += "; this condition has no upper bound that is a whole number, such as <= 10, < 11 or = 1"
     return planner.error(ranking.place, text)
 
 
@@ -167,7 +175,7 @@ def _with_most(planner: QueryPlanner, relation: Relation, ranking: Ranking, most
         if not selected:
             raise planner.error(
                 ranking.place,
-                "a row has to say which place it takes, of several: select ROW_NUMBER() OVER (...) AS r too",
+                ("each row must show its place, because there are several: select ROW_NUMBER() OVER (...) AS r too"),
             )
         key = (*key, relation.schema.names[ranking.position])
     return replace(relation, update_key=key, ranking=None)

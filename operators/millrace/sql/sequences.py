@@ -45,8 +45,8 @@ def followed(tables: FromPlanner, node: s.Followed, above: Sequence[s.Node]) -> 
         joined = [*first, *map(_absent, second)]
     if node.mode == "chronicle" and within_us is None:
         planner.warnings.append(
-            f"a row of {sides[0].title} that nothing follows is kept for ever, up to max_state = "
-            f"{planner.options.max_state}: add WITHIN '...'"
+            f"this pattern keeps a row of {sides[0].title} that no row follows without a time limit, up to "
+            f"max_state = {planner.options.max_state} tuples: add WITHIN '...'"
         )
     spec = SequenceSpec((), keys, None, node.mode, within_us, node.absent)
     return _made(tables, node, spec, sides, joined, where, above)
@@ -57,7 +57,7 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     planner = tables.planner
     if join.kind not in ("inner", "left"):
         raise planner.error(
-            join.right, f"{join.kind.upper()} JOIN LATEST has no meaning: write JOIN LATEST or LEFT JOIN LATEST"
+            join.right, f"{join.kind.upper()} JOIN LATEST is not supported: write JOIN LATEST or LEFT JOIN LATEST"
         )
     tables.check_condition(join)
     assert join.condition is not None
@@ -71,9 +71,9 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     if key is None:
         raise planner.error(
             join.right,
-            f"JOIN LATEST needs a key: {second.title} is no update stream. Legal are a stream "
-            "WITH (update_key = '...') and a query with running totals (GROUP BY without a window); FOLLOWED BY finds "
-            "the most recent row of any stream",
+            f"JOIN LATEST needs a key, but {second.title} is not an update stream. Use a stream WITH "
+            "(update_key = '...') or a query with running totals (GROUP BY without a window). FOLLOWED BY "
+            "finds the most recent row of any stream",
         )
     sides = [second, first]
     wide = Wide([side.relation for side in sides])
@@ -112,10 +112,10 @@ def _made(
 def _check_side(tables: FromPlanner, table: s.TablePrimary, side: Side) -> None:
     """No windows: a pattern is bounded by WITHIN, and one row is one event."""
     if table.window is not None:
-        raise tables.planner.error(table.window, "a range belongs to a JOIN: bound a pattern by WITHIN '...' instead")
+        raise tables.planner.error(table.window, "a range belongs to a JOIN: limit a pattern with WITHIN '...' instead")
     if isinstance(table.source, s.TableFunction):
         raise tables.planner.error(
-            table, "a row would be an event once per window: put the window into a query in parentheses"
+            table, "each row would be an event once per window: put the window into a query in parentheses"
         )
 
 
@@ -132,10 +132,12 @@ def _check_form(tables: FromPlanner, node: s.Followed, within_us: int | None) ->
     if within_us is None:
         raise error(
             node.right,
-            "that nothing follows is known only when a time is over: say which, FOLLOWED BY NO ... WITHIN '5 seconds'",
+            ("FOLLOWED BY NO is decided when a time has passed: add that time, FOLLOWED BY NO ... WITHIN '5 seconds'"),
         )
     if node.mode == "chronicle":
-        raise error(node.right, "CHRONICLE uses up rows that match, and FOLLOWED BY NO has none: leave it out")
+        raise error(
+            node.right, "CHRONICLE uses each matching row once, and FOLLOWED BY NO has no matching rows: remove it"
+        )
 
 
 def _sorted(
@@ -150,7 +152,7 @@ def _sorted(
 
 def _absent(table: Table) -> Table:
     name = table.named.alias or "the query"
-    reason = f"the row says that no row of {name} came; ON may test its columns"
+    reason = f"the result means that no row of {name} arrived; ON may test its columns"
     return replace(table, named=replace(table.named, absent=reason))
 
 

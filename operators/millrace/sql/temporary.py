@@ -25,7 +25,10 @@ def without_limit(statements: Sequence[s.Statement]) -> tuple[list[s.Statement],
             raise SqlError(
                 statement.text,
                 statement.body.span.start,
-                "a SELECT ends a text, because its rows are read until you stop: send what follows it first",
+                (
+                    "a SELECT must be the last statement, because its rows are read until you stop: send the "
+                    "statements after it first"
+                ),
             )
     if not statements:
         return [], None

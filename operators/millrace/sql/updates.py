@@ -89,8 +89,8 @@ def read_every(planner: QueryPlanner, relation: Relation) -> None:
         other = planner.catalog.queries[query]
         if other.output in above and any(_drops(node.spec) for node in other.nodes):
             planner.warnings.append(
-                f"{query} gives only the last row of each key and step, so which row is current at a time depends on "
-                "how busy the engine is: create it WITH (emit = 'every', order = 'event')"
+                f"{query} emits only the last row of each key and step, so which row is current at a time "
+                "depends on how busy the engine is: create it WITH (emit = 'every', order = 'event')"
             )
 
 

@@ -37,7 +37,7 @@ def windowed_rows(
     if window.latest is not None:
         raise planner.error(
             window.latest[1],
-            "LATEST over windows takes a window as one update, whole or not at all: aggregate it, GROUP BY its key",
+            ("LATEST over windows takes a window as one update, whole or not at all: aggregate it, GROUP BY its key"),
         )
     relation = _without_bounds(planner, relation)
     if isinstance(window.spec, SessionWindow):
@@ -100,12 +100,14 @@ def partition_keys(
 ) -> list[tuple[s.Expr, e.Expression]]:
     """What PARTITION BY cuts sessions by, each once, with the place that wrote it."""
     keys: dict[e.Expression, s.Expr] = {}
-    binder = planner.binder(relation, instead="sessions are cut before anything is aggregated")
+    binder = planner.binder(relation, instead="sessions are formed before aggregation")
     for node in nodes:
         key = binder.bind(node)
         planner.check_runs(node, key)
         if has_bound(key):
-            raise planner.error(node, "the bounds of a session are known when it closes: PARTITION BY columns of rows")
+            raise planner.error(
+                node, "the bounds of a session are known when it closes: write PARTITION BY with columns of rows"
+            )
         if not any(columns_of(key)):
             raise planner.error(node, "expected a column or an expression of columns, got a constant")
         keys.setdefault(key, node)

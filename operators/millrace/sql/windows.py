@@ -57,15 +57,15 @@ def window_of(sql: str, call: s.TableFunction, constant_us: Callable[[s.Expr], i
     if name not in FUNCTIONS:
         word = TABLES.get(name)
         if word is not None:
-            raise SqlError(sql, call.span.start, word.sentence(f"there is no table function {name}"))
+            raise SqlError(sql, call.span.start, word.sentence(f"the table function {name} does not exist"))
         hint = did_you_mean(name, FUNCTIONS) or f"; there are {', '.join(FUNCTIONS)}"
-        raise SqlError(sql, call.span.start, f"there is no table function {name}{hint}")
+        raise SqlError(sql, call.span.start, f"the table function {name} does not exist{hint}")
     form, (least, most) = FUNCTIONS[name]
     if not least <= len(call.arguments) <= most:
         raise SqlError(sql, call.span.start, f"expected {form}, got {len(call.arguments)} arguments")
     if call.partition and name != "session":
         raise SqlError(
-            sql, call.partition[0].span.start, f"only sessions are cut by PARTITION BY; for {name.upper()} use GROUP BY"
+            sql, call.partition[0].span.start, f"only SESSION takes PARTITION BY; for {name.upper()} use GROUP BY"
         )
     times = [(node, constant_us(node)) for node in call.arguments[2:]]
     for node, us in times:
@@ -86,13 +86,13 @@ def bracketed(sql: str, node: s.RangeWindow | s.RowsWindow) -> Window:
         return Window(_rows(sql, node), node)
     if node.range is None:
         if node.slide is not None:
-            raise SqlError(sql, node.slide.span.start, "RANGE UNBOUNDED gives a result with every row: leave SLIDE out")
+            raise SqlError(sql, node.slide.span.start, "RANGE UNBOUNDED emits a result with every row: remove SLIDE")
         return Window(None, node)
     if node.slide is None:
         raise SqlError(
             sql,
             node.span.end - 1,
-            f"say when results are due: [RANGE '{node.range.text}' SLIDE '...'] (a range alone belongs to a JOIN)",
+            (f"this window needs a slide: [RANGE '{node.range.text}' SLIDE '...'] (a range alone belongs to a JOIN)"),
         )
     size, slide = interval_us(sql, node.range), interval_us(sql, node.slide)
     _check_above_zero(sql, node.range, size)
@@ -103,7 +103,7 @@ def bracketed(sql: str, node: s.RangeWindow | s.RowsWindow) -> Window:
 
 def _rows(sql: str, node: s.RowsWindow) -> RowWindow:
     if node.slide is None:
-        raise SqlError(sql, node.span.end - 1, f"say when results are due: [ROWS {node.rows} SLIDE ...]")
+        raise SqlError(sql, node.span.end - 1, f"this window needs a slide: [ROWS {node.rows} SLIDE ...]")
     if node.rows < 1 or node.slide < 1:
         raise SqlError(sql, node.span.start, "expected at least one row, and a slide of at least one row")
     if max(node.rows, node.slide) > MOST_ROWS:
@@ -133,8 +133,8 @@ def _check_overlap(sql: str, node: s.Node, size: int, slide: int) -> None:
         raise SqlError(
             sql,
             node.span.start,
-            f"each row would be in {size // slide:,} windows; expected at most {MOST_WINDOWS:,}: a longer slide, or a "
-            "shorter window",
+            f"each row would be in {size // slide:,} windows; expected at most {MOST_WINDOWS:,}: use a longer "
+            "slide, or a shorter window",
         )
 
 

@@ -76,7 +76,7 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
         if elsewhere is not None:
             return SqlError(text, *elsewhere)
         return SqlError(text, at, f"expected {_expected(error.allowed or ())}, got {_word_at(text, at)}")
-    return SqlError(text, at, "this is no SQL that Millrace knows")
+    return SqlError(text, at, "this is not SQL that Millrace understands")
 
 
 def _elsewhere(text: str, at: int) -> str:
@@ -87,11 +87,9 @@ def _elsewhere(text: str, at: int) -> str:
             return "USING names the queue of LATEST: expected LATEST before it, as in LATEST USING FIFO"
         *before, table = re.split(r"\b(?:JOIN|FOLLOWED\s+BY)\b", statement, flags=re.IGNORECASE)
         if before and table.strip() and not re.search(r"\bON\b", table, re.IGNORECASE):
-            return "there is no USING: write ON and the equality of the columns, such as ON a.k = b.k"
+            return "USING is not supported: write ON and the equality of the columns, such as ON a.k = b.k"
     if word in ("SELECT", "WITH") and _ANALYZE.search(statement):
-        return (
-            "EXPLAIN ANALYZE measures a query that runs: write its name, or leave out ANALYZE for the plan of a SELECT"
-        )
+        return "EXPLAIN ANALYZE measures a query that runs: write its name, or remove ANALYZE for the plan of a SELECT"
     return ""
 
 
