@@ -16,7 +16,7 @@ from millrace.backfill.inputs import Times, find_history, find_input, notes_of, 
 from millrace.backfill.job import flow_of_text
 from millrace.backfill.splitting import Extent
 from millrace.cli.main import app
-from millrace.operators.batch import END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.history import Gap, Reach, write_reach
 
@@ -128,7 +128,7 @@ def test_history_says_what_it_lacks_and_how_far_it_reaches(tmp_path):
     write(tmp_path / "s" / "a.parquet", __seq=[0, 1, 2], __late=[False] * 3)
     reach(tmp_path / "s", reach_us=2)
     found = find_history(flow, str(tmp_path), ["s"])
-    assert notes_of(flow, found, END_OF_TIME) == []
+    assert notes_of(flow, found, MAX_TIME) == []
     assert notes_of(flow, found, 3, whole=True) == []
     (note,) = notes_of(flow, found, 3)
     assert "the archive is complete up to 1970-01-01T00:00:00.000002Z" in note

@@ -14,7 +14,8 @@ from millrace.backfill.outputs import ASIDE, MANIFEST, PLAN, Destination
 from millrace.backfill.running import Wanted, check_asked
 from millrace.backfill.splitting import Extent, plan_split
 from millrace.backfill.verifying import read_backfill
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MAX_TIME
 from millrace.protocol import Refuse
 
 DAY = 86_400_000_000
@@ -145,7 +146,7 @@ def test_other_tasks_than_those_that_have_begun_are_refused(tmp_path):
             {"to_us": 2},
             "with --to 1970-01-01T00:00:00.000001Z, not one with --to 1970-01-01T00:00:00.000002Z",
         ),
-        ({"to_us": END_OF_TIME}, "000001Z, not one without --to"),
+        ({"to_us": MAX_TIME}, "000001Z, not one without --to"),
         ({"sql": ["SELECT 2"]}, "already contains a backfill of other statements; use another directory"),
         ({"inputs": [1]}, "already contains a backfill with other input files"),
     ],

@@ -15,7 +15,7 @@ from millrace.backfill.outputs import MANIFEST
 from millrace.backfill.running import Wanted
 from millrace.backfill.splitting import ALWAYS, Slice
 from millrace.backfill.verifying import Lived, span_of_files, span_of_query, verify
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.protocol import Refuse
 from millrace.server.history import Gap, Reach, write_reach
 
@@ -55,12 +55,12 @@ def told(*, mark=None, **lived):
 @pytest.mark.parametrize(
     ("sql", "lived", "span"),
     [
-        (WINDOWS, {"mark": END_OF_TIME}, ALWAYS),
-        (AHEAD, {"mark": 70}, Slice(BEGINNING, 50)),
-        (WINDOWS, {"since_us": 999, "mark": 70}, Slice(BEGINNING, 70)),
+        (WINDOWS, {"mark": MAX_TIME}, ALWAYS),
+        (AHEAD, {"mark": 70}, Slice(MIN_TIME, 50)),
+        (WINDOWS, {"since_us": 999, "mark": 70}, Slice(MIN_TIME, 70)),
         # It saw what came after the row at 30, so its windows are whole from the one on that begins behind it.
         (WINDOWS, {"since_us": 1_003, "mark": 70}, Slice(40, 70)),
-        (PLAIN, {"since_us": 1_006, "mark": END_OF_TIME}, Slice(61, END_OF_TIME)),
+        (PLAIN, {"since_us": 1_006, "mark": MAX_TIME}, Slice(61, MAX_TIME)),
         (WINDOWS, {"seam_us": 50, "mark": 70}, Slice(50, 70)),
         (WINDOWS, {"seam_us": 50, "since_us": 1_008, "mark": 99}, Slice(90, 99)),
         (TOTALS, {"since_us": 999, "mark": 70}, ALWAYS),
@@ -92,7 +92,7 @@ DISORDERED = WINDOWS.replace("time = 'ts'", "time = 'ts', disorder = '7 us'")
         # What history lacked when the query began with it, the query lacks as well.
         (WINDOWS, 4, {"mark": 90, "seam_us": 50}, Slice(50, 90)),
         (WINDOWS, 4, {"mark": 90, "seam_us": 20}, Slice(60, 90)),
-        (WINDOWS, 9, {"mark": 90}, Slice(END_OF_TIME, 90)),
+        (WINDOWS, 9, {"mark": 90}, Slice(MAX_TIME, 90)),
     ],
 )
 def test_what_was_made_of_tuples_in_a_gap_is_not_compared(history, sql, after_seq, lived, span):

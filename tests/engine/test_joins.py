@@ -362,7 +362,7 @@ def test_the_order_of_a_query_is_changed_by_a_command() -> None:
     assert the_join(bench).held_tuples() == 1, "in line again, while the hold buffer drains"
     effects = bench.run(give_tv("b", 103), at=104)
     assert rows(effects, "q") == [(100, 95), (101, 95), (103, 95), (100, 103), (101, 103), (103, 103)]
-    assert "relies on its order" in refusal(bench, SetOrder("q", "arrival"))
+    assert "needs its rows in order" in refusal(bench, SetOrder("q", "arrival"))
     assert "query r does not exist" in refusal(bench, SetOrder("r"))
 
 

@@ -32,7 +32,8 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.seam import Past, gated
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import Refuse
 from millrace.sql import Catalog, parse, plan, plan_all
 
@@ -107,7 +108,7 @@ class Live:
         self.now = 1_000
         self.archive = []  # (stream, batch on time, mark behind it)
         self.rows = []
-        self.progress = BEGINNING
+        self.progress = MIN_TIME
         for stream in CATALOG.streams.values():
             self.obey(AddStream(stream))
 
@@ -199,7 +200,7 @@ def test_before_and_after_the_seam_is_all(name, order, log, data):
     watched = data.draw(st.booleans())
     past: Any = None
     marks: dict[str, int] = {}
-    progress_then = BEGINNING
+    progress_then = MIN_TIME
 
     def adopt():
         assert not live.rows

@@ -21,7 +21,7 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.expression import Column
 from millrace.operators.grain import EVERY, THE_END, Grain, union_of, windows_of
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, Spec, TimeWindow
@@ -94,8 +94,8 @@ def test_what_others_imply_is_left_out() -> None:
 
 def test_the_end_is_of_use_to_everybody() -> None:
     for one in (THE_END, EVERY, Grain(False, ((7, 0),))):
-        assert one.above(END_OF_TIME - 1) == END_OF_TIME == one.rounded(END_OF_TIME)
-    assert THE_END.above(BEGINNING) == END_OF_TIME
+        assert one.above(MAX_TIME - 1) == MAX_TIME == one.rounded(MAX_TIME)
+    assert THE_END.above(MIN_TIME) == MAX_TIME
 
 
 # -- what an arc carries -----------------------------------------------------------------------------------------------

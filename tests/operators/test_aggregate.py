@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from millrace.engine.saving import pack, unpack
 from millrace.operators import groups, panes, sessions
 from millrace.operators.aggregates import AGGREGATES, accumulator, user_aggregate
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
+from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.expression import Column, Constant
 from millrace.operators.operator import Moment
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
@@ -208,7 +209,7 @@ class Harness:
         assert pack(self.operator.save()) == pack(state)
 
     def end(self, limit: int = 1 << 30) -> None:
-        self.input.punctuate(END_OF_TIME)
+        self.input.punctuate(MAX_TIME)
         self.work(limit)
 
 
@@ -312,7 +313,7 @@ def test_agrees_with_recounting(kernels: str, data: st.DataObject) -> None:
     wanted = recounted(window, rows, keys, calls, since)
     same(list(zip(harness.rows, harness.times, strict=True)), wanted, len(keys))
     assert harness.operator.state_tuples == 0
-    assert harness.output.promise == END_OF_TIME
+    assert harness.output.promise == MAX_TIME
 
 
 def overlapping(data: st.DataObject, harness: Harness, rows: Any, limit: int) -> None:

@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Gauge, Reader
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.grain import EVERY
 from millrace.protocol import Schema
 
@@ -140,7 +141,7 @@ def test_a_reader_passes_a_punctuation_with_the_tuples_before_it() -> None:
     arc.punctuate(7)
     taken(reader, 1)
     reader.pass_punctuations()
-    assert reader.passed == BEGINNING
+    assert reader.passed == MIN_TIME
     taken(reader, 1)
     reader.pass_punctuations()
     assert reader.passed == 7

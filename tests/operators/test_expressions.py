@@ -242,10 +242,10 @@ def test_bigints_are_compared_with_doubles_as_numbers() -> None:
 
 
 def test_a_latent_time_is_null_until_it_is_stamped() -> None:
-    from millrace.operators.batch import NO_TIME
+    from millrace.operators.eventtime import MIN_TIME
     from millrace.operators.expression import TIME
 
-    batch = Batch.from_rows(Schema.of(a="bigint"), [(1,), (2,)], [NO_TIME, 5])
+    batch = Batch.from_rows(Schema.of(a="bigint"), [(1,), (2,)], [MIN_TIME, 5])
     computed = evaluate(Column(Type.TIMESTAMP, True, TIME, "ts"), batch)
     assert outcomes(computed, Type.TIMESTAMP) == [None, 5]
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from millrace.engine.saving import pack, unpack
 from millrace.operators import join as join_module
 from millrace.operators import matching, segments
-from millrace.operators.batch import ANY_TIME, END_OF_TIME, NO_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
+from millrace.operators.eventtime import LATENT, MAX_TIME, MIN_TIME
 from millrace.operators.expression import TIME, Call, Column, Constant, Expression
 from millrace.operators.join import Join
 from millrace.operators.operator import Moment
@@ -148,7 +149,7 @@ class Harness:
 
     def end(self, limit: int = 1 << 30) -> None:
         for buffer in self.inputs:
-            buffer.punctuate(END_OF_TIME)
+            buffer.punctuate(MAX_TIME)
         self.work(limit)
 
     def queued(self) -> int:
@@ -310,7 +311,7 @@ def finish(harness: Harness, results: Sequence[oracle.Result]) -> None:
     assert harness.operator.state_tuples == 0
     assert harness.operator.held_tuples() == 0
     assert harness.queued() == 0
-    assert harness.output.promise == END_OF_TIME
+    assert harness.output.promise == MAX_TIME
 
 
 @SETTINGS
@@ -573,9 +574,9 @@ def test_texts_are_forgotten_with_their_rows() -> None:
 @pytest.mark.parametrize("order", EVENT_ORDERS)
 def test_rows_without_a_time_get_the_clock_and_wait_for_it(order: Any) -> None:
     harness = Harness(keyed(Band(0, 1, -10, 10), order=order), 2)
-    harness.inputs[1].promise = ANY_TIME
+    harness.inputs[1].promise = LATENT
     harness.moment.now_us = 100
-    harness.inputs[1].put(Batch.from_rows(SCHEMA, [blank(i=1)], [NO_TIME]))
+    harness.inputs[1].put(Batch.from_rows(SCHEMA, [blank(i=1)], [MIN_TIME]))
     harness.put(0, [(105, blank(i=1))])
     harness.inputs[0].punctuate(200)
     harness.work()

@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.operators.batch import BEGINNING, Int64s
+from millrace.operators.batch import Int64s
+from millrace.operators.eventtime import MIN_TIME
 from tests.kernels import both_ways
 from tests.oracles import places as oracle
 
@@ -57,7 +58,7 @@ def test_places_are_those_found_anew_after_every_event(kernel: ModuleType, seed:
     )
     width = max(1, min(most, largest))
     places, times, causes, late, late_by = (
-        np.full(game.partitions * width, filler) for filler in (-1, BEGINNING, -1, BEGINNING, -1)
+        np.full(game.partitions * width, filler) for filler in (-1, MIN_TIME, -1, MIN_TIME, -1)
     )
     for (partition, at), cell in oracle.holders(game.present, game.owner, most).items():
         places[partition * width + at] = cell
@@ -84,7 +85,7 @@ def test_places_are_those_found_anew_after_every_event(kernel: ModuleType, seed:
     if every:
         assert listed == as_numbers
     newest = {place: (ts, cause) for place, _, ts, cause in as_numbers}
-    expected = [newest.get(place, (BEGINNING, -1)) for place in range(len(places))]
+    expected = [newest.get(place, (MIN_TIME, -1)) for place in range(len(places))]
     assert list(zip(times.tolist(), causes.tolist(), strict=True)) == expected
     there = [cell for cell in range(len(owner)) if present[cell]]
     holders = oracle.holders(there, game.owner, most)

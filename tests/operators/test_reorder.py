@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.reorder import Reorder, least_of_each, merge_by_time
 from millrace.protocol import Schema
 
@@ -31,7 +32,7 @@ def test_all_at_once_it_is_a_stable_sort(log: Log) -> None:
         put(reorder, times, len(flat))
         flat += [(time, len(flat) + at) for at, time in enumerate(times)]
     assert reorder.count == len(flat)
-    assert taken(merge_by_time([reorder], END_OF_TIME, 10**6)) == sorted(flat, key=lambda pair: pair[0])
+    assert taken(merge_by_time([reorder], MAX_TIME, 10**6)) == sorted(flat, key=lambda pair: pair[0])
     assert reorder.count == 0
     assert reorder.head_us() is None
 
@@ -85,7 +86,7 @@ def test_what_waits_is_saved_and_restored(log: Log) -> None:
     other = Reorder()
     other.restore(reorder.save())
     assert other.count == reorder.count
-    assert taken(merge_by_time([other], END_OF_TIME, 10**6)) == taken(merge_by_time([reorder], END_OF_TIME, 10**6))
+    assert taken(merge_by_time([other], MAX_TIME, 10**6)) == taken(merge_by_time([reorder], MAX_TIME, 10**6))
 
 
 @given(st.lists(logs, min_size=1, max_size=3), st.integers(0, 20), st.integers(1, 12))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
 from millrace.operators import firsts, groups, sequence
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
-from millrace.operators.eventtime import FIRST_US, HORIZON_US, LAST_US
+from millrace.operators.eventtime import FIRST_US, HORIZON_US, LAST_US, MAX_TIME, MIN_TIME
 from millrace.operators.expression import TIME, Call, Column, Constant, Expression
 from millrace.operators.operator import Moment
 from millrace.operators.spec import Picked, SequenceSpec
@@ -123,7 +123,7 @@ class Harness:
         self.gauge = Gauge()
         self.rows: list[tuple[int, tuple[Any, ...]]] = []
         self.start()
-        self.floor = BEGINNING
+        self.floor = MIN_TIME
 
     def start(self) -> None:
         schemas = (FIRST, SECOND)
@@ -194,9 +194,9 @@ class Harness:
 
     def end(self, limit: int = 1 << 30) -> None:
         for buffer in self.inputs:
-            buffer.punctuate(END_OF_TIME)
+            buffer.punctuate(MAX_TIME)
         self.work(limit)
-        assert self.output.promise == END_OF_TIME
+        assert self.output.promise == MAX_TIME
         assert self.gauge.tuples == self.operator.held_tuples() == 0
 
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
 from millrace.operators.aggregates import AGGREGATES
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
+from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.expression import Column, Expression
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.spec import (
@@ -317,7 +318,7 @@ def test_aggregates_are_those_of_the_current_rows(seed: int, gone: bool, emit: A
         for row in rows:
             row["place"] = row["ts"] * 1000 + row["place"]
         run.put(rows)
-        run.sources[0].punctuate(END_OF_TIME)
+        run.sources[0].punctuate(MAX_TIME)
         run.execute(draw.choice([1, 7, 100]))
         check(sorted(rows, key=lambda row: row["place"]))
     else:
@@ -425,7 +426,7 @@ def test_places_are_those_of_the_rows_in_order(seed: int, kind: str, emit: Any, 
         for row in rows:
             row["place"] = row["ts"] * 1000 + row["place"]
         run.put(rows)
-        run.sources[0].punctuate(END_OF_TIME)
+        run.sources[0].punctuate(MAX_TIME)
         run.execute(draw.choice([1, 7, 100]))
         rows.sort(key=lambda row: row["place"])
         check(rows)
@@ -492,7 +493,7 @@ def test_places_of_windows_are_given_once_when_the_window_is_over(seed: int) -> 
             (one["e"] - 1 for one in taken if one["e"] and one["e"] > promise), default=promise
         )
     assert len(run.rows) == len(run.state), "a place was given twice"
-    run.sources[0].punctuate(END_OF_TIME)
+    run.sources[0].punctuate(MAX_TIME)
     run.operator.execute(10_000)
     run.execute()
     same(run.state, oracle.top([one for one in taken if one["e"]], ["e"], [("v", True, True)], NAMES, 2))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.operators import sessionrows
-from millrace.operators.batch import END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.spec import AggregateSpec, RowWindow, SessionWindow, TimeWindow, WindowSpec
 from tests.kernels import installed, uncompiled
 from tests.operators.test_aggregate import (
@@ -77,7 +77,7 @@ def test_rows_of_sessions_agree_with_cutting_them_afresh(data: st.DataObject) ->
     harness.end(limit)
     assert given_by(harness) == oracle.rows_of_sessions(dicts(rows), keys, NAMES, gap, since)
     assert harness.operator.state_tuples == 0
-    assert harness.output.promise == END_OF_TIME
+    assert harness.output.promise == MAX_TIME
 
 
 @SETTINGS

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from millrace.engine.engine import Engine
 from millrace.engine.events import AddStream, Archived, Arrived, Command
-from millrace.operators.batch import BEGINNING, Batch
-from millrace.operators.eventtime import FIRST_US, LAST_US
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import FIRST_US, LAST_US, MIN_TIME
 from millrace.protocol import Refuse
 from millrace.server import archive as archive_module
 from millrace.server import history
@@ -124,7 +124,7 @@ class Rig:
         )
         self.step([Command(1, AddStream(S))])
         with self.archive.prepared([S]):
-            self.archive.follow(S, BEGINNING)
+            self.archive.follow(S, MIN_TIME)
 
     def step(self, events):
         for order in self.engine.step(NOW, events).orders:
@@ -162,7 +162,7 @@ def test_what_is_archived_is_what_was_sent(lives, file_bytes, together):
                 assert told["waiting_rows"] == 0
                 assert told["reach_us"] == reach_of(folder / "s").reach_us
                 mark = rig.engine.source("s").mark
-                assert told["reach_us"] is None if mark == BEGINNING and len(lives) == 1 else told["reach_us"] >= mark
+                assert told["reach_us"] is None if mark == MIN_TIME and len(lives) == 1 else told["reach_us"] >= mark
             await rig.archive.close()
 
         expected, sent = [], 0

@@ -57,7 +57,7 @@ async def test_orders_that_cannot_be_are_refused_and_change_nothing(daemon):
     before = daemon.operators()
     for body, expected, word in (
         ({"join": "fastest"}, 422, "filter"),
-        ({"join": "arrival"}, 409, "relies on its order"),
+        ({"join": "arrival"}, 409, "needs its rows in order"),
         ({"alpha": 2}, 422, "alpha"),
     ):
         status, _, said = await ask(daemon, "PUT", "/api/v1/queries/pairs/order", body)

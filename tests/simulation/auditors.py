@@ -23,8 +23,9 @@ from millrace.engine.events import (
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.shadow import shadow_of
 from millrace.engine.timekeeper import Timekeeper
-from millrace.operators.batch import BEGINNING, NO_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.join import Join
 from millrace.operators.map import Map
@@ -49,14 +50,14 @@ def grammar() -> Iterator[None]:
     def checked_put(self: Buffer, batch: Batch, *rest: Any) -> None:
         before = self.promise
         # Below a floor nothing gets through (the operator's own promise is lower): put leaves it out.
-        if self.floor > BEGINNING:
+        if self.floor > MIN_TIME:
             batch = batch.take(batch.ts >= self.floor)
-        timed = batch.ts[batch.ts != NO_TIME]
+        timed = batch.ts[batch.ts != MIN_TIME]
         if len(timed) and int(timed.min()) < before:
             raise Broken(f"a tuple at {int(timed.min())} on an arc that promised {before}")
         if self.ordered and (batch.ts[1:] < batch.ts[:-1]).any():
             raise Broken(f"an ordered arc got the times {batch.ts.tolist()}")
-        if self.ordered and len(timed) < len(batch) and before > BEGINNING:
+        if self.ordered and len(timed) < len(batch) and before > MIN_TIME:
             raise Broken(f"a tuple without a time on an ordered arc that promised {before}")
         put(self, batch, *rest)
         _rises(before, self.promise)
@@ -248,7 +249,7 @@ class Books:
         self._next[name] = order.sequence + len(batch)
         times = batch.ts.tolist()
         for ts in times:
-            if ts != NO_TIME and ts < self._progress.get(name, ts):
+            if ts != MIN_TIME and ts < self._progress.get(name, ts):
                 raise Broken(f"{name}: a row at {ts} after progress {self._progress[name]}")
             if ordered and ts < self._last.get(name, ts):
                 raise Broken(f"{name}: a row at {ts} after one at {self._last[name]}")

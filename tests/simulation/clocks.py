@@ -39,7 +39,8 @@ from millrace.engine.events import (
     Punctuated,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.prone import Prone
 from tests.oracles import graph
@@ -496,7 +497,7 @@ class Live(Timed):
         client = self.clients[definition.name, feed.name]
         if client.can_answer and client.temper == "prompt" and client.connected:
             return client.bound(since)
-        if definition.max_skew_us is None or feed.newest == BEGINNING:
+        if definition.max_skew_us is None or feed.newest == MIN_TIME:
             return feed.mark
         return feed.newest + max(since + self.shift - feed.heard_us, 0) - definition.max_skew_us
 

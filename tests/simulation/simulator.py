@@ -57,7 +57,8 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import QueryPlan
-from millrace.operators.batch import NO_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.expression import Constant
 from millrace.operators.fork import Fork
 from millrace.operators.sink import Sink
@@ -207,7 +208,7 @@ class Play:
             given = self.books.delivered.get(query.name, [])
             timeless = query.output.name in self.world.stamped
             found[query.name] = Counter(
-                (None if timeless or ts == NO_TIME else ts, row[1], row[2]) for ts, row in given
+                (None if timeless or ts == MIN_TIME else ts, row[1], row[2]) for ts, row in given
             )
         return found
 
@@ -697,7 +698,7 @@ class Sharing(Play):
         for name in names:
             given = self.books.delivered.get(f"{name}_", [])
             timeless = self.world.query(name).output.name in self.world.stamped
-            found[name] = Counter((None if timeless or ts == NO_TIME else ts, row[1], row[2]) for ts, row in given)
+            found[name] = Counter((None if timeless or ts == MIN_TIME else ts, row[1], row[2]) for ts, row in given)
         return found
 
 

@@ -20,7 +20,7 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.operators import join, segments
-from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.spec import Band, JoinSpec, SequenceSpec, TimeWindow
 from tests.engine.graphs import (
@@ -160,7 +160,7 @@ def test_what_stamps_latent_tuples_promises_no_more_than_the_clock():
 def test_latent_tuples_come_first_while_nothing_is_known_of_the_others():
     bench = Bench(external("s"), LATENT)
     bench.query(plan("u", ("U", union(ordered=True), ["l.source", "s.source"]), schema=TV, ordered=True))
-    assert times(bench.run(give_tv("l", 0), at=70), "u") == [NO_TIME]
+    assert times(bench.run(give_tv("l", 0), at=70), "u") == [MIN_TIME]
     assert times(bench.run(give_tv("s", 5), at=71), "u") == [5]
 
 
@@ -182,7 +182,7 @@ def test_what_comes_after_the_end_of_a_stream_is_late_whatever_stamps_it():
         effects = bench.run(arrive("s", 2), at=70)
         assert rows(effects, "q") == []
         (late,) = (order for order in effects.orders if isinstance(order, Late))
-        assert (late.batch.rows(), late.batch.ts.tolist(), late.marks.tolist()) == ([(2,)], [70], [END_OF_TIME])
+        assert (late.batch.rows(), late.batch.ts.tolist(), late.marks.tolist()) == ([(2,)], [70], [MAX_TIME])
 
 
 def test_nobody_is_looked_at_again_for_whom_nobody_waits_any_more():
@@ -219,7 +219,7 @@ def test_a_restored_queue_of_windows_knows_when_its_query_began(commit):
     # Where its reader was restored without the beginning, it gave the window that had begun before the query.
     made, restored = (
         WindowQueue(TICKS, (1,), TimeWindow(10, 10), commit, "fifo", by_tuples=False, begin_us=begin)
-        for begin in (13, BEGINNING)
+        for begin in (13, MIN_TIME)
     )
     restored.restore(made.save())
     restored.enqueue(tick(("a", 15, 1), ("a", 26, 1)).batch, 26)

@@ -12,8 +12,8 @@ from millrace.engine.timekeeper import Timekeeper
 from millrace.operators.aggregate import WindowAggregate
 from millrace.operators.arcs import Arc
 from millrace.operators.bands import Bands
-from millrace.operators.batch import END_OF_TIME
 from millrace.operators.buffer import Reader
+from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.grain import Grain
 from millrace.operators.join import Join
@@ -322,8 +322,8 @@ drain = UpdateQueue.drain
     ("owner", "name", "broken"),
     [
         (UpdateQueue, "drain", lossy),
-        (UpdateQueue, "floor_us", lambda self: END_OF_TIME),
-        (WindowQueue, "floor_us", lambda self: END_OF_TIME),
+        (UpdateQueue, "floor_us", lambda self: MAX_TIME),
+        (WindowQueue, "floor_us", lambda self: MAX_TIME),
         (WindowQueue, "_keeps", lambda self, cell, time_us: cell.waits is None),
         (WindowQueue, "_drop_below", lambda self, cell, time_us, freed: cell.times.drop_below(time_us + 100)),
         (Newest, "kept", first_of_a_time),

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.engine.events import InsertOperator, RemoveOperator, ReplaceOperator
 from millrace.engine.plan import Edit, Node, QueryPlan
-from millrace.operators.batch import ANY_TIME, BEGINNING, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Reader
 from millrace.operators.build import build
+from millrace.operators.eventtime import LATENT
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.queues.edge import APPEND, EdgeSpec
@@ -122,8 +123,7 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
     made = build(name, command.spec, [own], engine.gauge, engine.moment)
     floor = reader.promise
     made.output.succeed(home, [reader])
-    if floor not in (ANY_TIME, BEGINNING):
-        made.output.keep_above(floor)
+    made.output.keep_above(floor)
     inserted = Node(name, command.spec, (node.inputs[position],))
     behind_it = replace(node, inputs=_with(node.inputs, position, name))
     edit = Edit("insert", name, command.spec, command.where, command.before, position)
@@ -301,7 +301,7 @@ def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) ->
         moved.move(after, own.since_us, columns)
         moved.skipped += own.skipped
         moved.ignored += own.ignored
-    if promise != ANY_TIME:
+    if promise != LATENT:
         moved.told = max(moved.told, promise)
     moved.unseen = True
     return moved

@@ -80,9 +80,9 @@ from millrace.engine.plan import POLICIES, Node, QueryPlan, StreamDefinition, na
 from millrace.engine.table import Strategy
 from millrace.engine.timekeeper import Timekeeper
 from millrace.engine.why import why
-from millrace.operators.batch import BEGINNING
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.join import Join, Order
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
@@ -805,7 +805,7 @@ class Engine:
 
     def beginning(self, operator: Operator) -> int | None:
         """From when on a new reader of the operator reads: above all that its streams had taken in before, if any."""
-        return max((one.newest + 1 for one in self.sources(operator) if one.newest > BEGINNING), default=None)
+        return max((one.newest + 1 for one in self.sources(operator) if one.newest > MIN_TIME), default=None)
 
     def _drop_query(self, name: str) -> dict[str, Any]:
         query = self.query(name)

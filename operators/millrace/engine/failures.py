@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from millrace.engine import sharing
 from millrace.engine.component import Component
 from millrace.engine.events import Effects, QueryFailed
-from millrace.operators.batch import BEGINNING
 from millrace.operators.build import build
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
@@ -62,7 +62,7 @@ def withheld(engine: Engine) -> dict[Source, None]:
         if options.on_max_state != "backpressure" or state_tuples(query) <= options.max_state:
             continue
         sources = engine.sources(*query.operators)
-        least = min((source.mark for source in sources), default=BEGINNING)
+        least = min((source.mark for source in sources), default=MIN_TIME)
         found |= {source: None for source in sources if source.mark > least}
     return found
 
@@ -105,7 +105,7 @@ def begin_again(engine: Engine, query: Query) -> None:
     """Make a failed query ready to read like a new one."""
     for reader in query.entries:
         producer = engine.graph.producer(reader)
-        if isinstance(producer, Source) and producer.newest > BEGINNING:
+        if isinstance(producer, Source) and producer.newest > MIN_TIME:
             reader.since_us = producer.first_read(query.plan.options.start)
     _renew(engine, query)
     for operator in query.operators:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.plan import Node, QueryPlan, names
-from millrace.operators.batch import ANY_TIME, BEGINNING
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
 from millrace.operators.queues.edge import EdgeSpec
@@ -143,7 +143,7 @@ def _check_readers(
         reason = f"its update key would be {_key(plan)} instead of {_key(query.plan)}"
     elif old.ordered != new.ordered:
         reason = f"its rows would {'not ' if old.ordered else ''}be in order of time"
-    elif (old.promise == ANY_TIME) != (new.promise == ANY_TIME):
+    elif old.latent != new.latent:
         reason = "its rows would gain or lose a time"
     if reason is not None:
         others = dict.fromkeys(other.plan.name for other in readers.values())
@@ -222,12 +222,12 @@ def _hand_over(
 ) -> None:
     """The sink and the other queries read another operator from now on; what lies unread they read first."""
     old, new, sink = before.output, after.output, query.sink
-    ordered = query.plan.options.order == plan.options.order == "event" and old.promise != ANY_TIME
+    ordered = query.plan.options.order == plan.options.order == "event" and not old.latent
     floor = max(
-        sink.inputs[0].promise if sink.watched and old.promise != ANY_TIME else sink.progress_us,
-        old.promise if ordered else BEGINNING,
+        sink.inputs[0].promise if sink.watched and not old.latent else sink.progress_us,
+        old.promise if ordered else MIN_TIME,
         *(reader.promise for reader in readers),
-        BEGINNING,
+        MIN_TIME,
     )
     if not sink.watched:
         sink.inputs[0].forget()
@@ -239,7 +239,7 @@ def _hand_over(
         sink.inputs = [new.attach()]
         sink.inputs[0].consumer = sink
     sink.output = new
-    if new.promise != ANY_TIME and floor not in (ANY_TIME, BEGINNING):
+    if not new.latent:
         new.keep_above(floor)
 
 

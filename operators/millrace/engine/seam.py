@@ -38,7 +38,8 @@ from millrace.engine.events import (
     WatchProgress,
 )
 from millrace.engine.plan import Node, QueryPlan, StreamDefinition, names
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import LAST_WATERMARK, MIN_TIME
 from millrace.operators.gate import Gate
 from millrace.operators.prone import Prone
 from millrace.operators.source import Clocking
@@ -229,7 +230,7 @@ class Past:
 
     @property
     def seam_us(self) -> int:
-        """All rows below have been given. BEGINNING if none is known to be complete."""
+        """All rows below have been given. MIN_TIME if none is known to be complete."""
         return self.engine.query(self.plan.name).sink.progress_us
 
     def take(self, stream: str, batch: Batch, now_us: int) -> None:
@@ -238,8 +239,8 @@ class Past:
 
     def promise(self, stream: str, mark_us: int) -> None:
         """No tuple that is still to come from the stream lies below."""
-        if mark_us > BEGINNING:
-            self._step([Punctuated(stream, FEED, min(mark_us, END_OF_TIME - 2))], self._now_us)
+        if mark_us > MIN_TIME:
+            self._step([Punctuated(stream, FEED, min(mark_us, LAST_WATERMARK))], self._now_us)
 
     def finish(self) -> Adopted:
         """The state at the end of all that was taken."""

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.engine import events as e
 from millrace.engine.plan import Node, QueryPlan
 from millrace.engine.saving import pack, unpack
-from millrace.operators.batch import NO_TIME
 from millrace.operators.buffer import Reader
 from millrace.operators.build import build
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.operator import Operator
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
@@ -174,7 +174,7 @@ def _nothing_went_by(engine: Engine, operator: Operator) -> bool:
     """Nothing has come to the streams above, nor has it given anything, as an aggregate without groups does."""
     if operator in engine.fresh:
         return True
-    return not operator.output.end and all(source.last_us == NO_TIME for source in engine.sources(operator))
+    return not operator.output.end and all(source.last_us == MIN_TIME for source in engine.sources(operator))
 
 
 def _remembers_nothing(engine: Engine, operator: Operator) -> bool:

@@ -10,7 +10,7 @@ from millrace.engine.edges import queue_of
 from millrace.engine.failures import state_tuples
 from millrace.engine.fieldnames import with_old_names
 from millrace.engine.seam import catching_up
-from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, is_time
 from millrace.operators.fork import Fork
 from millrace.operators.join import Join
 from millrace.operators.operator import Operator
@@ -31,7 +31,7 @@ SHOWN_BYTES: Final = 2**30
 
 def time_or_none(value_us: int) -> int | None:
     """A time, or None where it stands for no time known or for the end."""
-    return None if value_us in (BEGINNING, ANY_TIME, END_OF_TIME) else value_us
+    return value_us if is_time(value_us) else None
 
 
 def stream(engine: Engine, found: Stream) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "punctuations": sum(source.punctuations.values()),
         "punctuations_by_cause": dict(source.punctuations),
         "mark_us": time_or_none(source.mark),
-        "ended": source.mark == END_OF_TIME,
+        "ended": source.mark == MAX_TIME,
         "newest_us": time_or_none(source.newest),
         "feeds": [
             with_old_names(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.engine.plan import origin_of
 from millrace.engine.seam import catching_up
 from millrace.engine.views import ignored
-from millrace.operators.batch import BEGINNING, NO_TIME
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.operator import Operator
 from millrace.operators.prone import Prone
@@ -291,7 +291,7 @@ class _Held:
             return self._say("asked", f"{who} has not answered the last request for its time", None, feed)
         if feed.can_answer:
             return self._by_answer(definition, feed, who)
-        if feed.newest != BEGINNING and self.now_us - feed.heard_us < SILENT_US:
+        if feed.newest != MIN_TIME and self.now_us - feed.heard_us < SILENT_US:
             late = f", less a disorder of {definition.disorder_us / 1e6:g} s" if definition.disorder_us else ""
             return self._say("sending", f"{who} is sending and has reached {_time(feed.newest)}{late}", None, feed)
         skew = f"millrace sql \"ALTER STREAM {name} SET (max_skew = '2 seconds')\""
@@ -373,8 +373,8 @@ def _feeding(stream: str) -> str:
 
 def _reached(promise: int) -> str:
     """How far an input has promised its time."""
-    return "it has no time yet" if promise == BEGINNING else f"it is at {_time(promise)}"
+    return "it has no time yet" if promise == MIN_TIME else f"it is at {_time(promise)}"
 
 
 def _time(value_us: int) -> str:
-    return "no time" if value_us == NO_TIME else format_timestamp(value_us)
+    return "no time" if value_us == MIN_TIME else format_timestamp(value_us)

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.eventtime import LATENT, MAX_TIME, MIN_TIME, stamped
 from millrace.operators.grain import EVERY, Grain, union_of
 from millrace.operators.groups import Grouping
 from millrace.operators.operator import Moment
@@ -83,7 +84,7 @@ class WindowAggregate(Prone):
     ) -> None:
         super().__init__(name, inputs, output, moment)
         self.windows = make_windows(spec, output.schema, since_us)
-        self.newest = BEGINNING
+        self.newest = MIN_TIME
         self._pace = Pace(spec)
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class WindowAggregate(Prone):
 
     def _clocked(self, promise_us: int) -> int:
         """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""
-        return self.moment.now_us if promise_us == ANY_TIME else promise_us
+        return self.moment.now_us if promise_us == LATENT else promise_us
 
     def blocked(self) -> bool:
         need = self.need()
@@ -112,7 +113,7 @@ class WindowAggregate(Prone):
         return self.holding() if self.blocked() else []
 
     def stamps(self) -> bool:
-        return self.inputs[0].promise == ANY_TIME
+        return self.inputs[0].latent
 
     def reach(self) -> bool:
         """The clock has come to where a window of latent tuples ends."""
@@ -174,10 +175,7 @@ class WindowAggregate(Prone):
     def consume(self, batch: Batch) -> None:
         """Let tuples count in their windows."""
         self.counts.input_tuples += len(batch)
-        untimed = batch.ts == NO_TIME
-        if untimed.any():
-            stamp = max(self.moment.now_us, self.windows.reached)
-            batch = Batch(batch.schema, np.where(untimed, stamp, batch.ts), batch.columns, batch.valid, batch.arrival)
+        batch = batch.at(stamped(batch.ts, max(self.moment.now_us, self.windows.reached)))
         rows, failed, reason = self.windows.grouping.compute(batch)
         if failed:
             self.failed(failed, reason)
@@ -345,7 +343,7 @@ class RowAggregate(WindowAggregate):
     def announce(self, gave: bool, low_us: int | None = None) -> bool:
         """What is promised holds for windows too that the end will close."""
         low_us = self.low_water()
-        if self.output.wanted and low_us < END_OF_TIME:
+        if self.output.wanted and low_us < MAX_TIME:
             self._ages.promised = max(self._ages.promised, low_us)
         return super().announce(gave, low_us)
 
@@ -353,7 +351,7 @@ class RowAggregate(WindowAggregate):
         return self.inputs[0].low_water()
 
     def _promised(self) -> int:
-        return END_OF_TIME if self._input_low() == END_OF_TIME else self.place
+        return MAX_TIME if self._input_low() == MAX_TIME else self.place
 
     def _take(self, limit: int) -> int:
         reader = self.inputs[0]

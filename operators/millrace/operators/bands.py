@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.operators.eventtime import BEGINNING, END_OF_TIME, FAR
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME, UNBOUNDED_US
 from millrace.operators.spec import Band
 
 
 class Bands:
-    """`reach[a][b]`: the most by which a row of b may be later than a row of a that it is joined with, or FAR."""
+    """`reach[a][b]`: the most by which a row of b may be later than a row of a that it joins, or UNBOUNDED_US."""
 
     def __init__(self, inputs: int, bands: Sequence[Band]) -> None:
         self.inputs = inputs
-        self.reach = [[0 if a == b else FAR for b in range(inputs)] for a in range(inputs)]
+        self.reach = [[0 if a == b else UNBOUNDED_US for b in range(inputs)] for a in range(inputs)]
         for band in bands:
             if band.high_us is not None:
                 self._bound(band.left, band.right, band.high_us)
@@ -34,29 +34,29 @@ class Bands:
         for via in range(self.inputs):
             for a in range(self.inputs):
                 for b in range(self.inputs):
-                    if a != b and reach[a][via] < FAR and reach[via][b] < FAR:
+                    if a != b and reach[a][via] < UNBOUNDED_US and reach[via][b] < UNBOUNDED_US:
                         reach[a][b] = min(reach[a][b], reach[a][via] + reach[via][b])
         for row in reach:
-            row[:] = [max(-FAR, min(FAR, most)) for most in row]
+            row[:] = [max(-UNBOUNDED_US, min(UNBOUNDED_US, most)) for most in row]
         self._others = [[(b, most) for b, most in enumerate(row) if b != a] for a, row in enumerate(reach)]
 
     def width(self, a: int, b: int) -> int:
         """How long the interval is in which rows of b may match one of a."""
         before, after = self.reach[b][a], self.reach[a][b]
-        return FAR if FAR in (before, after) else max(0, before + after)
+        return UNBOUNDED_US if UNBOUNDED_US in (before, after) else max(0, before + after)
 
     def floor(self, a: int, lows: Sequence[int]) -> int:
         """Rows of `a` below this can match nothing more, if no row that is still to come is below its input's low."""
-        floor = END_OF_TIME
+        floor = MAX_TIME
         for b, most in self._others[a]:
             low = lows[b]
-            if low < END_OF_TIME:
-                if most == FAR:
-                    return BEGINNING
+            if low < MAX_TIME:
+                if most == UNBOUNDED_US:
+                    return MIN_TIME
                 if low - most < floor:
                     floor = low - most
-        return floor if floor > BEGINNING else BEGINNING
+        return floor if floor > MIN_TIME else MIN_TIME
 
     def expires(self, a: int) -> bool:
         """Whether rows of `a` are of no use any more some time."""
-        return all(self.reach[a][b] < FAR for b in range(self.inputs) if b != a)
+        return all(self.reach[a][b] < UNBOUNDED_US for b in range(self.inputs) if b != a)

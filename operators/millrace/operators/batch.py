@@ -19,10 +19,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from millrace.operators.eventtime import ANY_TIME as ANY_TIME
-from millrace.operators.eventtime import BEGINNING as BEGINNING
-from millrace.operators.eventtime import END_OF_TIME as END_OF_TIME
-from millrace.operators.eventtime import NO_TIME as NO_TIME
 from millrace.protocol import Schema, Type
 
 Int64s = npt.NDArray[np.int64]
@@ -88,7 +84,7 @@ def column_from(type: Type, values: Sequence[Any]) -> tuple[Values, Bools | None
 class Batch:
     """Rows of one schema with their times.
 
-    ts        int64, microseconds; NO_TIME where a latent tuple has no time yet
+    ts        int64, microseconds; MIN_TIME for a latent tuple, which has no time yet
     arrival   int64, when each tuple (the newest of those it was made from) reached the engine
     columns   one array per field of the schema
     valid     per field a mask of the rows that are not null, or None if none is
@@ -182,6 +178,10 @@ class Batch:
             [None if mask is None else mask[rows] for mask in self.valid],
             take_arrival(self.arrival, rows, len(ts)),
         )
+
+    def at(self, ts: Int64s) -> Batch:
+        """The same rows at these times."""
+        return self if ts is self.ts else Batch(self.schema, ts, self.columns, self.valid, self.arrival)
 
     def arrived(self, arrival_us: int, ts: Int64s | None = None) -> Batch:
         """The same rows as they reached the engine at this time, stamped anew if times are given."""

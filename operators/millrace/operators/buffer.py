@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import LATENT, MIN_TIME
 from millrace.operators.grain import EVERY, Grain
 from millrace.protocol import Schema, Type
 
@@ -92,7 +93,7 @@ class Reader:
             self.narrow(columns)
         self.consumer: Operator | None = None
         self.grain = EVERY
-        self.passed = self.told = BEGINNING
+        self.passed = self.told = MIN_TIME
         self.peak = 0
         self.skipped = self.ignored = 0
         self.since_us = since_us
@@ -158,6 +159,11 @@ class Reader:
         return self.home.ordered
 
     @property
+    def latent(self) -> bool:
+        """Whether its tuples have no time until an operator gives them one."""
+        return self.promise == LATENT
+
+    @property
     def drained(self) -> bool:
         """Whether it has nothing more to give before something is put."""
         return self.taken == self.buffer.end
@@ -184,7 +190,7 @@ class Reader:
 
     def forget(self) -> None:
         """Nobody has asked what was promised here, and another operator will promise anew."""
-        self.passed = self.told = BEGINNING
+        self.passed = self.told = MIN_TIME
         self.punctuations.clear()
 
     def tell(self, value_us: int) -> bool:
@@ -363,11 +369,11 @@ class Buffer:
         self.segments: deque[Batch] = deque()
         self.first = 0
         self.end = 0
-        self.promise = BEGINNING
+        self.promise = MIN_TIME
         self.wanted = False
         self.grain = EVERY
-        self._due = BEGINNING
-        self.floor = BEGINNING
+        self._due = MIN_TIME
+        self.floor = MIN_TIME
         self.left_out = 0
         self.entries: tuple[Operator, ...] = ()
         self.ready: dict[Operator, None] = {}
@@ -426,9 +432,14 @@ class Buffer:
         self.schema, self.width, self.texts = schema, 16 + 8 * len(schema), has_texts(schema)
         self.gauge.add(queued, self.width)
 
+    @property
+    def latent(self) -> bool:
+        """Whether tuples have no time until an operator gives them one."""
+        return self.promise == LATENT
+
     def keep_above(self, floor_us: int) -> None:
-        """Stand by a promise that was made before: what comes below it is left out and counted."""
-        if floor_us > self.promise:
+        """Keep a promise that was made before: tuples below it are left out and counted. LATENT promises nothing."""
+        if floor_us > self.promise and floor_us != LATENT:
             self.promise = self.floor = floor_us
 
     def disorder(self) -> None:
@@ -452,7 +463,7 @@ class Buffer:
 
     def put(self, batch: Batch) -> None:
         """Append tuples for all readers."""
-        if self.floor > BEGINNING:
+        if self.floor > MIN_TIME:
             batch = self._above_floor(batch)
         ts = batch.ts
         count = len(ts)
@@ -506,7 +517,7 @@ class Buffer:
         if value_us <= before:
             return False
         self.promise = value_us
-        self.floor = BEGINNING
+        self.floor = MIN_TIME
         if not self.wanted or value_us < self._due:
             return False
         if self.grain.every:
@@ -536,7 +547,7 @@ class Buffer:
         If that is more than before, they are given the promise in force, of which they may not have been told.
         """
         before, self.wanted = (self.grain if self.wanted else None), grain is not None
-        self._due = BEGINNING
+        self._due = MIN_TIME
         if grain is None:
             return
         self.grain = grain
@@ -597,6 +608,6 @@ class Buffer:
         segments, self.first, self.end, self.promise, (self.wanted, grain), floor, self.ordered = data
         self.floor, self.left_out = floor
         self.grain = Grain.restore(grain)
-        self._due = BEGINNING
+        self._due = MIN_TIME
         self.segments = deque(Batch.restore(batch) for batch in segments)
         self.gauge.add(sum(map(len, self.segments)), self.width)

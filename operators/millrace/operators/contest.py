@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, Int64s
+from millrace.operators.batch import Int64s
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.kernels import ranking
 
 _NONE: Final[Int64s] = np.zeros(0, np.int64)
@@ -101,7 +102,7 @@ class Contest:
     def _run(self, places: Int64s, times: Int64s, causes: Int64s, width: int, ts: Int64s, every: bool) -> Changes:
         used = np.count_nonzero(places.reshape(-1, width) >= 0, axis=1)
         room = len(ts) + 2 * width if every else 0
-        suffix_times = np.full(len(places), BEGINNING)
+        suffix_times = np.full(len(places), MIN_TIME)
         suffix_causes = np.full(len(places), -1, np.int64)
         count = np.zeros(1, np.int64)
         parts: list[Sequence[Int64s]] = []

@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.operators.aggregates.accumulator import PreciseSum, Removable
-from millrace.operators.batch import BEGINNING, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.batch import FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.evaluate import without
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
 from millrace.operators.groups import Call, Distinct, Grouping, Rows
@@ -243,8 +244,8 @@ class CurrentTotals(State):
         self._times = grown(self._times, keys, 0)
         self._order = grown(self._order, keys, 0)
         self._members.reserve(keys, groups)
-        self._given = grown(self._given, groups, BEGINNING)
-        self._arrived = grown(self._arrived, groups, BEGINNING)
+        self._given = grown(self._given, groups, MIN_TIME)
+        self._arrived = grown(self._arrived, groups, MIN_TIME)
         self._shown = grown(self._shown, groups, False)
         for call in self._calls:
             if isinstance(call, Adjusted):

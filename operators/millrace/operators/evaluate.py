@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from millrace.operators.batch import DTYPES, FILLERS, NO_TIME, Batch, Bools, Values
+from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Values
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.expression import TIME, Call, Case, Cast, Column, Constant, Expression, parts
 from millrace.operators.functions import LIBRARY, Library
 from millrace.operators.functions.casts import CASTS
@@ -211,7 +212,7 @@ def _known_time(batch: Batch) -> Vector:
 
 def _time(batch: Batch) -> Vector:
     """The time of a tuple that may have none yet: null until an operator stamps it."""
-    stamped = batch.ts != NO_TIME
+    stamped = batch.ts != MIN_TIME
     if stamped.all():
         return batch.ts, None, None
     return np.where(stamped, batch.ts, FILLERS[Type.TIMESTAMP]), stamped, None

@@ -1,10 +1,12 @@
-"""The arithmetic of event time: its domain, the values that stand for no time, and sums that stay within 64 bits.
+"""Event time: its domain, the values around it that are not times, and arithmetic that stays within 64 bits.
 
-Rule: a tuple's time lies in [FIRST_US, LAST_US]. Every way in checks it (`server/source.py`, `backfill/layout.py`), and
-no interval of a query or an option is longer than LIFETIME_US. Times that operators compute (the end of a window, a
-deadline) may leave the domain. They stop at HORIZON_US, so the order of rows and the promises stay true and no window
-is lost. Adding an interval, or FAR, to such a time never leaves 64 bits. Code that adds to a time that may be a
-sentinel calls `after` and `before`.
+Rule: the time of a tuple lies in [FIRST_US, LAST_US]. Every way in checks it (`server/source.py` and
+`backfill/layout.py`), and no interval of a query or an option is longer than LIFETIME_US. Times that operators compute
+(the end of a window, a deadline) may leave the domain; `after`, `before` and `saturated` stop them at HORIZON_US, so
+the order of rows and the watermarks stay true and no window is lost. Such a time plus any interval fits 64 bits.
+
+Watermarks have three more values. MIN_TIME: nothing is known yet. LATENT: the tuples have no time yet, and the operator
+that needs one gives it to them. MAX_TIME: the stream has ended. The time of a tuple without one is MIN_TIME too.
 """
 
 from __future__ import annotations
@@ -17,34 +19,35 @@ import numpy.typing as npt
 from millrace.protocol.timestamps import FIRST_US, LAST_US, LIFETIME_US
 
 __all__ = [
-    "ANY_TIME",
-    "BEGINNING",
-    "END_OF_TIME",
-    "FAR",
     "FIRST_US",
     "HORIZON_US",
     "LAST_US",
+    "LAST_WATERMARK",
+    "LATENT",
     "LIFETIME_US",
-    "NO_TIME",
+    "MAX_TIME",
+    "MIN_TIME",
+    "UNBOUNDED_US",
     "after",
     "before",
+    "is_time",
     "outside",
     "saturated",
+    "stamped",
+    "untimed",
 ]
 
 Int64s = npt.NDArray[np.int64]
 
-# The time of a tuple that has none yet (latent streams): below every time.
-NO_TIME: Final = -(2**63)
-# The bounds of promises: no tuple is below the first, and the second is a closed stream's punctuation.
-BEGINNING: Final = -(2**63)
-END_OF_TIME: Final = 2**63 - 1
-# What a latent stream promises until it ends: nobody waits for it, and yet more may come.
-ANY_TIME: Final = END_OF_TIME - 1
+MIN_TIME: Final = -(2**63)
+MAX_TIME: Final = 2**63 - 1
+LATENT: Final = MAX_TIME - 1
+# The greatest watermark of a stream that has not ended.
+LAST_WATERMARK: Final = LATENT - 1
 # The latest time that an operator computes, and less its sign the earliest: seven times as far away as event time ends.
 HORIZON_US: Final = 1 << 61
-# No bound on how far apart two times are.
-FAR: Final = 1 << 62
+# An interval without a bound: longer than any two times are apart.
+UNBOUNDED_US: Final = 1 << 62
 
 
 def outside(ts: Int64s) -> int | None:
@@ -56,20 +59,32 @@ def outside(ts: Int64s) -> int | None:
     return int(((ts < FIRST_US) | (ts > LAST_US)).argmax())
 
 
+def is_time(watermark_us: int) -> bool:
+    """Whether a watermark is a time, and not one of the values around it."""
+    return MIN_TIME < watermark_us < LATENT
+
+
 def saturated(time_us: int) -> int:
     """A computed time, no further away than the horizon."""
     return max(-HORIZON_US, min(time_us, HORIZON_US))
 
 
-def after(time_us: int, by_us: int) -> int:
-    """A time so much later; a sentinel stays what it is."""
-    return time_us if _stands_for_something(time_us) else saturated(time_us + by_us)
+def after(watermark_us: int, by_us: int) -> int:
+    """A watermark so much later; one that is not a time stays what it is."""
+    return saturated(watermark_us + by_us) if is_time(watermark_us) else watermark_us
 
 
-def before(time_us: int, by_us: int) -> int:
-    """A time so much earlier; a sentinel stays what it is."""
-    return time_us if _stands_for_something(time_us) else saturated(time_us - by_us)
+def before(watermark_us: int, by_us: int) -> int:
+    """A watermark so much earlier; one that is not a time stays what it is."""
+    return after(watermark_us, -by_us)
 
 
-def _stands_for_something(time_us: int) -> bool:
-    return time_us >= ANY_TIME or time_us == BEGINNING
+def untimed(ts: Int64s) -> int:
+    """How many tuples have no time yet. `ts` is in order, so they come first."""
+    return int(np.searchsorted(ts, MIN_TIME, "right"))
+
+
+def stamped(ts: Int64s, stamp_us: int) -> Int64s:
+    """The times of tuples, with this stamp for those that have none."""
+    blank = ts == MIN_TIME
+    return np.where(blank, stamp_us, ts) if blank.any() else ts

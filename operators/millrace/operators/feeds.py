@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 
 
 class Feed:
@@ -19,7 +19,7 @@ class Feed:
 
     mark       no later tuple of the feed is on time below it
     promised   what the client itself has promised, by punctuation or answer: below it, it breaks its word
-    newest     the newest time it sent, and `heard_us` when; BEGINNING and 0 before the first tuple
+    newest     the newest time it sent, and `heard_us` when; MIN_TIME and 0 before the first tuple
     owed       tuples taken since credit was last granted, and `owed_bytes` their bytes in memory
     request    the number of the request for a timestamp that is under way, or None; `silent` if it left the one
                before it without an answer
@@ -52,8 +52,8 @@ class Feed:
         self.name = name
         self.number = number
         self.mark = mark
-        self.promised = BEGINNING
-        self.newest = BEGINNING
+        self.promised = MIN_TIME
+        self.newest = MIN_TIME
         self.heard_us = 0
         self.held_since: int | None = None
         self.owed = self.owed_bytes = self.tuples = self.late = self.broken = 0
@@ -66,7 +66,7 @@ class Feed:
 
     def clock(self, now_us: int) -> int | None:
         """The time that the feed's own clock should show: its newest time and what has passed since (t + tau)."""
-        if self.newest == BEGINNING:
+        if self.newest == MIN_TIME:
             return None
         until = now_us if self.held_since is None else self.held_since
         return self.newest + max(until - self.heard_us, 0)
@@ -87,7 +87,7 @@ class Feed:
 
     @classmethod
     def restore(cls, data: Sequence[Any]) -> Feed:
-        feed = cls("", 0, BEGINNING)
+        feed = cls("", 0, MIN_TIME)
         for name, value in zip(cls.__slots__, data, strict=True):
             setattr(feed, name, value)
         return feed
@@ -127,7 +127,7 @@ class Feeds:
             (only,) = self.by_name.values()
             return only.mark
         top = self._top()
-        return END_OF_TIME if top is None else top.mark
+        return MAX_TIME if top is None else top.mark
 
     def least_but(self, feed: Feed) -> int:
         """The least mark of the others."""
@@ -136,7 +136,7 @@ class Feeds:
         entry = heapq.heappop(self._heap)
         top = self._top()
         heapq.heappush(self._heap, entry)
-        return END_OF_TIME if top is None else top.mark
+        return MAX_TIME if top is None else top.mark
 
     def below(self, time_us: int) -> list[Feed]:
         """The feeds that have promised less, in order of their opening."""

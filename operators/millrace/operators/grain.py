@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.operators.batch import ANY_TIME, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, is_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Grain:
         """The least promise above this one that is of use."""
         if self.every:
             return value_us + 1
-        least = END_OF_TIME
+        least = MAX_TIME
         for slide, offset in self.boundaries:
             boundary = offset + ((value_us - offset) // slide + 1) * slide
             if boundary < least:
@@ -34,7 +34,7 @@ class Grain:
 
     def rounded(self, value_us: int) -> int:
         """The greatest promise of use that this one implies, or itself if it implies none."""
-        if self.every or value_us >= ANY_TIME or not self.boundaries:
+        if self.every or not is_time(value_us) or not self.boundaries:
             return value_us
         return max(offset + (value_us - offset) // slide * slide for slide, offset in self.boundaries)
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from millrace.operators.aggregates import AGGREGATES, Accumulator, Aggregates
 from millrace.operators.aggregates.accumulator import OBJECTS
-from millrace.operators.batch import BEGINNING, DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
+from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
 from millrace.operators.evaluate import Columns, Errors, compile_columns
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.expression import Case, Constant, Expression
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
 from millrace.operators.kernels import accumulating, grouping
@@ -376,7 +377,7 @@ class Table:
         self._keys = Keys(grouping.key_types, grouping.null_bits)
         self._room = 0
         self.count = 0
-        self.newest = BEGINNING
+        self.newest = MIN_TIME
         self.arrived = np.zeros(0, np.int64)
         self.calls: list[Any] = [Distinct(call) if call.distinct else call.make(whole) for call in grouping.calls]
 

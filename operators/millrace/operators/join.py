@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.eventtime import FAR
+from millrace.operators.eventtime import LAST_WATERMARK, LATENT, MAX_TIME, MIN_TIME, UNBOUNDED_US, stamped
 from millrace.operators.matching import Incoming, Matcher
 from millrace.operators.operator import Moment
 from millrace.operators.reorder import Reorder, merge_by_time, shares
@@ -69,20 +69,20 @@ class Join(Lines):
         self._short = self.matcher.takes_rows
         self._turn = 0
         self.paced = False
-        self._stamps = [BEGINNING] * len(inputs)
+        self._stamps = [MIN_TIME] * len(inputs)
 
     def _window_us(self) -> int | None:
         """|w|: how far apart rows may be, half the width of the widest band."""
         bands = self.matcher.bands
         width = max(bands.width(a, b) for a in range(bands.inputs) for b in range(a))
-        return None if width == FAR else width // 2
+        return None if width == UNBOUNDED_US else width // 2
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _promise(self, position: int) -> int:
         """What an input promises behind all that has come; one whose rows are stamped here, no more than the clock."""
         promise = self.inputs[position].promise
-        return max(self.moment.now_us, self._stamps[position]) if promise == ANY_TIME else promise
+        return max(self.moment.now_us, self._stamps[position]) if promise == LATENT else promise
 
     def horizon(self) -> int:
         """Up to which time rows may be taken.
@@ -91,7 +91,7 @@ class Join(Lines):
         a time is taken before all of that time have come: how arrivals were cut into batches never shows.
         """
         least = min(self._promise(position) for position in range(len(self.inputs)))
-        return least - 1 if self._by_rows and least > BEGINNING else least
+        return least - 1 if self._by_rows and least > MIN_TIME else least
 
     def _lows(self) -> list[int]:
         """Per input what holds for every row that has not looked yet."""
@@ -102,7 +102,7 @@ class Join(Lines):
         lows = []
         for position, reader in enumerate(self.inputs):
             buffer = reader.buffer
-            if buffer.promise == ANY_TIME:
+            if buffer.latent:
                 low = self._promise(position)
             elif buffer.end == reader.taken:
                 low = reader.promise
@@ -176,7 +176,7 @@ class Join(Lines):
 
     def stamps(self) -> bool:
         holding = self.holding()
-        return bool(holding) and all(self.inputs[position].promise == ANY_TIME for position in holding)
+        return bool(holding) and all(self.inputs[position].latent for position in holding)
 
     def reach(self) -> bool:
         """The clock has gone on: what waits for rows that are stamped here may be taken or given now."""
@@ -206,7 +206,7 @@ class Join(Lines):
             beside = 1 - pending.position
             after = self.matcher.bands.reach[pending.position][beside]
             # In order of time, what is held back for less goes first.
-            if row is None or after >= FAR or (least is not None and row >= least):
+            if row is None or after == UNBOUNDED_US or (least is not None and row >= least):
                 continue
             if self._promise(beside) <= row + after:
                 least, wait = row, (row + after + 1, [beside], pending)
@@ -254,12 +254,11 @@ class Join(Lines):
         """Rows without a time get the clock's."""
         ts = batch.ts
         reader = self.inputs[position]
-        if (ts.item(0) if reader.buffer.ordered or len(ts) == 1 else int(ts.min())) != NO_TIME:
+        if (ts.item(0) if reader.buffer.ordered or len(ts) == 1 else int(ts.min())) != MIN_TIME:
             return batch
-        promise = BEGINNING if reader.promise == ANY_TIME else min(reader.promise, ANY_TIME - 1)
+        promise = MIN_TIME if reader.latent else min(reader.promise, LAST_WATERMARK)
         stamp = self._stamps[position] = max(self.moment.now_us, self._stamps[position], promise)
-        times: Int64s = np.where(ts == NO_TIME, stamp, ts)
-        return Batch(batch.schema, times, batch.columns, batch.valid, batch.arrival)
+        return batch.at(stamped(ts, stamp))
 
     def execute(self, limit: int) -> int:
         if self._short and self.mode == "arrival" and not (self.rest or self.hold.count):
@@ -312,11 +311,11 @@ class Join(Lines):
         counts.executions += 1
         self.toil = 0
         batch = reader.take(1)
-        time = NO_TIME
+        time = MIN_TIME
         if batch is not None and len(batch.ts):
             counts.input_tuples += 1
             time = batch.ts.item(0)
-            if time == NO_TIME:
+            if time == MIN_TIME:
                 batch = self.stamped(position, batch)
                 time = batch.ts.item(0)
         for one in (reader, other):
@@ -327,11 +326,11 @@ class Join(Lines):
         reach = matcher.bands.reach
         beside = 1 - position
         lows = [self._promise(0), self._promise(1)]
-        # What Bands.floor says of two inputs: nothing is FAR enough to leave Python's integers.
-        floor = max(lows[beside] - reach[position][beside], BEGINNING)
+        # What Bands.floor says of two inputs: Python's integers do not overflow.
+        floor = max(lows[beside] - reach[position][beside], MIN_TIME)
         given: list[Batch] = []
         over = False
-        if batch is not None and time != NO_TIME:
+        if batch is not None and time != MIN_TIME:
             looked = matcher.match_row(position, batch, time, floor, given)
             if looked is None:
                 self._prepare(position, batch)
@@ -343,7 +342,7 @@ class Join(Lines):
         mine, theirs = matcher.stores[position], matcher.stores[beside]
         if floor != mine.floor:
             mine.expire(floor)
-        floor = max(lows[position] - reach[beside][position], BEGINNING)
+        floor = max(lows[position] - reach[beside][position], MIN_TIME)
         if floor != theirs.floor:
             theirs.expire(floor)
         gave = self._release(lows, given) if given else False
@@ -391,7 +390,7 @@ class Join(Lines):
         return taken
 
     def _take_lines(self, limit: int) -> int:
-        through = self.horizon() if self.mode == "sync" else END_OF_TIME
+        through = self.horizon() if self.mode == "sync" else MAX_TIME
         taken = 0
         if not self._standing():
             return 0
@@ -451,7 +450,7 @@ class Join(Lines):
         else:
             for batch in given:
                 self.hold.put(batch)
-            low = END_OF_TIME if self.order == "arrival" else self._lowest(lows)
+            low = MAX_TIME if self.order == "arrival" else self._lowest(lows)
             out = merge_by_time([self.hold], low, MOST_LOOKED) if self.hold.count else None
         if out is None:
             return False

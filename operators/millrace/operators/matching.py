@@ -17,7 +17,7 @@ import numpy as np
 from millrace.operators.bands import Bands
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, constant_int64
 from millrace.operators.evaluate import compile_columns, compile_predicate
-from millrace.operators.eventtime import FAR
+from millrace.operators.eventtime import UNBOUNDED_US
 from millrace.operators.expression import TIME, Column, Expression
 from millrace.operators.segments import (
     NONE_UNLINKED,
@@ -283,12 +283,11 @@ class Matcher:
 
     def _shape(self, side: Side) -> Shape:
         others = [other for other in range(len(self.sides)) if other != side.position]
-        widths = [self.bands.width(side.position, other) for other in others]
-        widest = max(widths)
-        shift = 63 if widest == FAR else max(widest, 1).bit_length()
+        widest = max(self.bands.width(side.position, other) for other in others)
+        shift = max(widest, 1).bit_length() if widest < UNBOUNDED_US else 63
         span = None
         if self.bands.expires(side.position):
-            span = max([1, *(width for width in widths if width < FAR)]) if widest < FAR else SOME_TIME_US
+            span = max(1, widest) if widest < UNBOUNDED_US else SOME_TIME_US
         newest = self._rows[side.position]
         return Shape(side.types, tuple(side.indexes), span, min(shift, 63), newest, self._watches(side.position))
 

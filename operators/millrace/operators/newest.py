@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from millrace.operators.batch import DTYPES, END_OF_TIME, FILLERS, Batch, Int64s, object_array
+from millrace.operators.batch import DTYPES, FILLERS, Batch, Int64s, object_array
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.eventtime import HORIZON_US, saturated
+from millrace.operators.eventtime import HORIZON_US, MAX_TIME, saturated
 from millrace.operators.expression import Column, Expression
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.grain import Grain, windows_of
@@ -103,8 +103,8 @@ class NewestWindowAggregate(Prone):
     def low_water(self) -> int:
         self._current()
         low = self._reader.low_water()
-        ends = min((end for _, end in self.open.values()), default=END_OF_TIME)
-        return low if ends == END_OF_TIME else min(low, saturated(ends - 1))
+        ends = min((end for _, end in self.open.values()), default=MAX_TIME)
+        return low if ends == MAX_TIME else min(low, saturated(ends - 1))
 
     # -- running -------------------------------------------------------------------------------------------------------
 

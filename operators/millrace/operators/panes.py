@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch, Int64s, Values, constant_int64
-from millrace.operators.eventtime import saturated
+from millrace.operators.batch import Batch, Int64s, Values, constant_int64
+from millrace.operators.eventtime import MIN_TIME, is_time, saturated
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
 from millrace.operators.grain import EVERY, THE_END, Grain, union_of, windows_of
@@ -49,7 +49,7 @@ class Windows(ABC):
         self.spec = spec
         self.schema = schema
         self.grouping = grouping
-        self.reached = BEGINNING
+        self.reached = MIN_TIME
         self.errors: list[tuple[int, str]] = []
 
     @abstractmethod
@@ -174,8 +174,8 @@ class Ages:
         self._size, self._slide, self._width = size, slide, gcd(size, slide)
         self.line: deque[tuple[int, int]] = deque()
         self.times: dict[int, int] = {}
-        self.next = BEGINNING
-        self.promised = BEGINNING
+        self.next = MIN_TIME
+        self.promised = MIN_TIME
 
     def note(self, place: int, ts: Int64s) -> None:
         """Tuples have come, the first of them at this position."""
@@ -208,7 +208,7 @@ class Ages:
         if time is None:  # the stream has ended inside it, or a pause has passed its end
             start = window * self._slide
             time = next(newest for pane, newest in self.line if pane * self._width >= start)
-        return time if time == NO_TIME else max(time, self.promised)
+        return time if time == MIN_TIME else max(time, self.promised)
 
     def floor(self) -> int:
         """No row of the windows that may be given now is below this."""
@@ -329,7 +329,7 @@ class Panes(Windows):
         pending = self.next_end()
         if pending is not None and pending <= self.reached:
             return saturated(pending - 1)
-        if self.reached in (BEGINNING, END_OF_TIME):
+        if not is_time(self.reached):
             return self.reached
         return saturated(self._end((self.reached - self.offset - self.size) // self.slide + 1) - 1)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.batch import NO_TIME, Batch, Int64s
+from millrace.operators.batch import Batch, Int64s
+from millrace.operators.eventtime import untimed
 
 
 class Run:
@@ -39,7 +40,7 @@ class Run:
         """The first time behind the tuples that have none."""
         offset = self.offset
         for batch in self.batches:
-            at = max(offset, int(np.searchsorted(batch.ts, NO_TIME, "right")))
+            at = max(offset, untimed(batch.ts))
             if at < len(batch):
                 return int(batch.ts[at])
             offset = 0

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, Batch, Int64s
+from millrace.operators.batch import Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.current import CurrentTotals
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
 from millrace.operators.grain import EVERY, Grain
@@ -69,7 +70,7 @@ class Totals(State):
 
     def _reserve(self) -> None:
         if len(self._times) < self.table.count:
-            times = np.full(2 * self.table.count, BEGINNING, np.int64)
+            times = np.full(2 * self.table.count, MIN_TIME, np.int64)
             times[: len(self._times)] = self._times
             self._times = times
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, DTYPES, Bools, Int64s, Values, take_arrival
-from millrace.operators.eventtime import FAR
+from millrace.operators.batch import DTYPES, Bools, Int64s, Values, take_arrival
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.kernels import joining
 from millrace.protocol import Type
 
@@ -187,7 +187,7 @@ class Segment:
         self.end = end
         self.shift = shift
         self.count = self.room = 0
-        self.least, self.greatest = FAR, -FAR
+        self.least, self.greatest = MAX_TIME, MIN_TIME
         self.ts = self.arrival = np.empty(0, np.int64)
         self.keys = [np.empty(0, np.int64) for _ in shape.indexes]
         self.columns: list[Values] = [np.empty(0, DTYPES[type]) for type in shape.types]
@@ -280,7 +280,7 @@ class Segment:
         self.valid = [None if mask is None else mask[rows] for mask in self.valid]
         self.unlinked = None if self.unlinked is None else self.unlinked[rows]
         self.count = count
-        self.least = int(self.ts.min()) if count else FAR
+        self.least = int(self.ts.min()) if count else MAX_TIME
         self.reserve(count)
 
     @property
@@ -376,7 +376,7 @@ class Store:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.segments: list[Segment] = []
-        self.floor = BEGINNING
+        self.floor = MIN_TIME
         self.tuples = 0
         self.rows = 0
         self._numbers = 0
@@ -405,7 +405,7 @@ class Store:
             return self._place(rows, keys, unlinked, matched)
         last = self.segments[-1] if self.segments else None
         if last is None or last.count >= max(TOGETHER, self.shape.newest):
-            last = self._open_at(len(self.segments), -FAR, FAR, len(rows.ts))
+            last = self._open_at(len(self.segments), MIN_TIME, MAX_TIME, len(rows.ts))
         return [self._append(last, rows, least, greatest, keys, unlinked, matched)]
 
     def put_row(self, time: int, arrival: int, columns: Sequence[Values], kept: Sequence[int], key: int) -> bool:
@@ -516,8 +516,8 @@ class Store:
         segments = self.segments
         first = int(ts[0])
         at = bisect_right([segment.start for segment in segments], first)
-        before = segments[at - 1].end if at else -FAR
-        after = segments[at].start if at < len(segments) else FAR
+        before = segments[at - 1].end if at else MIN_TIME
+        after = segments[at].start if at < len(segments) else MAX_TIME
         span = self.shape.span_us
         if span is None:
             self._open_at(at, before, after, len(ts))

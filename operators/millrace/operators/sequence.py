@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, FILLERS, NO_TIME, Batch, Bools, Int64s, Values
+from millrace.operators.batch import FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import Errors, compile_columns, compile_predicate
-from millrace.operators.eventtime import HORIZON_US, after, before
+from millrace.operators.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, untimed
 from millrace.operators.expression import TIME
 from millrace.operators.firsts import Firsts
 from millrace.operators.kernels import following as kernel
@@ -50,7 +50,7 @@ class FollowedBy(Waiting):
     def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
         self._spec = spec
-        self.last_us = BEGINNING  # the newest time taken
+        self.last_us = MIN_TIME  # the newest time taken
         schemas = [reader.schema for reader in inputs]
         assert all(one.type is other.type for one, other in spec.keys), f"{name}: keys of different types"
         self._keys = [compile_columns([pair[side] for pair in spec.keys]) for side in (0, 1)]
@@ -77,9 +77,9 @@ class FollowedBy(Waiting):
     def bounds(self) -> tuple[int, int]:
         """The times through which A's and B's tuples have their place in the order of both."""
         first, second = self.inputs[0].promise, self.inputs[1].promise
-        if first > second or first == END_OF_TIME:
+        if first > second or first == MAX_TIME:
             return second, second
-        return first, first if first == BEGINNING else first - 1
+        return first, first if first == MIN_TIME else first - 1
 
     def ready(self) -> bool:
         """Whether a tuple may be taken."""
@@ -142,11 +142,11 @@ class FollowedBy(Waiting):
 
     def _timed(self, batch: Batch) -> Batch | None:
         """Without the tuples that have no time, which come first: nobody can say what they follow."""
-        if batch.ts[0] != NO_TIME:
+        count = untimed(batch.ts)
+        if not count:
             return batch
-        untimed = int(np.searchsorted(batch.ts, NO_TIME, "right"))
-        self.failed(untimed, "a row without a time is in no sequence")
-        return batch.slice(untimed, len(batch)) if untimed < len(batch) else None
+        self.failed(count, "a row without a time is in no sequence")
+        return batch.slice(count, len(batch)) if count < len(batch) else None
 
     def keyed(self, side: int, batch: Batch | None) -> tuple[Batch | None, Int64s]:
         """An input's tuples and the slots of their keys; those whose key cannot be computed are left out."""
@@ -339,11 +339,11 @@ class Absence(FollowedBy):
         open_us = self._firsts.next_time()
         found = []
         if first is not None:
-            found.append((first, BEGINNING))
+            found.append((first, MIN_TIME))
         if second is not None:
             found.append((second + 1, second))
         if open_us is not None:
-            found.append((BEGINNING, self._end(open_us) + 1))
+            found.append((MIN_TIME, self._end(open_us) + 1))
         return found
 
     def _end(self, time_us: int) -> int:

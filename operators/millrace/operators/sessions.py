@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
-from millrace.operators.eventtime import HORIZON_US, after, before, saturated
+from millrace.operators.batch import Batch, Int64s
+from millrace.operators.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, saturated
 from millrace.operators.groups import Grouping, Keys, Rows, Table
 from millrace.operators.kernels import grouping as kernel
 from millrace.operators.panes import Windows
@@ -109,8 +109,8 @@ class Sessions(Windows):
         target[fresh] = self._slots(len(fresh))
         self._merge_old(there, target[olds])
         self.states.merge_into(partial, target[news], 0, partial.count)
-        begins = np.full(count, END_OF_TIME, np.int64)
-        ends = np.full(count, BEGINNING, np.int64)
+        begins = np.full(count, MAX_TIME, np.int64)
+        ends = np.full(count, MIN_TIME, np.int64)
         np.minimum.at(begins, cluster, first)
         np.maximum.at(ends, cluster, last)
         self.first[target], self.last[target] = begins, ends
@@ -165,13 +165,13 @@ class Sessions(Windows):
             return int(self.last[self.pending[0]]) + self.gap
         if self._least is None:
             live = self.last[self.key >= 0]
-            self._least = int(live.min()) + self.gap if len(live) else END_OF_TIME + 1
-        return None if self._least > END_OF_TIME else self._least
+            self._least = int(live.min()) + self.gap if len(live) else MAX_TIME + 1
+        return None if self._least > MAX_TIME else self._least
 
     def low_water(self) -> int:
         end = self.next_end()
-        if self.reached == END_OF_TIME and end is None:
-            return END_OF_TIME
+        if self.reached == MAX_TIME and end is None:
+            return MAX_TIME
         # A tuple still to come may begin a session, which ends a gap later; one that is there may go no further.
         latest = after(self.reached, self.gap - 1)
         return latest if end is None else min(latest, saturated(end - 1))
@@ -179,7 +179,7 @@ class Sessions(Windows):
     def demand(self, low_us: int) -> int:
         ends = self.last[self.key >= 0] + self.gap
         ends = ends[ends <= low_us]
-        return max(before(low_us, self.gap - 1), int(ends.max()) if len(ends) else BEGINNING)
+        return max(before(low_us, self.gap - 1), int(ends.max()) if len(ends) else MIN_TIME)
 
     def flush(self, limit: int) -> tuple[Batch | None, int]:
         if limit <= 0 or not self.due():

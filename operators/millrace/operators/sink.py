@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.batch import ANY_TIME, BEGINNING, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Reader
+from millrace.operators.eventtime import LATENT, MIN_TIME
 from millrace.operators.grain import EVERY, Grain
 from millrace.operators.operator import Operator
 
@@ -24,7 +25,7 @@ class Sink(Operator):
         super().__init__(name, (reader,), reader.buffer)
         self.query = query
         self.sequence = 0
-        self.progress_us = BEGINNING
+        self.progress_us = MIN_TIME
         self.watched = False
 
     def execute(self, limit: int) -> int:
@@ -61,7 +62,7 @@ class Sink(Operator):
         reader = self.inputs[0]
         reader.pass_punctuations()
         reached = reader.low_water()
-        if reached <= self.progress_us or reached == ANY_TIME:
+        if reached <= self.progress_us or reached == LATENT:
             return None
         self.progress_us = reached
         return reached

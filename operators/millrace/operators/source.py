@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from millrace.operators.arcs import Arc, announce
-from millrace.operators.batch import ANY_TIME, BEGINNING, END_OF_TIME, NO_TIME, Batch, Bools, Int64s, constant_int64
+from millrace.operators.batch import Batch, Bools, Int64s, constant_int64
 from millrace.operators.buffer import Buffer
+from millrace.operators.eventtime import LATENT, MAX_TIME, MIN_TIME
 from millrace.operators.feeds import Feed, Feeds
 from millrace.operators.operator import Operator
 
@@ -74,9 +75,9 @@ class Source(Operator):
         super().__init__(name, (), output)
         self.stream = stream
         self.clocking = clocking
-        self.mark = BEGINNING
-        self.newest = BEGINNING
-        self.last_us = NO_TIME
+        self.mark = MIN_TIME
+        self.newest = MIN_TIME
+        self.last_us = MIN_TIME
         self.feeds = Feeds()
         self.arcs: tuple[Arc, ...] = ()
         self.judged: Judged | None = None
@@ -84,7 +85,7 @@ class Source(Operator):
         self.late = self.broken = self.far = self.late_by_max_us = 0
         self.punctuations = dict.fromkeys(CAUSES, 0)
         if clocking.timestamps == "latent":
-            output.promise = ANY_TIME
+            output.promise = LATENT
 
     def decision(self) -> int:
         return self.last_us
@@ -114,7 +115,7 @@ class Source(Operator):
         if len(self.feeds):
             self._raise_mark(self.feeds.least(), "close")
         elif ended:
-            self._raise_mark(END_OF_TIME, "close")
+            self._raise_mark(MAX_TIME, "close")
 
     # -- arrivals ------------------------------------------------------------------------------------------------------
 
@@ -134,9 +135,9 @@ class Source(Operator):
         timestamps = self.clocking.timestamps
         if timestamps == "external":
             return self._judge(feed, batch.arrived(now_us), now_us, heard_us)
-        if self.mark == END_OF_TIME:
+        if self.mark == MAX_TIME:
             return self._after_the_end(feed, batch.arrived(now_us, constant_int64(now_us, count))), None
-        stamp = NO_TIME if timestamps == "latent" else max(now_us, self.mark)
+        stamp = MIN_TIME if timestamps == "latent" else max(now_us, self.mark)
         if self.clocking.history:
             times = constant_int64(now_us if timestamps == "latent" else stamp, count)
             self.judged = Judged(batch.arrived(now_us, times), None, constant_int64(self.mark, count))
@@ -156,7 +157,7 @@ class Source(Operator):
         count = len(batch)
         feed.late += count
         self.late += count
-        marks = constant_int64(END_OF_TIME, count)
+        marks = constant_int64(MAX_TIME, count)
         if self.clocking.history:
             times = constant_int64(int(batch.arrival[0]), count)
             self.judged = Judged(batch.arrived(int(batch.arrival[0]), times), np.ones(count, np.bool_), marks)
@@ -190,7 +191,7 @@ class Source(Operator):
                 if feed.held_since is not None:
                     feed.held_since = heard_us
             if self.clocking.by_tuples:
-                bound = max(newest - self.clocking.disorder_us, BEGINNING)
+                bound = max(newest - self.clocking.disorder_us, MIN_TIME)
                 if bound > feed.mark:
                     self.promise(feed, bound, "tuple")
         return late, far
@@ -219,8 +220,8 @@ class Source(Operator):
         if self.clocking.by_tuples:
             before = np.maximum.accumulate(ts)[:-1]
             disorder = self.clocking.disorder_us
-            floor = BEGINNING + disorder
-            own[1:] = np.maximum(own[1:], np.where(before < floor, BEGINNING, before - disorder))
+            floor = MIN_TIME + disorder
+            own[1:] = np.maximum(own[1:], np.where(before < floor, MIN_TIME, before - disorder))
         marks: Int64s = np.maximum(np.minimum(own, others), self.mark)
         return marks
 
@@ -256,7 +257,7 @@ class Source(Operator):
         if value_us <= self.mark:
             return False
         self.mark = value_us
-        if self.clocking.timestamps == "latent" and value_us != END_OF_TIME:
+        if self.clocking.timestamps == "latent" and value_us != MAX_TIME:
             return False
         if self.arcs and cause != "tuple":
             told = announce(value_us, self.output, self.arcs)
@@ -270,7 +271,7 @@ class Source(Operator):
 
     def first_read(self, start: Literal["newest", "watermark"]) -> int | None:
         """From which time on a new query reads, if any tuple has come: above the newest, or from the mark on."""
-        if self.newest == BEGINNING:
+        if self.newest == MIN_TIME:
             return None
         return self.newest + 1 if start == "newest" else min(self.mark, self.newest + 1)
 

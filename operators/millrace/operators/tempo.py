@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from millrace.operators.batch import BEGINNING
+from millrace.operators.eventtime import MIN_TIME
 
 Mode = Literal["sync", "filter"]
 
@@ -44,7 +44,7 @@ class Switch(NamedTuple):
 class Period:
     """What was counted since `begun_us`: tuples per input, and measured executions."""
 
-    def __init__(self, inputs: int, begun_us: int = BEGINNING) -> None:
+    def __init__(self, inputs: int, begun_us: int = MIN_TIME) -> None:
         self.begun_us = begun_us
         self.counts = [0] * inputs
         self.measured = 0
@@ -68,11 +68,11 @@ class Tempo:
         self.switches = 0
         self.last: list[Switch] = []
         self.untold = 0
-        self.newest = BEGINNING
+        self.newest = MIN_TIME
         self._window_us = window_us
         self._period_us = min(LONGEST_US, max(SHORTEST_US, window_us or 0))
         self._inputs = inputs
-        self._first_us = BEGINNING
+        self._first_us = MIN_TIME
         self._past: Period | None = None
         self._now = Period(inputs)
 
@@ -82,7 +82,7 @@ class Tempo:
         """So many tuples of an input were taken, with times from one to another."""
         self._now.counts[position] += count
         if greatest > self.newest:
-            if self.newest == BEGINNING:
+            if self.newest == MIN_TIME:
                 self._first_us = self._now.begun_us = least
             self.newest = greatest
 
@@ -91,7 +91,7 @@ class Tempo:
         now = self._now
         now.counts[position] += 1
         if time > self.newest:
-            if self.newest == BEGINNING:
+            if self.newest == MIN_TIME:
                 self._first_us = now.begun_us = time
             self.newest = time
         return self.newest - now.begun_us >= self._period_us
@@ -103,7 +103,7 @@ class Tempo:
 
     def turned(self) -> bool:
         """Whether a period is over; then the next one begins."""
-        if self.newest == BEGINNING or self.newest - self._now.begun_us < self._period_us:
+        if self.newest == MIN_TIME or self.newest - self._now.begun_us < self._period_us:
             return False
         self._past = self._now
         self._now = Period(self._inputs, self.newest)
@@ -151,7 +151,7 @@ class Tempo:
 
     def switched(self, mode: str) -> None:
         """Remember a switch with what caused it. Before the first tuple nothing turns: it begins so."""
-        if self.newest == BEGINNING:
+        if self.newest == MIN_TIME:
             return
         self.switches += 1
         self.untold += 1

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from millrace.operators.aggregates.accumulator import OBJECTS, ordinals
-from millrace.operators.batch import BEGINNING, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.batch import FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.contest import Changes, Contest
 from millrace.operators.evaluate import compile_columns, without
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.numbers import Column, Numbers
 from millrace.operators.operator import Moment, Operator
 from millrace.operators.prone import Prone
@@ -124,7 +125,7 @@ class Places(State):
         self._rows = Store([*(field.type for field in schema.data_fields), *self._ranking.types])
         self._order = np.zeros(0, np.int64)
         self._taken = 0
-        self._arrived = BEGINNING  # of the newest row
+        self._arrived = MIN_TIME  # of the newest row
         self._count = 0  # slots that have been used, of an append stream
         self._free: Int64s = _NONE
         self._partitions = Numbers([schema.fields[at] for at in spec.partition_at])
@@ -247,7 +248,7 @@ class Places(State):
         self._order = grown(self._order, slots, 0)
         self._members.reserve(slots, partitions)
         self._places = grown(self._places, partitions, -1, self._across)
-        self._given = grown(self._given, partitions, BEGINNING, self._across)
+        self._given = grown(self._given, partitions, MIN_TIME, self._across)
 
     def _put(self, rows: Rows, slots: Int64s, owners: Int64s, order: Int64s) -> None:
         """Keep rows, each in another slot; those without an owner only leave theirs."""
@@ -337,7 +338,7 @@ class Places(State):
         if across <= self._across:
             return
         across = min(self._spec.most, max(across, 2 * self._across))
-        for name, filler in (("_places", -1), ("_given", BEGINNING)):
+        for name, filler in (("_places", -1), ("_given", MIN_TIME)):
             old = getattr(self, name).reshape(-1, self._across)
             new = np.full((len(old), across), filler, np.int64)
             new[:, : self._across] = old
@@ -445,7 +446,7 @@ class FinalTop(Prone):
         super().__init__(name, inputs, output, moment)
         self._spec = spec
         self._windows: dict[int, Places] = {}
-        self._newest = BEGINNING
+        self._newest = MIN_TIME
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

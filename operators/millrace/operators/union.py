@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from millrace.operators.batch import ANY_TIME, BEGINNING, NO_TIME, Batch, Int64s
+from millrace.operators.batch import Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.eventtime import MIN_TIME, stamped, untimed
 from millrace.operators.kernels import replacing
 from millrace.operators.numbers import Numbers
 from millrace.operators.operator import Moment, Operator
@@ -29,30 +30,27 @@ class OrderedUnion(Merging):
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
         super().__init__(name, inputs, output, moment)
-        self.last_us = BEGINNING  # the time of the last row given
+        self.last_us = MIN_TIME  # the time of the last row given
 
     def consume(self, batch: Batch) -> Batch | None:
         ts = batch.ts
-        if ts[0] == NO_TIME:
-            ts = self._stamped(ts)
+        if count := untimed(ts):
+            ts = stamped(ts, self._stamp(ts, count))
         self.last_us = max(self.last_us, int(ts[-1]))
         return Batch(self.output.schema, ts, batch.columns, batch.valid, batch.arrival)
 
     def low_water(self) -> int:
         """Nothing above the clock while a latent input may bring more, which is stamped with the clock."""
         promised = super().low_water()
-        if promised > self.moment.now_us and any(reader.promise == ANY_TIME for reader in self.inputs):
+        if promised > self.moment.now_us and any(reader.latent for reader in self.inputs):
             return max(self.last_us, self.moment.now_us)
         return promised
 
-    def _stamped(self, ts: Int64s) -> Int64s:
-        """Give a time to the tuples that have none, which come first: no later than any tuple that is still to come."""
-        untimed = int(np.searchsorted(ts, NO_TIME, "right"))
-        following = [int(time) for time in ts[untimed : untimed + 1]]
+    def _stamp(self, ts: Int64s, count: int) -> int:
+        """The time for the first tuples, which have none: no later than any tuple that is still to come."""
+        following = [int(time) for time in ts[count : count + 1]]
         following += [time for reorder in self.waiting if (time := reorder.least_timed()) is not None]
-        stamped = ts.copy()
-        stamped[:untimed] = max(self.last_us, self.output.promise, min(self.moment.now_us, self.horizon(), *following))
-        return stamped
+        return max(self.last_us, self.output.promise, min(self.moment.now_us, self.horizon(), *following))
 
     def save(self) -> Any:
         return [super().save(), self.last_us]
@@ -128,7 +126,7 @@ class Youngest:
         """The rows that are not older than what has been delivered, nor of the same time from another input."""
         columns = [batch.columns[at] for at in self._key]
         slots = self._numbers.find(columns, [batch.valid[at] for at in self._key], len(batch))
-        self._last = grown(self._last, self._numbers.count, BEGINNING)
+        self._last = grown(self._last, self._numbers.count, MIN_TIME)
         self._sources = grown(self._sources, self._numbers.count, source)
         kept = np.zeros(len(batch), np.uint8)
         replacing.youngest(slots, batch.ts, source, self._last, self._sources, kept)

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Bools, Int64s
+from millrace.operators.batch import Batch, Bools, Int64s
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.matching import Matcher
 from millrace.operators.reorder import Reorder, merge_by_time
 from millrace.operators.segments import Segment
@@ -30,7 +31,7 @@ class Unmatched:
 
     def __init__(self, matcher: Matcher, position: int, most: int) -> None:
         self.position = position
-        self.newest = BEGINNING
+        self.newest = MIN_TIME
         self._matcher = matcher
         self._store = matcher.stores[position]
         self._pending = Reorder()
@@ -64,7 +65,7 @@ class Unmatched:
             if not self._matched(first)[0]:
                 return first.ts.item(0)
             size *= 2
-            batch = merge_by_time([pending], END_OF_TIME, size)
+            batch = merge_by_time([pending], MAX_TIME, size)
             assert batch is not None
             open_rows = np.flatnonzero(~self._matched(batch))
             if len(open_rows):
@@ -78,7 +79,7 @@ class Unmatched:
         """Give the rows that nothing can match any more, without a partner."""
         pending = self._pending
         floor = self._matcher.bands.floor(self.position, lows)
-        batch = merge_by_time([pending], floor - 1, self._most) if floor > BEGINNING else None
+        batch = merge_by_time([pending], floor - 1, self._most) if floor > MIN_TIME else None
         if batch is not None:
             self._give_alone(batch, given)
         while self._store.shape.newest is not None and (head := pending.head_us()) is not None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from millrace.operators.batch import ANY_TIME, BEGINNING, DTYPES, END_OF_TIME, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME, is_time
 from millrace.operators.kernels import grouping, replacing
 from millrace.operators.numbers import Column, Numbers
 from millrace.operators.operator import Operator
@@ -85,7 +86,7 @@ class Newest:
         """The number of each row's key."""
         columns = [batch.columns[at] for at in self._key]
         slots = self._numbers.find(columns, [batch.valid[at] for at in self._key], len(batch))
-        self._last = grown(self._last, self.count, BEGINNING)
+        self._last = grown(self._last, self.count, MIN_TIME)
         return slots
 
     def kept(self, batch: Batch) -> tuple[Int64s, Int64s]:
@@ -233,9 +234,9 @@ class State(ABC):
 
 def first_time(low_us: int, now_us: int) -> int | None:
     """The time of a row over no rows, if a watermark or the end of the input has come: the watermark, or now."""
-    if low_us in (BEGINNING, ANY_TIME):
-        return None
-    return now_us if low_us == END_OF_TIME else low_us
+    if low_us == MAX_TIME:
+        return now_us
+    return low_us if is_time(low_us) else None
 
 
 class Stateful(Operator):

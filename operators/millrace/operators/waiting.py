@@ -18,8 +18,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
+from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.operator import Moment
 from millrace.operators.prone import Prone
 from millrace.operators.reorder import Reorder, merge_by_time
@@ -84,7 +85,7 @@ class Waiting(Lines):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def low_water(self) -> int:
-        return min(min(self._heads(), default=END_OF_TIME), self.horizon())
+        return min(min(self._heads(), default=MAX_TIME), self.horizon())
 
     def registers(self) -> list[int]:
         self.absorb()

@@ -15,7 +15,7 @@ from millrace.backfill.inputs import TABLE, Input, check_columns
 from millrace.backfill.layout import SEQUENCE, STREAM, TIME, Layout
 from millrace.engine.plan import StreamDefinition
 from millrace.operators import expression as e
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.expression import Expression
 from millrace.protocol import Refuse, Type
 from millrace.server.history import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK
@@ -118,9 +118,9 @@ def lane_rows(
     elif late:
         return frame.where(f.lit(False)).select(*_nothing(layout))
     time = _micros(frame, ARRIVED if late else stream.time or IMPLICIT_TIME)
-    if low_us != BEGINNING:
+    if low_us != MIN_TIME:
         frame = frame.where(time >= f.lit(low_us))
-    if high_us != END_OF_TIME:
+    if high_us != MAX_TIME:
         frame = frame.where(time < f.lit(high_us))
     columns = {TIME: time, SEQUENCE: sequence}
     if layout.several:

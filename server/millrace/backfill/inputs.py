@@ -28,7 +28,7 @@ from millrace.backfill.flow import Flow
 from millrace.backfill.splitting import Extent
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_opened
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.protocol import Refuse, Type, format_timestamp
 from millrace.protocol.words import counted
 from millrace.server.arrow import ACCEPTED
@@ -434,9 +434,9 @@ def newest_before(one: Input, stream: StreamDefinition, arrived_us: int) -> int 
         with pq.ParquetFile(part.path) as file:
             for group in range(file.metadata.num_row_groups):
                 times, arrived = (column.cast(pa.int64()).to_numpy() for column in file.read_row_group(group, names))
-                newest += times[arrived <= arrived_us].max(initial=BEGINNING, keepdims=True).tolist()
-    found = max(newest, default=BEGINNING)
-    return None if found == BEGINNING else found
+                newest += times[arrived <= arrived_us].max(initial=MIN_TIME, keepdims=True).tolist()
+    found = max(newest, default=MIN_TIME)
+    return None if found == MIN_TIME else found
 
 
 def first_behind(one: Input, stream: StreamDefinition, gap: Gap) -> int | None:
@@ -469,8 +469,8 @@ def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool
     """What its reader should know about an input; `whole` if it is known to have all that the span needs."""
     notes = []
     for name, one in inputs.items():
-        if not whole and one.reach_us is not None and to_us != END_OF_TIME and to_us > one.reach_us:
-            reach = "nothing yet" if one.reach_us == BEGINNING else format_timestamp(one.reach_us)
+        if not whole and one.reach_us is not None and to_us != MAX_TIME and to_us > one.reach_us:
+            reach = "nothing yet" if one.reach_us == MIN_TIME else format_timestamp(one.reach_us)
             notes.append(f"{name}: the archive is complete up to {reach}; later rows may still be missing")
         if one.gaps:
             gaps = counted(len(one.gaps), "gap")

@@ -34,7 +34,8 @@ from millrace.backfill.layout import (
 from millrace.backfill.outputs import TaskWriter
 from millrace.backfill.splitting import Mode, Slice, Split, plan_split
 from millrace.backfill.task import Task
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.protocol import Refuse
 from millrace.server.arrow import to_arrow
 from millrace.server.history import SEQUENCE as SEQ
@@ -109,7 +110,7 @@ def rows_for_tasks(job: Job, frames: Mapping[str, DataFrame], done: Sequence[int
 
 def read_between(flow: Flow, split: Split, name: str) -> tuple[int, int]:
     """The times of a stream's rows that are needed. Where rows are counted, one of any time may have come before."""
-    return (BEGINNING, END_OF_TIME) if flow.counts_rows else split.overall.reads(split.reach(name))
+    return (MIN_TIME, MAX_TIME) if flow.counts_rows else split.overall.reads(split.reach(name))
 
 
 def _with_rest(rows: DataFrame, arrived: bool) -> DataFrame:
@@ -255,7 +256,7 @@ def spark_times(flow: Flow, frames: Mapping[str, DataFrame], tasks: int) -> Time
     layout = layout_of(flow)
     for number, name in enumerate(flow.streams):
         origin = flow.catalog.streams[name.removesuffix(".late")]
-        rows = lane_rows(layout, number, origin, frames[origin.name], BEGINNING, END_OF_TIME)
+        rows = lane_rows(layout, number, origin, frames[origin.name], MIN_TIME, MAX_TIME)
         counts = rows.agg(f.count(f.lit(1)), f.count(TIME), f.min(TIME), f.max(TIME)).first()
         assert counts is not None
         count, timed, first, last = counts
@@ -280,7 +281,7 @@ def frames_of(
     """The inputs' rows as Spark reads them; of files whose times are known, those that are needed."""
     found = {}
     for name, one in inputs.items():
-        low, high = BEGINNING, END_OF_TIME
+        low, high = MIN_TIME, MAX_TIME
         if split is not None and f"{name}.late" not in flow.streams:
             low, high = read_between(flow, split, name)
         found[name] = read_input(session, one, flow.catalog.stream(name), low, high)
@@ -348,8 +349,8 @@ def backfill(
 
 def slice_of(from_us: int | None, to_us: int | None) -> Slice:
     """A span of time; Refuse if it holds nothing."""
-    low = BEGINNING if from_us is None else from_us
-    high = END_OF_TIME if to_us is None else to_us
+    low = MIN_TIME if from_us is None else from_us
+    high = MAX_TIME if to_us is None else to_us
     if low >= high:
         raise Refuse("the span is empty: --from must be earlier than --to", code="bad_span")
     return Slice(low, high)

@@ -23,8 +23,8 @@ from millrace.backfill.columns import used_columns
 from millrace.backfill.flow import Flow
 from millrace.backfill.task import Chunk
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import DTYPES, FILLERS, NO_TIME, Batch, Int64s, Values
-from millrace.operators.eventtime import outside
+from millrace.operators.batch import DTYPES, FILLERS, Batch, Int64s, Values
+from millrace.operators.eventtime import MIN_TIME, outside
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.server.arrow import ARROW_TYPES, read_table, to_arrow
 from millrace.server.source import EVENT_TIME, time_shown
@@ -176,6 +176,6 @@ def result_schema(schema: Schema) -> Schema:
 def result_batch(batch: Batch) -> Batch:
     """Rows with their own time as the last column, which is null where a row has none."""
     schema, batch = result_schema(batch.schema), file_batch(batch)
-    timed = batch.ts != NO_TIME
+    timed = batch.ts != MIN_TIME
     ts, mask = (batch.ts, None) if timed.all() else (np.where(timed, batch.ts, 0), timed)
     return Batch(schema, batch.ts, [*batch.columns, ts], [*batch.valid, mask], batch.arrival)

@@ -27,7 +27,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from millrace.backfill.layout import result_batch, result_schema
-from millrace.operators.batch import BEGINNING, END_OF_TIME, NO_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MIN_TIME, is_time
 from millrace.protocol import Refuse, Schema, format_timestamp
 from millrace.server.arrow import arrow_schema, to_arrow
 from millrace.server.writers import ROW_GROUP
@@ -155,7 +156,7 @@ _FLAGS: Final = {"from_us": "--from", "to_us": "--to"}
 def _told(name: str, value: object) -> str:
     """A part of a plan, as whoever gave the flags knows it."""
     if name in _FLAGS:
-        if isinstance(value, int) and value not in (BEGINNING, END_OF_TIME):
+        if isinstance(value, int) and is_time(value):
             return f"with {_FLAGS[name]} {format_timestamp(value)}"
         return f"without {_FLAGS[name]}"
     if name == "query":
@@ -213,11 +214,11 @@ class TaskWriter:
     def write(self, batch: Batch) -> None:
         """Rows at their own days."""
         self.rows += len(batch)
-        days = np.where(batch.ts == NO_TIME, NO_TIME, batch.ts // DAY_US)
+        days = np.where(batch.ts == MIN_TIME, MIN_TIME, batch.ts // DAY_US)
         for day in np.unique(days).tolist():
             rows = np.flatnonzero(days == day)
             part = batch if len(rows) == len(batch) else batch.take(rows)
-            self._day(NO_DAY if day == NO_TIME else str(np.datetime64(day, "D"))).add(result_batch(part))
+            self._day(NO_DAY if day == MIN_TIME else str(np.datetime64(day, "D"))).add(result_batch(part))
 
     def commit(self, **told: Any) -> dict[str, Any]:
         """Give the files their names, then say that the task is done."""

@@ -15,7 +15,7 @@ from millrace.backfill.flow import Flow
 from millrace.backfill.keys import Keys, keys_of
 from millrace.backfill.margins import Margins, Reach, margins_of
 from millrace.operators import expression as e
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.intervals import format_interval
 from millrace.protocol import Refuse, format_timestamp
 from millrace.protocol.words import counted
@@ -43,22 +43,22 @@ class Extent:
 class Slice:
     """A task emits rows whose own time is at least `from_us` and below `to_us`."""
 
-    from_us: int = BEGINNING
-    to_us: int = END_OF_TIME
+    from_us: int = MIN_TIME
+    to_us: int = MAX_TIME
 
     @property
     def begins(self) -> bool:
         """Whether it has a bound below."""
-        return self.from_us != BEGINNING
+        return self.from_us != MIN_TIME
 
     @property
     def ends(self) -> bool:
-        return self.to_us != END_OF_TIME
+        return self.to_us != MAX_TIME
 
     def reads(self, reach: Reach) -> tuple[int, int]:
-        """The times of a stream's rows that it needs; BEGINNING and END_OF_TIME are no bounds."""
-        low = BEGINNING if reach.back is None or not self.begins else self.from_us - reach.back
-        high = END_OF_TIME if reach.ahead is None or not self.ends else self.to_us + reach.ahead
+        """The times of a stream's rows that it needs; MIN_TIME and MAX_TIME are no bounds."""
+        low = MIN_TIME if reach.back is None or not self.begins else self.from_us - reach.back
+        high = MAX_TIME if reach.ahead is None or not self.ends else self.to_us + reach.ahead
         return low, high
 
 

@@ -39,7 +39,8 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Driver, Instant, Time
-from millrace.operators.batch import END_OF_TIME, Batch, Int64s
+from millrace.operators.batch import Batch, Int64s
+from millrace.operators.eventtime import LAST_WATERMARK
 from millrace.operators.source import Clocking
 from millrace.protocol import Refuse
 from millrace.protocol.words import counted
@@ -154,7 +155,7 @@ class Task:
             if not self._goes_on:
                 yield FeedClosed(name, FEED, ended=True)
             elif stream.timestamps != "latent":
-                yield Punctuated(name, FEED, END_OF_TIME - 2)  # the very last time would end the stream
+                yield Punctuated(name, FEED, LAST_WATERMARK)
 
     def _obey(self, at_us: int, events: list[Event]) -> None:
         self.driver.run([Instant(at_us, events)])

@@ -27,13 +27,13 @@ from millrace.backfill.running import Advanced, Said, Wanted, compute
 from millrace.backfill.splitting import ALWAYS, Slice, span_words
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_batches
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.protocol import DELETED, GONE, Field, Refuse, Schema, Type, format_timestamp
 from millrace.protocol.words import counted
 from millrace.server.history import Gap
 
 # Below this there is nothing: the end of a span of which nothing is known to be complete.
-NOTHING_US: Final = BEGINNING + 1
+NOTHING_US: Final = MIN_TIME + 1
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def verify(
             raise Refuse(f"{path}: the file or directory to compare with does not exist", code="bad_path")
     asked = wanted.span
     if lived is not None:
-        wanted = replace(wanted, goes_on=any(lived.marks.get(name) != END_OF_TIME for name in flow.streams))
+        wanted = replace(wanted, goes_on=any(lived.marks.get(name) != MAX_TIME for name in flow.streams))
     out = None if lived is None else lived.out
     below = out is not None and (Path(out) / MANIFEST).exists()
     if out is not None and below:
@@ -135,15 +135,15 @@ def _within(asked: Slice, both: Slice) -> Slice:
 
 
 def _start_words(low: int) -> str:
-    if low == END_OF_TIME:
+    if low == MAX_TIME:
         return "after a gap of an archive, and no tuple has arrived since"
-    return "at the start" if low == BEGINNING else f"at {format_timestamp(low)}"
+    return "at the start" if low == MIN_TIME else f"at {format_timestamp(low)}"
 
 
 def span_of_query(flow: Flow, inputs: Mapping[str, Input], lived: Lived, *, below: bool = False) -> Slice:
     """Of which rows a query has given all: none was made of what it has not seen, or of what the archive lacks, and it
     gives no more. `below` if what lies below its seam is at hand as well."""
-    low = BEGINNING if lived.seam_us is None or below else lived.seam_us
+    low = MIN_TIME if lived.seam_us is None or below else lived.seam_us
     if lived.since_us is not None:
         low = max([low, *(_seen_from(flow, inputs, name, lived.since_us) for name in flow.streams)])
     low = max([low, *(_archived_from(flow, inputs, name, gap) for name, gap in _gaps(flow, inputs, lived))])
@@ -157,8 +157,8 @@ def _given_below(flow: Flow, lived: Lived, name: str) -> int:
     """Rows below this wait for nothing from a stream: it has passed all that they may be made of."""
     mark, ahead = lived.marks.get(name), margins_of(flow).streams[name].ahead
     if mark is None or ahead is None:
-        return BEGINNING
-    return mark if mark == END_OF_TIME else mark - ahead
+        return MIN_TIME
+    return mark if mark == MAX_TIME else mark - ahead
 
 
 def _seen_from(flow: Flow, inputs: Mapping[str, Input], name: str, since_us: int) -> int:
@@ -166,7 +166,7 @@ def _seen_from(flow: Flow, inputs: Mapping[str, Input], name: str, since_us: int
     base = name.removesuffix(".late")
     newest = newest_before(inputs[base], flow.catalog.stream(base), since_us)
     if newest is None:
-        return BEGINNING
+        return MIN_TIME
     back = margins_of(flow).streams[name].back
     if back is None:
         raise Refuse(
@@ -195,7 +195,7 @@ def _archived_from(flow: Flow, inputs: Mapping[str, Input], name: str, gap: Gap)
     stream = flow.catalog.stream(base)
     first, back = first_behind(inputs[base], stream, gap), margins_of(flow).streams[name].back
     if first is None:
-        return END_OF_TIME
+        return MAX_TIME
     if back is None:
         raise Refuse(
             f"the rows of {flow.name} can depend forever on tuples that the archive of {base} lacks (those that "
@@ -214,7 +214,7 @@ def span_of_files(flow: Flow, against: Sequence[str]) -> Slice:
 def _span_of(flow: Flow, path: str) -> Slice:
     if _is_backfill(path):
         manifest = Destination(path).manifest() or {}
-        return Slice(manifest.get("from_us", BEGINNING), manifest.get("to_us", END_OF_TIME))
+        return Slice(manifest.get("from_us", MIN_TIME), manifest.get("to_us", MAX_TIME))
     told = _telling(flow)
     times = [] if told is None else [row[told.name] for row in _sink_rows(flow, path)]
     times = [time for time in times if time is not None]

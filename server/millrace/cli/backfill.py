@@ -410,10 +410,10 @@ def _lived(link: Link, asked: Asked) -> Lived | None:
 
 def _mark(stream: Mapping[str, Any]) -> int | None:
     """Below which time a stream's tuples have all come."""
-    from millrace.operators.batch import END_OF_TIME
+    from millrace.operators.eventtime import MAX_TIME
 
     if stream["ended"]:
-        return END_OF_TIME
+        return MAX_TIME
     mark: int | None = stream["mark_us"]
     # The server passes tuples on as soon as it stamps them: the newest has been emitted.
     return mark if mark is None or stream["timestamps"] == "external" else mark + 1

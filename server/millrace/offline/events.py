@@ -16,7 +16,7 @@ from millrace.engine.events import Arrived, Event, FeedClosed, Punctuated
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Instant
 from millrace.offline.files import STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
-from millrace.operators.batch import BEGINNING
+from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import Refuse, RowError, TimestampError, parse_timestamp
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.words import spelt
@@ -82,7 +82,7 @@ class _Events:
             yield Instant(self._clock, events)
 
     def _time(self, event: Mapping[str, Any], kind: str, where: str) -> int:
-        clock = BEGINNING if self._clock is None else self._clock
+        clock = MIN_TIME if self._clock is None else self._clock
         if "at" in event:
             at_us = _timestamp(event["at"], "at", where)
             check_clock(where, at_us)

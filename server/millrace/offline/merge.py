@@ -21,7 +21,8 @@ from millrace.engine.events import Arrived, Event
 from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Instant
 from millrace.offline.files import ROWS
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
+from millrace.operators.batch import Batch, Int64s
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 
 # Rows that are merged exactly before the first slice: a short input arrives as a user expects.
 EXACT_ROWS: Final = 4_096
@@ -64,7 +65,7 @@ class Cursor:
                 self.head_us = None
                 return
         # Rows without a time arrive at once.
-        self.head_us = int(self._batch.ts[self._at]) if self.timed else BEGINNING
+        self.head_us = int(self._batch.ts[self._at]) if self.timed else MIN_TIME
 
 
 class Merge:
@@ -103,7 +104,7 @@ class Merge:
     def _earliest(self) -> Cursor | None:
         """The cursor with the earliest head; of several the first."""
         found: Cursor | None = None
-        earliest_us = END_OF_TIME + 1
+        earliest_us = MAX_TIME + 1
         for cursor in self._cursors:
             if cursor.head_us is not None and cursor.head_us < earliest_us:
                 found, earliest_us = cursor, cursor.head_us

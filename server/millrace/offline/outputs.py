@@ -15,7 +15,8 @@ import msgspec
 from millrace.engine.events import Execution, Late
 from millrace.offline.driver import Time
 from millrace.offline.files import STANDARD, create, plain_times, refuse_file
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MAX_TIME
 from millrace.protocol import Schema, format_timestamp
 from millrace.server.writers import TypedWriter, Writer, json_lines, json_rows
 
@@ -159,7 +160,7 @@ class Lines:
 
     def time(self, us: Time) -> Any:
         """A time as the run shows times; the end of time is null. Fractions of a microsecond stay a number."""
-        if us == END_OF_TIME:
+        if us == MAX_TIME:
             return None
         whole = int(us)
         if whole != us:

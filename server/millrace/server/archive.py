@@ -27,7 +27,7 @@ import structlog
 
 from millrace.engine.events import Archived, Event, HistoryHeld
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import BEGINNING, END_OF_TIME
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME, is_time
 from millrace.protocol import Refuse, Type
 from millrace.server import history
 from millrace.server.history import Gap, HistoryError, Reach, Rows, Written
@@ -98,8 +98,8 @@ class _Stream:
     folder: Path
     reach: Reach
     next_seq: int
-    floor: int = BEGINNING
-    mark: int = BEGINNING
+    floor: int = MIN_TIME
+    mark: int = MIN_TIME
     waiting: deque[_Piece] = field(default_factory=deque)
     writing: list[_Piece] = field(default_factory=list)
     rows: int = 0
@@ -170,7 +170,7 @@ class _Stream:
 
     def reach_us(self) -> int:
         """Every on-time row below it is in whole files."""
-        return min(max(self.floor, self.mark), min((piece.least for piece in self.pieces), default=END_OF_TIME))
+        return min(max(self.floor, self.mark), min((piece.least for piece in self.pieces), default=MAX_TIME))
 
     def due_at(self, limits: Limits, closing: bool) -> float | None:
         """When there is something to do; None if nothing is."""
@@ -290,7 +290,7 @@ class Archive:
                 f"stream {stream.name}: cannot write {folder}: {history.words(error)}", code="history"
             ) from None
         self._begin()
-        floor = BEGINNING if reach.reach_us is None else reach.reach_us
+        floor = MIN_TIME if reach.reach_us is None else reach.reach_us
         return _Stream(stream, folder, reach, reach.last_seq + 1, floor)
 
     def follow(self, stream: StreamDefinition, newest_us: int) -> None:
@@ -303,7 +303,7 @@ class Archive:
             return
         with self._lock:
             at.become(stream)
-        if at.reach.since_us is None and not at.reach.rows and newest_us > BEGINNING:
+        if at.reach.since_us is None and not at.reach.rows and newest_us > MIN_TIME:
             at.reach = replace(at.reach, since_us=newest_us + 1)
 
     def drop(self, name: str) -> None:
@@ -550,7 +550,7 @@ class Archive:
             return {
                 "folder": str(at.folder),
                 "reach_us": _known(reach_us),
-                "lag_us": mark - reach_us if BEGINNING < reach_us < END_OF_TIME and mark < END_OF_TIME else 0,
+                "lag_us": mark - reach_us if is_time(reach_us) and is_time(mark) else 0,
                 "last_seq": reach.last_seq,
                 "since_us": reach.since_us,
                 "rows": reach.rows,
@@ -607,7 +607,7 @@ def _open(folder: Path, stream: StreamDefinition, now_us: int) -> Reach:
 
 
 def _known(us: int) -> int | None:
-    return None if us in (BEGINNING, END_OF_TIME) else us
+    return us if is_time(us) else None
 
 
 def _weigh(rows: Rows) -> int:

@@ -39,7 +39,8 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.seam import gated
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.join import Order as JoinOrder
 from millrace.operators.queues.edge import QueueKind
 from millrace.protocol import MillraceError, Refuse
@@ -541,7 +542,7 @@ class Catalog:
             match step:
                 case CreateStream(stream):
                     self._feeds.add_stream(stream)
-                    self._archive.follow(stream, BEGINNING)
+                    self._archive.follow(stream, MIN_TIME)
                 case AlterStatement(_, _, stream):
                     self._feeds.alter_stream(stream)
                     self._archive.follow(stream, self._engine.source(stream.name).newest)

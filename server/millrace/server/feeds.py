@@ -15,7 +15,7 @@ from millrace.engine.events import Answered, Arrived, Punctuated
 from millrace.engine.plan import StreamDefinition, origin_of
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import has_texts
-from millrace.operators.eventtime import BEGINNING
+from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import Refuse, Schema
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
@@ -261,7 +261,7 @@ class Feeds:
 
     def answered(self, stream: str, producer: str, request: int, value_us: int | None) -> None:
         """The answer to a request; None, and one that is refused, promises nothing and ends the request."""
-        promise_us = value_us if value_us is not None and may_promise(value_us) else BEGINNING
+        promise_us = value_us if value_us is not None and may_promise(value_us) else MIN_TIME
         self._runner.submit(Answered(stream, producer, request, promise_us))
         if value_us is not None:
             check_promise(f"stream {stream}", value_us)

@@ -25,7 +25,8 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Bools, Int64s
+from millrace.operators.batch import Batch, Bools, Int64s
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.protocol import Field, MillraceError, Refuse, Schema, Type
 
 # The columns that a file has behind the stream's own.
@@ -311,7 +312,7 @@ class Rows:
         ts = self.batch.ts
         if not self.late.any():
             return int(ts.min())
-        return int(ts.min(where=~self.late, initial=END_OF_TIME))
+        return int(ts.min(where=~self.late, initial=MAX_TIME))
 
     @staticmethod
     def joined(parts: Sequence[Rows]) -> Rows:
@@ -344,7 +345,7 @@ def table_of(stream: StreamDefinition, rows: Rows) -> Any:
     columns = list(to_arrow(rows.batch).columns)
     if stream.timestamps != "external":
         columns.append(pa.array(rows.batch.ts, moment))
-    no_mark = (rows.marks == BEGINNING) | (rows.marks == END_OF_TIME)
+    no_mark = (rows.marks == MIN_TIME) | (rows.marks == MAX_TIME)
     names = pa.array([name for name, _ in rows.feeds], pa.string())
     feeds = np.repeat(np.arange(len(rows.feeds)), [many for _, many in rows.feeds])
     columns += [

@@ -11,7 +11,8 @@ from typing import Any, Final
 from millrace.engine.engine import Engine
 from millrace.engine.events import Late
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MAX_TIME
 from millrace.protocol import Refuse, RowError
 from millrace.server.feeds import Feeds
 from millrace.server.runner import Runner
@@ -66,7 +67,7 @@ class Inserts:
         return SqlError(insert.sql, place, f"column {field}: expected {error.expected}, got {error.got}")
 
     def _check_open(self, stream: str) -> None:
-        if self._engine.source(stream).mark == END_OF_TIME:
+        if self._engine.source(stream).mark == MAX_TIME:
             raise Refuse(f"stream {stream} has ended: its feeds said that no tuple follows", code="stream_ended")
         if self._feeds.owns(stream, FEED):
             raise Refuse(

@@ -22,7 +22,8 @@ import numpy as np
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.engine.seam import Past
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import MillraceError, Refuse
 from millrace.server import history
 from millrace.server.source import Source
@@ -64,7 +65,7 @@ class Replay:
         self._streams = {stream.name: stream for stream in streams}
         self._sources = {stream.name: Source(stream) for stream in streams}
         self._folders = {stream.name: history.stream_folder(folder, stream.name) for stream in streams}
-        self._from_us = BEGINNING if from_us is None else from_us
+        self._from_us = MIN_TIME if from_us is None else from_us
         self._next = dict.fromkeys(self._streams, 0)
         self.rows = 0
 

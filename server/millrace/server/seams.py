@@ -28,6 +28,7 @@ import structlog
 from millrace.engine.events import AdoptPast, HoldQuery
 from millrace.engine.plan import QueryPlan
 from millrace.engine.seam import Past, check
+from millrace.operators.eventtime import FIRST_US
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.history import HistoryError, words, write_whole
 from millrace.server.runner import NOTHING
@@ -46,8 +47,6 @@ MOST_ROUNDS: Final = 8
 HOLD_SECONDS: Final = 120.0
 # A line that the child says: short ones.
 LINE_BYTES: Final = 2**16
-# Below this a time stands for none: operators begin with promises near the beginning of time.
-NO_TIME_US: Final = -(2**62)
 # What is written down of queries that are live, and of each of them.
 FILE: Final = "seams.json"
 KEPT: Final = ("rows", "of", "seam_us", "given", "kept", "done", "told_us", "out")
@@ -259,7 +258,7 @@ class Seams:
         daemon = self._daemon
         streams = [daemon.catalog.known.streams[name] for name in job.plan.reads_streams]
         marks = [daemon.engine.source(stream.name).mark for stream in streams]
-        from_us = None if margin_us is None or min(marks) <= NO_TIME_US else min(marks) - margin_us
+        from_us = None if margin_us is None or min(marks) < FIRST_US else min(marks) - margin_us
         return {
             "history": str(daemon.archive.limits.folder),
             "statements": [*(stream.sql for stream in streams), job.plan.sql],
@@ -308,7 +307,7 @@ class Seams:
         await daemon.runner.command(AdoptPast(name, data), took=daemon.metrics.paused)
         job.held = False
         job.phase, job.given, job.kept = "live", answer["given"], answer["kept"]
-        job.seam_us = answer["seam_us"] if answer["seam_us"] > NO_TIME_US else None
+        job.seam_us = answer["seam_us"] if answer["seam_us"] >= FIRST_US else None
         # With a margin only the rows behind it were counted: what lies before them nobody has looked at.
         job.done = job.seam_us is None or (margin_us is None and job.given == 0)
         self._keep()

@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine import saving
-from millrace.operators.batch import BEGINNING, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.queues.windows import Done, Served, WindowQueue
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
@@ -25,7 +26,7 @@ CASES = Path(__file__).resolve().parents[2] / "conformance" / "cases"
 
 
 def queue(
-    commit: Any, size: int, slide: int, policy: Any = "inplace", begin: int = BEGINNING, **more: Any
+    commit: Any, size: int, slide: int, policy: Any = "inplace", begin: int = MIN_TIME, **more: Any
 ) -> WindowQueue:
     made = WindowQueue(SCHEMA, (0,), TimeWindow(size, slide), commit, policy, begin_us=begin, block=2, blocks=2, **more)
     made.timed = True

@@ -9,7 +9,7 @@ key (something in it is null). `head[slot]` is the cell of a key's first row, `t
 
 import cython
 
-BEGINNING = cython.declare(cython.longlong, -0x8000000000000000)
+MIN_TIME = cython.declare(cython.longlong, -0x8000000000000000)
 
 
 @cython.cfunc
@@ -17,8 +17,8 @@ BEGINNING = cython.declare(cython.longlong, -0x8000000000000000)
 @cython.exceptval(check=False)
 def oldest(time: cython.longlong, within: cython.longlong) -> cython.longlong:
     """The time below which a row is too old to be followed at `time`."""
-    if within < 0 or time < BEGINNING + within:
-        return BEGINNING
+    if within < 0 or time < MIN_TIME + within:
+        return MIN_TIME
     return time - within
 
 

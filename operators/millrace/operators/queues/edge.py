@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from millrace.operators.batch import BEGINNING
+from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.queues.appending import AppendQueue, SheddingQueue
 from millrace.operators.queues.queue import Queue
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
@@ -87,6 +87,6 @@ def build_queue(edge: EdgeSpec, schema: Schema, *, begin_us: int | None, seed: i
     assert edge.kind in SCHEDULERS
     if edge.window is not None:
         assert edge.commit is not None
-        begin = BEGINNING if begin_us is None else begin_us
+        begin = MIN_TIME if begin_us is None else begin_us
         return WindowQueue(schema, edge.key, edge.window, edge.commit, edge.kind, begin_us=begin)
     return UpdateQueue(schema, edge.key, edge.kind)

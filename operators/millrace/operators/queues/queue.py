@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from millrace.operators.batch import END_OF_TIME, Batch
+from millrace.operators.batch import Batch
+from millrace.operators.eventtime import MAX_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Floor:
     __slots__ = ("gone", "value_us")
 
     def __init__(self) -> None:
-        self.value_us = END_OF_TIME
+        self.value_us = MAX_TIME
         self.gone = 0
 
     def met(self, least_us: int) -> None:
@@ -59,7 +60,7 @@ class Floor:
 
     def value(self, waiting: int, look: Callable[[], int]) -> int:
         if not waiting:
-            self.value_us, self.gone = END_OF_TIME, 0
+            self.value_us, self.gone = MAX_TIME, 0
         elif self.gone * 4 >= waiting:
             self.value_us, self.gone = look(), 0
         return self.value_us

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
+from millrace.operators.batch import Batch, Int64s
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.kernels import updating
 from millrace.operators.numbers import Numbers
 from millrace.operators.queues.pages import SLOTS, Pages, resized
@@ -27,7 +28,7 @@ CELL: Final = 9
 LOCATION, SINCE, NEWEST, LAST, GAP, AHEAD, BEHIND, WRITER, SHOWN = range(CELL)
 FIRST, END, COUNT, SUPERSEDED, HISTOGRAMS = range(5)
 BUCKETS: Final = 64
-BLANK: Final = np.array([-1, 0, BEGINNING, 0, -2, -1, -1, -1, 0], np.int64)
+BLANK: Final = np.array([-1, 0, MIN_TIME, 0, -2, -1, -1, -1, 0], np.int64)
 # Keys below which no key is ever forgotten, and cells that a queue begins with.
 REMEMBERED: Final = 65_536
 SMALLEST: Final = 16
@@ -55,11 +56,11 @@ class UpdateQueue(TupleQueue):
         self._served: tuple[Int64s, Int64s] | None = None
         self._served_us = 0
         self._floor = Floor()
-        self._promise = BEGINNING
-        self._known_us = END_OF_TIME  # until the first key comes
+        self._promise = MIN_TIME
+        self._known_us = MAX_TIME  # until the first key comes
         self._key_time = 0.0
         self._forget_at = REMEMBERED
-        self._forgot_us = BEGINNING
+        self._forgot_us = MIN_TIME
 
     @property
     def scheduler(self) -> Scheduler:

@@ -24,7 +24,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from millrace.operators.batch import BEGINNING, END_OF_TIME, Batch, Int64s
+from millrace.operators.batch import Batch, Int64s
+from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.queues.pages import Pages
 from millrace.operators.queues.queue import Floor, Paging, Queue, Staleness
 from millrace.operators.queues.update import BUCKETS, REMEMBERED, Scheduler
@@ -192,9 +193,9 @@ class KeyCell:
     processing: Buffered
     times: Times
     inside: int = 0
-    reached: int = BEGINNING
-    newest: int = BEGINNING
-    prior: int = BEGINNING
+    reached: int = MIN_TIME
+    newest: int = MIN_TIME
+    prior: int = MIN_TIME
     closed: int | None = None
     begun: int | None = None
     waits: int | None = None
@@ -203,7 +204,7 @@ class KeyCell:
     gap: int | None = None
     committed: int | None = None
     opened: bool = False
-    last: int = BEGINNING
+    last: int = MIN_TIME
     idle: bool = False
     shows: int | None = None
     oldest: int | None = None
@@ -235,7 +236,7 @@ class WindowQueue(Queue):
         scheduler: Scheduler,
         *,
         by_tuples: bool = True,
-        begin_us: int = BEGINNING,
+        begin_us: int = MIN_TIME,
         block: int = BLOCK,
         blocks: int = BLOCKS,
     ) -> None:
@@ -261,8 +262,8 @@ class WindowQueue(Queue):
         self._arriving = self._processing = 0
         self._committed = 0
         self._floor = Floor()
-        self._promise = BEGINNING
-        self.newest_us = BEGINNING
+        self._promise = MIN_TIME
+        self.newest_us = MIN_TIME
         self._showing: dict[Key, None] = {}
         self._served_us = 0
         self._areas = [0.0, 0.0]
@@ -374,7 +375,7 @@ class WindowQueue(Queue):
 
     def _aligned(self, time_us: int) -> int:
         """The first start of a window at this time or later."""
-        return self._start(time_us + self.window.slide_us - 1) if time_us != BEGINNING else time_us
+        return self._start(time_us + self.window.slide_us - 1) if time_us != MIN_TIME else time_us
 
     def _closes(self, key: Key, cell: KeyCell, arrival: int, freed: list[int]) -> None:
         """Windows of the key that have fully arrived now: the newest of them is an update (LAZY), and the application
@@ -407,8 +408,8 @@ class WindowQueue(Queue):
         slide, size = self.window.slide_us, self.window.size_us
         lowest = self.begin_us if cell.closed is None else max(self.begin_us, cell.closed + slide)
         if self.commit == "eager":
-            inside = [time_us for time_us in (cell.newest, cell.prior) if BEGINNING < time_us < passed + size]
-            if not inside and (self.by_tuples or cell.newest == BEGINNING):
+            inside = [time_us for time_us in (cell.newest, cell.prior) if MIN_TIME < time_us < passed + size]
+            if not inside and (self.by_tuples or cell.newest == MIN_TIME):
                 return 0, 0  # its tuples are in windows that had arrived before, or have not yet
             # Where a promise ends many windows at once, the last of them stands for all: they are one update.
             newest = min(passed, self._start(inside[0])) if inside else passed
@@ -463,7 +464,7 @@ class WindowQueue(Queue):
 
     def promised(self, value_us: int, now_us: int) -> None:
         before, self._promise = self._promise, max(value_us, self._promise)
-        if before != BEGINNING and self._passed(before) == self._passed(self._promise):
+        if before != MIN_TIME and self._passed(before) == self._passed(self._promise):
             return
         freed: list[int] = []
         for key in list(self._open):
@@ -494,9 +495,9 @@ class WindowQueue(Queue):
         """Where the next window ends that a tuple here is or may be in; None if nothing waits for its end."""
         if not self.holds:
             return None
-        known = self._promise if self._promise != BEGINNING else self.newest_us - self.window.size_us
+        known = self._promise if self._promise != MIN_TIME else self.newest_us - self.window.size_us
         floor = self.floor_us()
-        start = self._passed(known if floor == END_OF_TIME else max(known, floor)) + self.window.slide_us
+        start = self._passed(known if floor == MAX_TIME else max(known, floor)) + self.window.slide_us
         return self._end(start) if start <= self.newest_us else None
 
     def _count(self, key: Key, cell: KeyCell) -> None:
@@ -583,7 +584,7 @@ class WindowQueue(Queue):
         cell.committed, cell.waits = cell.waits, None
         self._committed += 1
         cell.shows, cell.after = cell.committed, None
-        cell.opened, cell.last = False, BEGINNING
+        cell.opened, cell.last = False, MIN_TIME
         if self.commit == "eager":
             # The buffer of what arrives holds nothing but this window.
             cell.arriving, cell.processing = cell.processing, cell.arriving
