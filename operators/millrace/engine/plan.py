@@ -13,6 +13,7 @@ from typing import Literal
 from millrace.operators.queues.edge import APPEND, EdgeSpec, QueueKind
 from millrace.operators.spec import Spec
 from millrace.protocol import Field, Refuse, Schema, Type
+from millrace.protocol.units import UnitName
 
 Timestamps = Literal["external", "internal", "latent"]
 EtsPolicy = Literal["none", "periodic", "on-demand"]
@@ -32,6 +33,7 @@ POLICIES = frozenset(
         "disorder_us",
         "lull_us",
         "history",
+        "time_unit",
     }
 )
 
@@ -59,7 +61,8 @@ class StreamDefinition:
     bounds the clock's guess. `progress` says whether tuples move the mark or punctuation alone. `grace_us` is how
     long a feed that lost its connection still counts, `ahead_us` how far above the clock a tuple's time may lie,
     `propagation` how a timestamp made on demand travels: past the operators that do not need it, or through them, and
-    `lull_us` how far the stream's time is behind the clock at the most: its user's promise.
+    `lull_us` how far the stream's time is behind the clock at the most: its user's promise. `time_unit` is the unit of
+    numbers in the time field at the ways in; the engine knows microseconds alone.
     """
 
     name: str
@@ -81,6 +84,7 @@ class StreamDefinition:
     propagation: Propagation = "arcs"
     ahead_us: int | None = None
     sql: str = ""
+    time_unit: UnitName = "us"
 
     def __post_init__(self) -> None:
         if (self.time is not None) != (self.timestamps == "external"):

@@ -42,6 +42,7 @@ def stream(engine: Engine, found: Stream) -> dict[str, Any]:
         "fingerprint": definition.schema.fingerprint(),
         "timestamps": definition.timestamps,
         "time": definition.time,
+        "time_unit": definition.time_unit if definition.time else None,
         "update_key": list(definition.update_key),
         "disorder_us": definition.disorder_us,
         "max_skew_us": definition.max_skew_us,

@@ -37,6 +37,7 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Schema, Type
 from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.units import UNITS
 from millrace.sql.parser import written
 from millrace.sql.planned import Catalog
 from millrace.sql.progress import ahead
@@ -140,7 +141,8 @@ def _stream_words(name: str, catalog: Catalog) -> str:
     if name not in catalog.streams:
         return f"late tuples of stream {origin_of(name)}, internal time at"
     time = f"external time {stream.time}" if stream.time else f"{stream.timestamps} time"
-    return f"stream {name}, {time}"
+    unit = "" if stream.time_unit == "us" else f" in {UNITS[stream.time_unit].words}"
+    return f"stream {name}, {time}{unit}"
 
 
 def spec_words(node: Node) -> str:

@@ -1,8 +1,8 @@
 """INSERT INTO ... VALUES: constant expressions to the rows of a stream.
 
 Rule: a value has its column's type, by the conversions that an argument of a function has: a bigint as a double, a text
-as the timestamp that it says, NULL as anything. Anything else is refused at its place, with the column, what was
-expected and what is there.
+as the timestamp that it says, NULL as anything. A number in the time field counts in the stream's unit. Anything else
+is refused at its place, with the column, what was expected and what is there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from millrace.operators.batch import Batch
 from millrace.operators.evaluate import evaluate
 from millrace.operators.functions import Library
 from millrace.protocol import Field, Schema, Type
+from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.units import MICROSECONDS, UNITS
 from millrace.sql import syntax as s
 from millrace.sql.binder import Binder, readings
 from millrace.sql.errors import SqlError, did_you_mean
@@ -114,13 +116,29 @@ class _Values:
                 "single quotes",
             )
         bound = self._binder.bind(node)
+        if field.name == self._stream.time:
+            return self._time(field, node, bound)
+        return self._converted(field, node, bound)
+
+    def _time(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
+        """A value of the time field: a number counts in the stream's unit, and a timestamp goes as text if that is not
+        microseconds."""
+        unit = UNITS[self._stream.time_unit]
+        if not _is_null(bound) and (bound.type is Type.BIGINT or (bound.type is Type.DOUBLE and unit.fractions)):
+            return self._evaluated(field, node, bound)
+        value = self._converted(field, node, bound)
+        return value if value is None or unit is MICROSECONDS else format_timestamp(value)
+
+    def _converted(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
         if field.type not in readings(node, bound):
             hint = _HINTS.get(field.type, "")
             raise self._error(node, f"column {field.name}: expected {field.type}, got {_shown(node, bound)}{hint}")
-        converted = self._binder.as_type(node, bound, field.type)
-        if isinstance(converted, e.Constant):
-            return converted.value
-        values, mask, errors = evaluate(converted, _ONE_ROW)
+        return self._evaluated(field, node, self._binder.as_type(node, bound, field.type))
+
+    def _evaluated(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
+        if isinstance(bound, e.Constant):
+            return bound.value
+        values, mask, errors = evaluate(bound, _ONE_ROW)
         if errors is not None:
             raise self._error(node, f"column {field.name}: {errors.reason}")
         if mask is not None and not mask[0]:
@@ -134,6 +152,10 @@ class _Values:
 
 def _is_default(node: s.Expr) -> bool:
     return isinstance(node, s.ColumnRef) and node.table is None and node.name.text == "default"
+
+
+def _is_null(bound: e.Expression) -> bool:
+    return isinstance(bound, e.Constant) and bound.value is None
 
 
 def _column_in(node: s.Node) -> s.ColumnRef | None:

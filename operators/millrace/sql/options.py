@@ -13,6 +13,7 @@ from typing import Any, Final
 from millrace.engine.plan import POLICIES
 from millrace.operators.intervals import format_interval, parse_duration
 from millrace.protocol import Refuse
+from millrace.protocol.units import UNITS
 from millrace.sql import syntax as s
 from millrace.sql.errors import SqlError, did_you_mean
 
@@ -119,6 +120,7 @@ _NO_USE: Final = {
 STREAM_OPTIONS: Sequence[OptionKind] = (
     OptionKind("timestamps", "timestamps", choice("external", "internal", "latent"), "where a tuple's time comes from"),
     OptionKind("time", "time", text, "the field that carries the time of an external stream", _EXTERNAL),
+    OptionKind("time_unit", "time_unit", choice(*UNITS), "the unit of numbers in the time field", _EXTERNAL),
     OptionKind("disorder", "disorder_us", interval(), "how far out of order a feed's tuples may be", _EXTERNAL),
     OptionKind(
         "max_skew", "max_skew_us", interval(unset=True), "how far feeds' clocks may differ from the server's", _EXTERNAL

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millrace.protocol import Schema
+from millrace.protocol.units import MICROSECONDS, TimeUnit
 
 
 def to_stream(batch: Any) -> bytes:
@@ -31,13 +32,13 @@ def split_stream(stream: bytes, rows: int) -> tuple[bytes, bytes]:
     return to_stream(table.slice(0, rows)), to_stream(table.slice(rows))
 
 
-def least_time(stream: bytes, schema: Schema, time: str) -> int | None:
+def least_time(stream: bytes, schema: Schema, time: str, unit: TimeUnit = MICROSECONDS) -> int | None:
     """The least timestamp in a stream's time column, in microseconds; None if it has none."""
     import pyarrow
     import pyarrow.compute
 
     column = from_stream(stream).column(time)
     if pyarrow.types.is_timestamp(column.type):
-        column = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64())
+        column, unit = column.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.int64()), MICROSECONDS
     least = pyarrow.compute.min(column).as_py()
-    return None if least is None else int(least)
+    return None if least is None else unit.micros(least)

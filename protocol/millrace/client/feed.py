@@ -27,6 +27,7 @@ from millrace.protocol.messages import (
     Opened,
     Punctuation,
 )
+from millrace.protocol.units import MICROSECONDS, UNITS, TimeUnit
 
 if TYPE_CHECKING:
     from millrace.client.aio import AsyncClient
@@ -75,6 +76,7 @@ class AsyncFeed:
         self._opened: Opened | None = None
         self._outbox: Outbox | None = None
         self._packer: RowPacker | None = None
+        self._unit = MICROSECONDS  # of numbers in the time field, known from OPENED
         self._refusals: list[ServerError] = []
         self._refused = 0
         self._late: int | None = None
@@ -145,14 +147,14 @@ class AsyncFeed:
             self._box.add_arrow(stream, count)
         await self._sent()
 
-    async def punctuate(self, time: int | datetime | str) -> None:
+    async def punctuate(self, time: float | datetime | str) -> None:
         """Promise that no later row of this feed has a lower timestamp.
 
         Args:
-            time: microseconds since 1970, a datetime, or ISO 8601 text.
+            time: a number in the stream's time unit (microseconds since 1970 by default), a datetime, or ISO 8601 text.
         """
         self._must_be_open()
-        self._box.add_mark(parse_timestamp(time))
+        self._box.add_mark(self._unit.parse(time))
         self._pump_soon()
 
     async def flush(self) -> None:
@@ -314,8 +316,12 @@ class AsyncFeed:
         elif not self._outbox.acked <= opened.next_sequence <= self._outbox.next_sequence:
             self._give_up(self._count_error(opened.next_sequence))
             return
+        unit = UNITS.get(opened.time_unit or "us", MICROSECONDS)
         if self._packer is None:
-            self._packer = RowPacker(opened.schema)
+            self._packer, self._unit = RowPacker(opened.schema, unit), unit
+        elif unit is not self._unit:
+            self._give_up(self._unit_error(unit))
+            return
         self._opened, self._channel = opened, opened.channel
         self._outbox.rewind(opened.next_sequence)
         if self._outbox.mark_us is not None:
@@ -326,6 +332,13 @@ class AsyncFeed:
         expected = f"a number from {self._box.acked} to {self._box.next_sequence}"
         text = f"the server resumes at tuple {sequence}: expected {expected}; do two programs use one producer name?"
         return ServerError(Error("out_of_order", text, expected=expected, got=str(sequence)))
+
+    def _unit_error(self, unit: TimeUnit) -> ServerError:
+        expected, got = self._unit.name, unit.name
+        text = (
+            f"stream {self.stream} was altered: its time_unit was {expected!r} and is {got!r} now; open the feed again"
+        )
+        return ServerError(Error("altered", text, expected=expected, got=got))
 
     def _on_error(self, error: Error) -> None:
         if self._channel is None or error.code in _COUNT_ERRORS:
@@ -362,9 +375,9 @@ class AsyncFeed:
         if opened is None or opened.time is None:
             return MAX_INT64
         if isinstance(entry, ArrowEntry):
-            least = arrow.least_time(entry.batch, opened.schema, opened.time)
+            least = arrow.least_time(entry.batch, opened.schema, opened.time, self._unit)
         else:
-            least = least_time(unpack_rows(entry.packed), opened.schema, opened.time)
+            least = least_time(unpack_rows(entry.packed), opened.schema, opened.time, self._unit)
         return MAX_INT64 if least is None else least
 
     # Closing.

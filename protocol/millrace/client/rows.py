@@ -10,17 +10,24 @@ import msgpack
 
 from millrace.protocol import MillraceError, Schema, parse_timestamp
 from millrace.protocol.errors import row_place
+from millrace.protocol.timestamps import format_timestamp
+from millrace.protocol.units import MICROSECONDS, TimeUnit
 
 Row = Mapping[str, object] | Sequence[object]
 
 
 class RowPacker:
-    """Packs rows of one schema. Tuples and lists are packed as they are, mappings in the order of the schema."""
+    """Packs rows of one schema. Tuples and lists are packed as they are, mappings in the order of the schema.
 
-    def __init__(self, schema: Schema) -> None:
+    A datetime becomes microseconds, or text if numbers in the stream's time field are in another unit.
+    """
+
+    def __init__(self, schema: Schema, unit: TimeUnit = MICROSECONDS) -> None:
         self._names = schema.names
         self._known = frozenset(schema.names)
-        self._packer = msgpack.Packer(default=_plain, autoreset=True, use_bin_type=True)
+        self._packer = msgpack.Packer(
+            default=_plain if unit is MICROSECONDS else _in_text, autoreset=True, use_bin_type=True
+        )
 
     def pack(self, rows: Sequence[Row], first: int = 0) -> bytes:
         """The rows concatenated, without the head of an array. ValueError or TypeError: nothing was packed.
@@ -78,13 +85,18 @@ def _plain(value: object) -> object:
     raise TypeError(f"expected None, bool, int, float, str, bytes or datetime, got {type(value).__name__}")
 
 
-def least_time(rows: Sequence[Row], schema: Schema, time: str) -> int | None:
+def _in_text(value: object) -> object:
+    """The same, with datetimes as text, which means the same in every unit."""
+    return format_timestamp(parse_timestamp(value)) if isinstance(value, datetime) else _plain(value)
+
+
+def least_time(rows: Sequence[Row], schema: Schema, time: str, unit: TimeUnit = MICROSECONDS) -> int | None:
     """The least timestamp in the time field of the rows. Rows without a valid timestamp are skipped."""
     at = schema.index(time)
     least: int | None = None
     for row in rows:
         try:
-            value = parse_timestamp(row.get(time) if isinstance(row, Mapping) else row[at or 0])
+            value = unit.parse(row.get(time) if isinstance(row, Mapping) else row[at or 0])
         except (MillraceError, LookupError):
             continue
         least = value if least is None else min(least, value)

@@ -298,11 +298,11 @@ class Feed:
         """
         self._client.run(self._feed.send_arrow(batch), timeout)
 
-    def punctuate(self, time: int | datetime | str) -> None:
+    def punctuate(self, time: float | datetime | str) -> None:
         """Promise that no later row of this feed has a lower timestamp.
 
         Args:
-            time: microseconds since 1970, a datetime, or ISO 8601 text.
+            time: a number in the stream's time unit (microseconds since 1970 by default), a datetime, or ISO 8601 text.
         """
         self._client.run(self._feed.punctuate(time))
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from millrace.protocol.errors import MillraceError, PeerError
 from millrace.protocol.messages import MAX_NESTING
-from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
+from millrace.protocol.timestamps import TimestampError, format_timestamp
 from millrace.protocol.types import MAX_INT64, MIN_INT64
+from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.protocol.words import spelt
 
 LINE_BYTES = 2**20  # the default limit: a thousand fields of a kilobyte
@@ -42,10 +43,13 @@ class TupleLine:
 
 @dataclass(frozen=True, slots=True)
 class PunctuationLine:
-    """`{"stream": S, "punctuation": P}`: no later tuple of this feed has a timestamp below P."""
+    """`{"stream": S, "punctuation": P}`: no later tuple of this feed has a timestamp below P.
+
+    `value` is text or a number in the stream's unit, like the stream's time field. Its receiver parses it.
+    """
 
     stream: str
-    value_us: int
+    value: str | float
     feed: str = MAIN_FEED
 
 
@@ -251,11 +255,19 @@ def _tuple(keys: Mapping[str, object]) -> TupleLine:
 
 def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
     _only(keys, "stream", "punctuation", "feed")
+    value = keys["punctuation"]
+    if not isinstance(value, float):  # only the receiver knows whether the unit has fractions
+        punctuation_us(value, MICROSECONDS)
+    assert isinstance(value, str | int | float)
+    return PunctuationLine(_text(keys, "stream"), value, _text(keys, "feed", MAIN_FEED))
+
+
+def punctuation_us(value: object, unit: TimeUnit) -> int:
+    """The microseconds of a punctuation's value, or PeerError."""
     try:
-        value_us = parse_timestamp(keys["punctuation"])
+        return unit.parse(value)
     except TimestampError as error:
         raise PeerError(f'"punctuation": {error.text}', code="bad_value", where='"punctuation"') from None
-    return PunctuationLine(_text(keys, "stream"), value_us, _text(keys, "feed", MAIN_FEED))
 
 
 def _close(keys: Mapping[str, object]) -> CloseLine:

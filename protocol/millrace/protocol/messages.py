@@ -50,6 +50,7 @@ from millrace.protocol.fields import (
 from millrace.protocol.frames import FRAME_BYTES, Body
 from millrace.protocol.rows import MAX_ARRAY, Rows, read_rows
 from millrace.protocol.types import Schema
+from millrace.protocol.units import UNITS
 
 PROTOCOL = 1
 
@@ -62,6 +63,7 @@ CAPABILITIES: Mapping[str, str] = {
     "deleted": "the column that marks tombstones is called `$deleted`, not `$gone`, in SUBSCRIBED and RESULT_ARROW",
     "history": "SUBSCRIBE and SUBSCRIBED have the field `history`",
     "late": "CLOSED of a feed has the field `late`",
+    "time_unit": "OPENED has the field `time_unit`",
 }
 
 
@@ -144,7 +146,7 @@ class Opened:
     """The feed is open: the next tuple's number, the credit, and the schema of its rows.
 
     `timestamps` is 'external', 'internal' or 'latent'. `time` is the field with the timestamp of an external stream,
-    else None.
+    else None. `time_unit` is the unit of numbers in that field, None for microseconds.
     """
 
     channel: int
@@ -153,6 +155,7 @@ class Opened:
     schema: Schema
     timestamps: str = "external"
     time: str | None = None
+    time_unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +378,8 @@ LAYOUT: Mapping[type[Message], tuple[Kind, tuple[Item, ...]]] = {
     Open: (Kind.OPEN, (_CHANNEL, text_item("stream"), nullable_text_item("fingerprint"), text_item("producer"),
                        nullable_number_item("sequence"), flag_item("answers"))),
     Opened: (Kind.OPENED, (_CHANNEL, number_item("next_sequence"), number_item("credit"), _SCHEMA,
-                           choice_item("timestamps", "external", "internal", "latent"), nullable_text_item("time"))),
+                           choice_item("timestamps", "external", "internal", "latent"), nullable_text_item("time"),
+                           trailing_item(choice_item("time_unit", *UNITS)))),
     Data: (Kind.DATA, (_CHANNEL, _SEQUENCE, _ROWS)),
     DataArrow: (Kind.DATA_ARROW, (_CHANNEL, _SEQUENCE, _COUNT, _BATCH)),
     Punctuation: (Kind.PUNCTUATION, (_CHANNEL, time_item("value_us"))),
@@ -403,6 +407,7 @@ REQUIRED_CAPABILITIES: Mapping[type[Message], Mapping[str, str]] = {
     Subscribe: {"history": "history"},
     Subscribed: {"history": "history"},
     Closed: {"late": "late"},
+    Opened: {"time_unit": "time_unit"},
 }
 _MESSAGES: Mapping[int, tuple[type[Message], tuple[Item, ...]]] = {
     kind: (message, items) for message, (kind, items) in LAYOUT.items()

@@ -146,6 +146,7 @@ GROUPS: Final[Mapping[str, Groups]] = {
             _always("fields"),
             _always("timestamps"),
             _if("time", "time column"),
+            _if("time_unit", "time unit", "us"),
             _if("update_key", "update key"),
             _always("component"),
         ),

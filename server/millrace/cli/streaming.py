@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -21,8 +21,9 @@ from millrace.protocol.timestamps import format_timestamp
 if TYPE_CHECKING:
     from millrace.client import ArrowBatch, Client, Feed, RowBatch, ServerError, Subscription
     from millrace.engine.plan import StreamDefinition
-    from millrace.operators.batch import Batch
+    from millrace.operators.batch import Batch, Row
     from millrace.protocol import Schema
+    from millrace.protocol.units import UnitName
 
 # With --rate, rows leave in portions of this many seconds.
 PORTION_SECONDS: Final = 0.05
@@ -76,7 +77,7 @@ def feed(
         progress.opened = opened
         with _interruptions(progress):
             for batch in _paced(read_batches(file, definition, advanced, format), rate):
-                opened.send(batch.rows())
+                opened.send(_wire_rows(batch, definition))
             opened.close()
     seconds = time.monotonic() - started
     acknowledged, late = progress.acknowledged, opened.late
@@ -347,7 +348,20 @@ def _definition(stream: dict[str, Any]) -> StreamDefinition:
     from millrace.protocol import Schema
 
     schema = Schema.from_data(stream["fields"])
-    return StreamDefinition(stream["name"], schema, timestamps=stream["timestamps"], time=stream["time"])
+    unit: UnitName = stream.get("time_unit") or "us"  # a server of an earlier version has no units
+    time = stream["time"]
+    return StreamDefinition(stream["name"], schema, timestamps=stream["timestamps"], time=time, time_unit=unit)
+
+
+def _wire_rows(batch: Batch, stream: StreamDefinition) -> Sequence[Row]:
+    """The rows as a feed sends them: times as text if the stream's integers are not microseconds."""
+    if stream.time_unit == "us" or stream.time_position is None:
+        return batch.rows()
+    import numpy as np
+
+    columns = batch.lists()
+    columns[stream.time_position] = np.datetime_as_string(batch.ts.astype("datetime64[us]")).tolist()
+    return list(zip(*columns, strict=True))
 
 
 def _paced(batches: Iterator[Batch], rate: float | None) -> Iterator[Batch]:

@@ -1,8 +1,8 @@
 """The lines of `--events`, in order of arrival, as events of the engine grouped by their time.
 
 One JSON object per line: `at` (default: the line's before; a tuple's own time if that is later), and one of `stream`
-with `tuple`, `punctuation` or `close`, or `tick` alone. The clock never goes back: an `at` below it means the clock's
-time.
+with `tuple`, `punctuation` or `close`, or `tick` alone. Integers in `at` are microseconds. Those in a tuple's time
+field and in `punctuation` are in the stream's unit. The clock never goes back: an `at` below it means the clock's time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from millrace.engine.plan import StreamDefinition
 from millrace.offline.driver import Instant
 from millrace.offline.files import STANDARD, Advanced, lines_of, located, read_object, refuse_file, shown
 from millrace.operators.eventtime import MIN_TIME
-from millrace.protocol import Refuse, RowError, TimestampError, parse_timestamp
+from millrace.protocol import Refuse, RowError, TimestampError
 from millrace.protocol.timestamps import FIRST_US, LAST_US
+from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.protocol.words import spelt
 from millrace.server.source import Source, check_clock, check_promise
 
@@ -100,7 +101,7 @@ class _Events:
         if source.stream.time is None or not isinstance(values, dict) or values.get(source.stream.time) is None:
             return None
         try:
-            return parse_timestamp(values[source.stream.time])
+            return source.unit.parse(values[source.stream.time])
         except TimestampError:
             return None  # refused with the row
 
@@ -115,7 +116,8 @@ class _Events:
         return source
 
     def _add(self, event: Mapping[str, Any], kind: str, where: str, number: int) -> None:
-        stream = self._source(event, where).stream.name
+        source = self._source(event, where)
+        stream = source.stream.name
         feed = event.get("feed", FEED)
         if not isinstance(feed, str) or not feed:
             raise Refuse(f"{where}: expected a feed's name in feed, got {spelt(feed)}", code="bad_row")
@@ -124,8 +126,8 @@ class _Events:
             return
         self._end_run()
         if kind == "punctuation":
-            value_us = _timestamp(event["punctuation"], "punctuation", where)
-            check_promise(where, value_us)
+            value_us = _timestamp(event["punctuation"], "punctuation", where, source.unit)
+            check_promise(where, value_us, source.unit)
             self._events.append(Punctuated(stream, feed, value_us))
         elif event["close"] is True:
             self._events.append(FeedClosed(stream, feed, ended=True))
@@ -168,9 +170,9 @@ def _kind(event: Mapping[str, Any], where: str) -> str:
     return kinds[0]
 
 
-def _timestamp(value: Any, key: str, where: str) -> int:
+def _timestamp(value: Any, key: str, where: str, unit: TimeUnit = MICROSECONDS) -> int:
     try:
-        return parse_timestamp(value)
+        return unit.parse(value)
     except TimestampError as error:
         raise Refuse(f"{where}, {key}: {error.text}", code="bad_row") from None
 

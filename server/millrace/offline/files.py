@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -26,7 +27,8 @@ import msgspec
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch, Row
 from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
-from millrace.server.source import EXPECTED, WIRE_TYPES, Source
+from millrace.protocol.units import MICROSECONDS, TimeUnit
+from millrace.server.source import Source
 from millrace.server.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
 
 STANDARD: Final = "-"
@@ -127,7 +129,7 @@ def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[in
 
 
 def _read_jsonl(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
-    decode = None if any(map(UNTYPED.search, source.stream.schema.names)) else _row_decoder(source.stream)
+    decode = None if any(map(UNTYPED.search, source.stream.schema.names)) else _row_decoder(source)
     for number, piece in lines_of(file, path, advanced):
         if decode is None:
             yield from _portions(_slow_jsonl(path, number, piece, source))
@@ -147,11 +149,12 @@ def _portions(batch: Batch) -> Iterator[Batch]:
         yield batch.slice(start, min(start + ROWS, len(batch)))
 
 
-def _row_decoder(stream: StreamDefinition) -> Callable[[bytes], list[Row]]:
+def _row_decoder(source: Source) -> Callable[[bytes], list[Row]]:
     """A decoder of many lines, typed by the schema. Field names may be anything, attribute names may not."""
+    stream = source.stream
     names = [f"f{position}" for position in range(len(stream.schema))]
     fields: list[Any] = [
-        (name, _wire_type(field, stream), *((None,) if _may_be_null(field, stream) else ()))
+        (name, source.wire_type(field), *((None,) if _may_be_null(field, stream) else ()))
         for name, field in zip(names, stream.schema, strict=True)
     ]
     row = msgspec.defstruct(
@@ -174,11 +177,6 @@ def _row_decoder(stream: StreamDefinition) -> Callable[[bytes], list[Row]]:
 
 def _may_be_null(field: Field, stream: StreamDefinition) -> bool:
     return field.nullable and field.name != stream.time
-
-
-def _wire_type(field: Field, stream: StreamDefinition) -> Any:
-    wire_type = WIRE_TYPES[field.type]
-    return wire_type | None if _may_be_null(field, stream) else wire_type
 
 
 def _slow_jsonl(path: str, number: int, piece: bytes, source: Source) -> Batch:
@@ -344,7 +342,7 @@ def _csv_batch(
     texts = list(zip(*rows, strict=True))
     nulls = (None,) * len(rows)
     columns = [
-        nulls if column is None else _csv_column(field, texts[column], path, numbers)
+        nulls if column is None else _csv_column(field, texts[column], path, numbers, source)
         for field, column in zip(fields, layout, strict=True)
     ]
     try:
@@ -354,23 +352,26 @@ def _csv_batch(
             raise
 
 
-def _csv_column(field: Field, texts: Sequence[str], path: str, numbers: Sequence[int]) -> Sequence[Any]:
-    convert = _CSV_VALUES[field.type]
+def _csv_column(field: Field, texts: Sequence[str], path: str, numbers: Sequence[int], source: Source) -> Sequence[Any]:
+    unit = source.unit if field.name == source.stream.time else MICROSECONDS
+    convert = _CSV_VALUES[field.type] if unit is MICROSECONDS else partial(_csv_time, unit)
+    expected = _CSV_EXPECTED.get(field.type, source.expected(field))
     if field.nullable:
         values: list[Any] = []
         for number, text in zip(numbers, texts, strict=True):
-            values.append(None if not text else _csv_value(field, convert, text, path, number))
+            values.append(None if not text else _csv_value(field, convert, expected, text, path, number))
         return values
-    return [_csv_value(field, convert, text, path, number) for number, text in zip(numbers, texts, strict=True)]
+    return [
+        _csv_value(field, convert, expected, text, path, number) for number, text in zip(numbers, texts, strict=True)
+    ]
 
 
-def _csv_value(field: Field, convert: Callable[[str], Any], text: str, path: str, number: int) -> Any:
+def _csv_value(field: Field, convert: Callable[[str], Any], expected: str, text: str, path: str, number: int) -> Any:
     try:
         if text:
             return convert(text)
     except (ValueError, TimestampError):
         pass
-    expected = _CSV_EXPECTED.get(field.type, EXPECTED[field.type])
     got = f"{text!r:.60}" if text else "nothing"
     if not text:
         expected = f"{field.type}, not null"
@@ -378,6 +379,7 @@ def _csv_value(field: Field, convert: Callable[[str], Any], text: str, path: str
 
 
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_DECIMAL = re.compile(r"\s*[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _DIGITS = 20  # more than a 64-bit integer ever needs: Python refuses to read thousands of them
 
 
@@ -399,6 +401,16 @@ def _csv_double(text: str) -> float:
 
 def _csv_timestamp(text: str) -> int:
     return _csv_integer(text) if _INTEGER.fullmatch(text) else parse_timestamp(text)
+
+
+def _csv_time(unit: TimeUnit, text: str) -> int | float | str:
+    """A time in another unit than microseconds, as JSON would carry it: a number, or text that says what it means."""
+    if _INTEGER.fullmatch(text):
+        return _csv_integer(text)
+    if unit.fractions and _DECIMAL.fullmatch(text):
+        return _csv_double(text)
+    parse_timestamp(text)
+    return text
 
 
 _BOOLEANS: Final = {"true": True, "false": False, "t": True, "f": False}

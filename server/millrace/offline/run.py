@@ -51,7 +51,7 @@ from millrace.offline.script import Script
 from millrace.operators.batch import Int64s
 from millrace.protocol import Refuse
 from millrace.protocol.timestamps import format_timestamp
-from millrace.protocol.units import likely_unit
+from millrace.protocol.units import UNITS, likely_unit
 from millrace.protocol.words import counted
 
 
@@ -156,11 +156,14 @@ class Run:
             yield instant
 
     def _look_at_unit(self, stream: str, ts: Int64s) -> None:
-        """The first batch decides: all of its times are in one unit, and it is not microseconds."""
-        least, most = (likely_unit(int(us)) for us in (ts.min(), ts.max()))
+        """The first batch decides: all of its times are in one unit, and it is not the declared one."""
+        unit = UNITS[self.script.streams[stream].time_unit]
+        least, most = (likely_unit(unit.count(int(us)), unit) for us in (ts.min(), ts.max()))
         if least is not None and most is not None and least.name == most.name:
             us = int(ts[0])
-            self.doubtful_units[stream] = f"its first time, {us}, is {format_timestamp(us)}; {likely_unit(us)}"
+            first = unit.count(us)
+            likely = likely_unit(first, unit)
+            self.doubtful_units[stream] = f"its first time, {first}, is {format_timestamp(us)}; {likely}"
 
     def _exact(self) -> bool:
         """Whether something looks at the clock between two rows: a measure, or a stream of which the clock decides."""

@@ -15,6 +15,9 @@ import pyarrow as pa
 from millrace.operators.batch import FILLERS, Batch, Bools, Values
 from millrace.protocol import Field, PeerError, Refuse, RowError, Schema, Type
 from millrace.protocol.errors import row_place
+from millrace.protocol.units import MICROSECONDS, TimeUnit
+from millrace.server.source import EVENT_TIME, value_shown
+from millrace.server.timeunits import BeyondError, micros_of
 
 # The types that may stand for one of ours, besides the exact one: widening only, so that no value changes.
 ACCEPTED: Final[dict[Type, Callable[[pa.DataType], bool]]] = {
@@ -26,6 +29,17 @@ ACCEPTED: Final[dict[Type, Callable[[pa.DataType], bool]]] = {
     Type.TIMESTAMP: lambda kind: pa.types.is_timestamp(kind) or kind == pa.int64(),
 }
 
+
+def accepts(type_: Type, kind: pa.DataType, unit: TimeUnit = MICROSECONDS) -> bool:
+    """Whether a column of this Arrow type may stand for one of ours, a time field's numbers being in this unit."""
+    return ACCEPTED[type_](kind) or (unit is not MICROSECONDS and _is_number(kind, unit))
+
+
+def _is_number(kind: pa.DataType, unit: TimeUnit) -> bool:
+    """Whether times in a unit other than microseconds may have this type. 32 bits of float are minutes off."""
+    return bool(pa.types.is_integer(kind) or (unit.fractions and kind == pa.float64()))
+
+
 ARROW_TYPES: Final[dict[Type, pa.DataType]] = {
     Type.BOOLEAN: pa.bool_(),
     Type.BIGINT: pa.int64(),
@@ -36,12 +50,25 @@ ARROW_TYPES: Final[dict[Type, pa.DataType]] = {
 }
 
 
+UnitOf = Callable[[Field], TimeUnit]
+
+
+def all_micros(_: Field) -> TimeUnit:
+    """Integers are microseconds in every field."""
+    return MICROSECONDS
+
+
 def read_arrow(
-    payload: bytes | memoryview, fields: Sequence[Field], ignore_extra: bool, count: int | None = None
+    payload: bytes | memoryview,
+    fields: Sequence[Field],
+    ignore_extra: bool,
+    count: int | None = None,
+    unit_of: UnitOf = all_micros,
 ) -> tuple[list[Values], list[Bools | None], int]:
     """The columns and masks of an IPC stream whose fields are matched by name, and the number of rows.
 
-    `count`, if given, is how many rows the stream must have: the credit was checked for so many.
+    `count`, if given, is how many rows the stream must have: the credit was checked for so many. `unit_of` is the unit
+    of a timestamp field's numbers.
     """
     table = _open(payload)
     if count is not None and table.num_rows != count:
@@ -51,16 +78,18 @@ def read_arrow(
             raise Refuse(
                 f"field {field.name}: expected plain values, got a dictionary; decode it", code="schema_mismatch"
             )
-    return *read_table(with_missing(table, fields), fields, ignore_extra), table.num_rows
+    return *read_table(with_missing(table, fields), fields, ignore_extra, unit_of), table.num_rows
 
 
-def read_table(table: Any, fields: Sequence[Field], ignore_extra: bool) -> tuple[list[Values], list[Bools | None]]:
+def read_table(
+    table: Any, fields: Sequence[Field], ignore_extra: bool, unit_of: UnitOf = all_micros
+) -> tuple[list[Values], list[Bools | None]]:
     """The columns and masks of a table or record batch whose fields are matched by name."""
     _check_names(table.schema.names, fields, ignore_extra)
     columns: list[Values] = []
     valid: list[Bools | None] = []
     for field in fields:
-        column, mask = _column(field, table.column(field.name))
+        column, mask = _column(field, table.column(field.name), unit_of(field))
         columns.append(column)
         valid.append(mask)
     return columns, valid
@@ -136,17 +165,35 @@ def _check_names(names: Sequence[str], fields: Sequence[Field], ignore_extra: bo
         raise Refuse(f"expected the Arrow columns {expected}, got {', '.join(names) or 'none'}", code="schema_mismatch")
 
 
-def _column(field: Field, column: Any) -> tuple[Values, Bools | None]:
+def _column(field: Field, column: Any, unit: TimeUnit) -> tuple[Values, Bools | None]:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if not ACCEPTED[field.type](column.type):
-        raise Refuse(f"field {field.name}: expected {field.type}, got Arrow's {column.type}", code="schema_mismatch")
+    if not accepts(field.type, column.type, unit):
+        expected = field.type if unit is MICROSECONDS else f"{field.type} (or {unit.words} as {_numbers(unit)})"
+        raise Refuse(f"field {field.name}: expected {expected}, got Arrow's {column.type}", code="schema_mismatch")
     mask: Bools | None = None
     if column.null_count:
         mask = column.is_valid().to_numpy(zero_copy_only=False)
         if not field.nullable:
             raise _row_error(field, int(np.argmin(mask)), f"{field.type}, not null", "null")
+    if unit is not MICROSECONDS and not pa.types.is_timestamp(column.type):
+        return _from_numbers(field, column, unit), mask
     return _values(field, column, mask), mask
+
+
+def _numbers(unit: TimeUnit) -> str:
+    return "integers or float64" if unit.fractions else "integers"
+
+
+def _from_numbers(field: Field, column: Any, unit: TimeUnit) -> Values:
+    """A time field's numbers, none of them null, as microseconds."""
+    numbers = column if pa.types.is_floating(column.type) else _cast_to(field, column, pa.int64())
+    try:
+        return micros_of(unit, numbers.to_numpy(zero_copy_only=False))
+    except BeyondError as beyond:
+        value = column[beyond.row].as_py()
+        expected, got = EVENT_TIME, value_shown(value, unit) if unit.is_number(value) else str(value)
+        raise _row_error(field, beyond.row, expected, got, "bad_value") from None
 
 
 def _values(field: Field, column: Any, mask: Bools | None) -> Values:

@@ -17,6 +17,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.buffer import has_texts
 from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import Refuse, Schema
+from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
@@ -57,8 +58,11 @@ class _Stream:
     early: bool = False
 
     def alter(self, definition: StreamDefinition) -> None:
-        """Another definition. Feeds that are open go on with the fields that they were opened with."""
-        if definition.schema != self.source.schema:
+        """Another definition. Feeds that are open continue with the fields that they were opened with; with another
+        unit none stays open."""
+        if definition.time_unit != self.source.unit.name:
+            self.source, self.narrower, self.early = Source(definition), {}, False
+        elif definition.schema != self.source.schema:
             self.narrower[self.source.schema.fingerprint()] = self.source
             self.source = Source(definition)
         for source in (self.source, *self.narrower.values()):
@@ -168,10 +172,26 @@ class Feeds:
         self._look_for_guesses()
 
     def alter_stream(self, definition: StreamDefinition) -> None:
-        self._streams[definition.name].alter(definition)
+        stream = self._streams[definition.name]
+        before = stream.source.unit
+        stream.alter(definition)
+        if stream.source.unit is not before:
+            self._end_feeds(definition.name, stream.source.unit)
         if definition.timestamps == "external":
             self._runner.replace_side_outlet(definition.late)
         self._look_for_guesses()
+
+    def _end_feeds(self, name: str, unit: TimeUnit) -> None:
+        """End the feeds of a stream whose unit has changed, as if their connections were lost.
+
+        A feed that was opened for one unit must not have its numbers read in another without noticing it.
+        """
+        text = f"stream {name} was altered: its time_unit is {unit.name!r} now; open the feed again"
+        for stream, producer in [key for key in self._owners if key[0] == name]:
+            owner = self._owners[stream, producer]
+            self.hold(stream, producer, owner, False)
+            self.close(stream, producer, owner, lost=True)
+            owner.ended("altered", text)
 
     def _look_for_guesses(self) -> None:
         definitions = [stream.source.stream for stream in self._streams.values()]
@@ -255,8 +275,8 @@ class Feeds:
             self._find(stream).received.tuples += len(batch)
             self._runner.submit(Arrived(stream, producer, batch))
 
-    def punctuated(self, stream: str, producer: str, value_us: int) -> None:
-        check_promise(f"stream {stream}", value_us)
+    def punctuated(self, stream: str, producer: str, value_us: int, unit: TimeUnit = MICROSECONDS) -> None:
+        check_promise(f"stream {stream}", value_us, unit)
         self._runner.submit(Punctuated(stream, producer, value_us))
 
     def answered(self, stream: str, producer: str, request: int, value_us: int | None) -> None:

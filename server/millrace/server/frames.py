@@ -382,8 +382,10 @@ class _Feed:
         # The first credit completes the opening: a feed without it could only wait.
         self._open = True
         stream = self._source.stream
+        declared = stream.time_unit != "us" and "time_unit" in self._dialect.session.capabilities
+        unit = stream.time_unit if declared else None
         self._dialect.say(
-            Opened(self.channel, self.next_sequence, tuples, stream.schema, stream.timestamps, stream.time)
+            Opened(self.channel, self.next_sequence, tuples, stream.schema, stream.timestamps, stream.time, unit)
         )
 
     def asked(self, request: int, need_us: int) -> None:

@@ -25,6 +25,7 @@ from millrace.protocol.jsonlines import (
     error_line,
     parse,
     progress_line,
+    punctuation_us,
 )
 from millrace.protocol.session import same_token
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
@@ -214,7 +215,8 @@ class LineDialect(Dialect):
     def _punctuation(self, said: PunctuationLine) -> None:
         feed = self._feed(said.stream, said.feed)
         feed.take()
-        self.hall.feeds.punctuated(said.stream, feed.producer, said.value_us)
+        unit = self.hall.feeds.source(said.stream).unit
+        self.hall.feeds.punctuated(said.stream, feed.producer, punctuation_us(said.value, unit), unit)
 
     def _close(self, said: CloseLine) -> None:
         feed = self._feeds.pop((said.stream, said.feed), None)

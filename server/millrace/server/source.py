@@ -31,8 +31,9 @@ from millrace.operators.eventtime import outside
 from millrace.protocol import MAX_INT64, MIN_INT64, Field, Refuse, RowError, Type
 from millrace.protocol.errors import row_place
 from millrace.protocol.timestamps import FIRST_US, LAST_US, format_timestamp, parse_timestamp
-from millrace.protocol.units import CENTURY_US, in_century, likely_unit
+from millrace.protocol.units import CENTURY_US, MICROSECONDS, UNITS, TimeUnit, in_century, likely_unit
 from millrace.protocol.words import SHOWN_CHARACTERS, spelt
+from millrace.server.timeunits import BeyondError, micros_of
 
 # What msgspec checks while it decodes. Its integers are unbounded and its floats may be NaN: columns check those.
 WIRE_TYPES: Final[dict[Type, Any]] = {
@@ -76,13 +77,27 @@ class Source:
         self._fields = tuple(
             Field(field.name, field.type, field.nullable and field.name != stream.time) for field in stream.schema
         )
-        row_type: Any = tuple.__class_getitem__(tuple(map(_wire_type, self._fields)))
+        self.unit = UNITS[stream.time_unit]
+        row_type: Any = tuple.__class_getitem__(tuple(map(self.wire_type, self._fields)))
         self._decoder: msgspec.msgpack.Decoder[list[Row]] = msgspec.msgpack.Decoder(list.__class_getitem__(row_type))
-        self._columns = tuple(_COLUMNS[field.type] for field in self._fields)
+        self._columns = tuple(self._numbers if self._counts(field) else _COLUMNS[field.type] for field in self._fields)
         self._names = stream.schema.names
         self._known = frozenset(self._names)
         self._required = frozenset(field.name for field in self._fields if not field.nullable)
         self._time = stream.time_position
+
+    def _counts(self, field: Field) -> bool:
+        """Whether numbers of this field count in another unit than microseconds."""
+        return self.unit is not MICROSECONDS and field.name == self.stream.time
+
+    def wire_type(self, field: Field) -> Any:
+        """What a decoder of msgspec checks for a field."""
+        kind = int | float | str if self._counts(field) and self.unit.fractions else WIRE_TYPES[field.type]
+        return kind | None if field.nullable and field.name != self.stream.time else kind
+
+    def expected(self, field: Field) -> str:
+        """What a field takes, in words."""
+        return f"timestamp ({self.unit.forms})" if self._counts(field) else EXPECTED[field.type]
 
     # -- row frames --------------------------------------------------------------------------------
 
@@ -103,7 +118,7 @@ class Source:
                 raise self._explain(payload, error) from None
         try:
             return self._batch(rows)
-        except _Unfit as error:
+        except (_Unfit, BeyondError) as error:
             raise self._explain_first(payloads, error) from None
 
     def _batch(self, rows: Sequence[Row]) -> Batch:
@@ -129,7 +144,7 @@ class Source:
         """Rows of the types that a decoder checks (WIRE_TYPES); RowError if a value does not fit all the same."""
         try:
             return self._batch(rows)
-        except _Unfit:
+        except (_Unfit, BeyondError):
             for number, row in enumerate(rows):
                 self._check_row(number, row)
             raise AssertionError("a row fits by itself and not among others") from None
@@ -160,11 +175,18 @@ class Source:
 
     # -- Arrow frames ------------------------------------------------------------------------------
 
+    @property
+    def _ignores_extra(self) -> bool:
+        return self.stream.extra == "ignore"
+
+    def _unit_of(self, field: Field) -> TimeUnit:
+        return self.unit if self._counts(field) else MICROSECONDS
+
     def from_arrow(self, payload: bytes | memoryview, count: int | None = None) -> Batch:
         """The rows of an Arrow IPC stream of `count` rows; fixed-width columns share the payload's memory."""
         from millrace.server.arrow import read_arrow  # pyarrow costs 60 MB: only feeds that use it pay
 
-        columns, valid, count = read_arrow(payload, self._fields, self.stream.extra == "ignore", count)
+        columns, valid, count = read_arrow(payload, self._fields, self._ignores_extra, count, self._unit_of)
         return self._timed(columns, valid, count) if count else Batch.empty(self.schema)
 
     def from_table(self, table: Any) -> Batch:
@@ -172,10 +194,25 @@ class Source:
         from millrace.server.arrow import read_table, with_missing
 
         table = with_missing(table, self._fields)
-        columns, valid = read_table(table, self._fields, self.stream.extra == "ignore")
+        columns, valid = read_table(table, self._fields, self._ignores_extra, self._unit_of)
         return self._timed(columns, valid, table.num_rows) if table.num_rows else Batch.empty(self.schema)
 
     # -- time ---------------------------------------------------------------------------------------
+
+    def _numbers(self, field: Field, values: Sequence[Any]) -> tuple[Values, Bools | None]:
+        """The time field of rows whose numbers are not microseconds."""
+        kinds = set(map(type, values))
+        try:
+            if kinds == {int}:
+                return micros_of(self.unit, np.fromiter(values, np.int64, len(values))), None
+            if kinds == {float}:
+                return micros_of(self.unit, np.fromiter(values, np.float64, len(values))), None
+            times = np.fromiter(map(self.unit.parse, values), np.int64, len(values))
+        except (OverflowError, ValueError):
+            raise _Unfit from None
+        if outside(times) is not None:
+            raise _Unfit
+        return times, None
 
     def check_ahead(self, batch: Batch, now_us: int) -> None:
         """TooFarAheadError for the first row whose time lies further above the clock than the stream allows."""
@@ -203,13 +240,15 @@ class Source:
         if least >= CENTURY_US[0]:
             return False
         early = ts[ts < CENTURY_US[0]]
+        unit = self.unit
         values = early.tolist() if len(early) <= LOOKED_AT else [int(early.min()), int(early.max())]
-        if any(likely_unit(value) is None for value in values):
+        if any(likely_unit(unit.count(value), unit) is None for value in values):
             return True
         row = int((ts < CENTURY_US[0]).argmax())
-        value = int(ts[row])
-        got = f"{value}, which is {format_timestamp(value)}; {likely_unit(value)}"
-        raise _row_error(row, "microseconds since 1970", got, self.stream.time, "bad_value")
+        time_us = int(ts[row])
+        value = unit.count(time_us)
+        got = f"{value}, which is {format_timestamp(time_us)}; {likely_unit(value, unit)}"
+        raise _row_error(row, f"{unit.words} since 1970", got, self.stream.time, "bad_value")
 
     # -- the slow way ------------------------------------------------------------------------------
 
@@ -244,12 +283,24 @@ class Source:
 
     def _check_row(self, number: int, row: Row) -> None:
         for field, value in zip(self._fields, row, strict=True):
-            if not _fits(field, value):
-                expected = EXPECTED[field.type] if value is not None else f"{field.type}, not null"
-                code = "bad_value" if _right_type(field.type, value) else "bad_row"
+            if not self._fits(field, value):
+                expected = self.expected(field) if value is not None else f"{field.type}, not null"
+                code = "bad_value" if self._right_type(field, value) else "bad_row"
                 raise _row_error(number, expected, spelt(value), field.name, code)
-        if self._time is not None and not FIRST_US <= (time_us := parse_timestamp(row[self._time])) <= LAST_US:
-            raise _row_error(number, EVENT_TIME, time_shown(time_us), self.stream.time, "bad_value")
+        if self._time is not None and not FIRST_US <= self.unit.parse(row[self._time]) <= LAST_US:
+            raise _row_error(number, EVENT_TIME, value_shown(row[self._time], self.unit), self.stream.time, "bad_value")
+
+    def _fits(self, field: Field, value: Any) -> bool:
+        if value is None:
+            return field.nullable
+        if type(value) is float and self._counts(field):
+            return self.unit.is_number(value)
+        return _FITS[field.type](value)
+
+    def _right_type(self, field: Field, value: Any) -> bool:
+        """Whether a value that does not fit has the right type: a NaN, say, or 2**63."""
+        fraction = type(value) is float and self._counts(field) and self.unit.fractions
+        return fraction or type(value) in _PYTHON_TYPES[field.type]
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -355,17 +406,6 @@ def _from_json(field: Field, value: Any) -> Any:
         return value  # refused by the check, with the text that came
 
 
-def _wire_type(field: Field) -> Any:
-    made = WIRE_TYPES[field.type]
-    return made | None if field.nullable else made
-
-
-def _fits(field: Field, value: Any) -> bool:
-    if value is None:
-        return field.nullable
-    return _FITS[field.type](value)
-
-
 def _fits_bigint(value: Any) -> bool:
     return type(value) is int and MIN_INT64 <= value <= MAX_INT64
 
@@ -403,11 +443,6 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _right_type(type_: Type, value: Any) -> bool:
-    """Whether a value that does not fit is of the right type all the same: a NaN, say, or 2**63."""
-    return type(value) in _PYTHON_TYPES[type_]
-
-
 _PYTHON_TYPES: Final[dict[Type, tuple[type, ...]]] = {
     Type.BOOLEAN: (bool,),
     Type.BIGINT: (int,),
@@ -435,10 +470,11 @@ def may_promise(value_us: int) -> bool:
     return FIRST_US <= value_us <= LAST_US + 1
 
 
-def check_promise(where: str, value_us: int) -> None:
-    """Refuse a punctuation or an answer beyond event time."""
+def check_promise(where: str, value_us: int, unit: TimeUnit = MICROSECONDS) -> None:
+    """Refuse a punctuation or an answer beyond event time; `unit` is the one in which it arrived."""
     if not may_promise(value_us):
-        raise Refuse(f"{where}, punctuation: expected {EVENT_TIME}, got {time_shown(value_us)}", code="bad_value")
+        got = value_shown(unit.count(value_us), unit)
+        raise Refuse(f"{where}, punctuation: expected {EVENT_TIME}, got {got}", code="bad_value")
 
 
 def check_clock(where: str, value_us: int) -> None:
@@ -447,8 +483,17 @@ def check_clock(where: str, value_us: int) -> None:
         raise Refuse(f"{where}, at: expected {EVENT_TIME}, got {time_shown(value_us)}", code="bad_value")
 
 
+def value_shown(value: Any, unit: TimeUnit = MICROSECONDS) -> str:
+    """A time outside the domain as it was written, and what it may have been meant for."""
+    time_us = unit.parse(value)
+    if unit is MICROSECONDS or isinstance(value, str):
+        return time_shown(time_us)
+    likely = likely_unit(unit.count(time_us), unit)
+    return f"{value} {unit.words} ({format_timestamp(time_us)})" + (f"; {likely}" if likely else "")
+
+
 def time_shown(value_us: int) -> str:
-    """A time outside the domain, in both spellings, and what it may have been meant for."""
+    """A time outside the domain in microseconds, in both spellings, and what it may have been meant for."""
     unit = likely_unit(value_us)
     return f"{value_us} ({format_timestamp(value_us)})" + (f"; {unit}" if unit else "")
 
