@@ -323,9 +323,9 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             (
                 "The newest time of stream s is 1970-01-01T00:29:30.588380Z, which is 1770588380 as an integer; it "
                 "looks like seconds (2026-02-08T22:06:20Z): integer timestamps are microseconds, so multiply by "
-                "1000000."
+                "1000000, or declare the stream WITH (time_unit = 's')."
             ),
-            "millrace stream show s",
+            "millrace sql \"ALTER STREAM s SET (time_unit = 's')\"",
             {
                 "server": {"now_us": 1_770_588_381 * SECOND},
                 "own_clock_us": 1_770_588_381 * SECOND,
@@ -337,7 +337,8 @@ def test_nothing_is_advised_where_all_is_well() -> None:
             "s",
             (
                 "The latest was 20492.9 days late, too much for a disorder. Its time is near 1970, which suggests "
-                "seconds or milliseconds since 1970: integer timestamps are microseconds. Correct the sender."
+                "that its feed sends another unit: integer timestamps are microseconds. Correct the sender, or set the "
+                "time_unit of the stream."
             ),
             "millrace tail s.late --from 0 --json",
             {

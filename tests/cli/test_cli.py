@@ -681,7 +681,7 @@ def test_a_fed_file_in_seconds_is_refused_with_the_place_and_the_likely_unit(ser
     assert done.returncode == 1
     assert f"{path}, row 1: " in done.stderr
     assert "got 1770588380, which is 1970-01-01T00:29:30.588380Z; it looks like seconds (2026-" in done.stderr
-    assert "so multiply by 1000000" in done.stderr
+    assert "so multiply by 1000000, or declare the stream WITH (time_unit = 's')" in done.stderr
     assert server.json("stream", "show", "epochs")["rejected"] == 2
     path.write_text("ts,k\n2026-02-08T22:06:20Z,1\n+200000-01-01,2\n")
     done = server.millrace("feed", "epochs", str(path))

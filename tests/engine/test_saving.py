@@ -63,6 +63,7 @@ def test_a_source_keeps_the_policies_that_it_was_altered_to() -> None:
     changes = {
         "ets": "periodic", "ets_interval_us": 9, "ets_retry_us": 8, "max_skew_us": 7, "grace_us": 6, "ahead_us": 50,
         "propagation": "punctuation", "disorder_us": 5, "lull_us": 4, "history": True,
+        "time_unit": "ms",
     }  # fmt: skip
     assert changes.keys() == POLICIES
     bench.do(AlterStream("x", tuple(changes.items())))

@@ -403,7 +403,8 @@ def test_times_in_another_unit_are_taken_with_a_warning(folder, first, unit):
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
     assert re.fullmatch(
         rf"millrace: stream s: warning: its first time, {first}, is 1970-01-\S+; it looks like {unit} "
-        r"\(2026-02-08T22:06:20Z\): integer timestamps are microseconds, so multiply by 1000(000)?\n",
+        r"\(2026-02-08T22:06:20Z\): integer timestamps are microseconds, so multiply by 1000(000)?, "
+        r"or declare the stream WITH \(time_unit = 'm?s'\)\n",
         done.stderr,
     )
 
@@ -420,5 +421,6 @@ def test_times_in_nanoseconds_are_refused(folder):
     assert done.stderr == (
         "millrace: s.jsonl, line 1, field ts: expected a time from 0001-01-01T00:00:00Z to "
         "9999-12-31T23:59:59.999999Z, got 1770588380000000000 (+058077-09-17T01:33:20Z); it looks like nanoseconds "
-        "(2026-02-08T22:06:20Z): integer timestamps are microseconds, so divide by 1000\n"
+        "(2026-02-08T22:06:20Z): integer timestamps are microseconds, so divide by 1000, or declare the stream "
+        "WITH (time_unit = 'ns')\n"
     )

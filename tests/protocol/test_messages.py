@@ -111,6 +111,7 @@ BY_READING = {
     "array of 4 integers >= 0": st.builds(m.Limits, NUMBER, NUMBER, NUMBER, NUMBER),
     "'accepted' or 'durable'": st.sampled_from(["accepted", "durable"]),
     "'rows' or 'arrow'": st.sampled_from(["rows", "arrow"]),
+    "'us' or 'ms' or 's' or 'ns' or nil; may be left out": st.none() | st.sampled_from(["us", "ms", "s", "ns"]),
     "'external' or 'internal' or 'latent'": st.sampled_from(["external", "internal", "latent"]),
 }
 

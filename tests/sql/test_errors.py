@@ -114,7 +114,7 @@ CASES = [
     ("ALTER STREAM p SET (ets = «'never')", "ets: expected 'none', 'periodic' or 'on-demand', got 'never'"),
     ("ALTER STREAM p SET (ets = 'none', «ets = 'none')", "the option ets is set twice"),
     ("ALTER STREAM p SET («time = 'ts')", ("time cannot change after p was created; the options "
-    "that can change are disorder,")),
+    "that can change are time_unit, disorder,")),
     ("ALTER STREAM p SET («timestamps = 'latent')", "timestamps cannot change after p was created"),
     ("ALTER STREAM s SET (ets = 'none', «grace = '1 s')", "grace does not apply here: s is internal"),
     ("ALTER STREAM p SET ()«", "expected what to set"),

@@ -248,12 +248,13 @@ POLICIES = {
     "propagation": ("'punctuation'", "propagation", "punctuation"),
     "lull": ("'2 s'", "lull_us", 2_000_000),
     "history": ("'on'", "history", True),
+    "time_unit": ("'ns'", "time_unit", "ns"),
 }
 CREATED = {
     "nothing said": "CREATE STREAM n (at TIMESTAMP, v BIGINT) WITH (time = 'at')",
     "all said": "CREATE STREAM n (at TIMESTAMP, v BIGINT /* ) */) -- words\n WITH (disorder = '9 s', max_skew = '9 s',"
     " max_ahead = '9 s', grace = '9 s', time = at, ets = 'none', ets_interval = '9 s', ets_retry = '9 s',"
-    " propagation = 'arcs' -- more\n)",
+    " propagation = 'arcs', time_unit = 's' -- more\n)",
     "no options": "CREATE STREAM n (v BIGINT)",
     "empty options": "CREATE STREAM n (v BIGINT) WITH ( )",
 }

@@ -24,7 +24,7 @@ CODES: Mapping[str, str] = {
     # The frame is refused whole, its sequence numbers are used up, the connection stays.
     "bad_row": "a row does not fit the schema: wrong number of values or a wrong type",
     "bad_value": "a value has the right type but is not allowed: NaN, an infinity, an integer beyond 64 bits, a time "
-    "outside the years 1 to 9999 or in another unit than microseconds",
+    "outside the years 1 to 9999 or in another unit than the stream's",
     # The frame is refused whole and its sequence numbers are not used up; the connection stays.
     "not_open": "the channel is not an open feed or subscription: not open yet, or the request was refused",
     "out_of_order": "DATA leaves a gap: its sequence number is above the next one expected",

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 from millrace.protocol.errors import MillraceError, PeerError
 from millrace.protocol.messages import MAX_NESTING
-from millrace.protocol.timestamps import TimestampError, format_timestamp
+from millrace.protocol.timestamps import TimestampError, format_timestamp, parse_timestamp
 from millrace.protocol.types import MAX_INT64, MIN_INT64
-from millrace.protocol.units import MICROSECONDS, TimeUnit
+from millrace.protocol.units import TimeUnit
 from millrace.protocol.words import spelt
 
 LINE_BYTES = 2**20  # the default limit: a thousand fields of a kilobyte
@@ -45,12 +45,17 @@ class TupleLine:
 class PunctuationLine:
     """`{"stream": S, "punctuation": P}`: no later tuple of this feed has a timestamp below P.
 
-    `value` is text or a number in the stream's unit, like the stream's time field. Its receiver parses it.
+    `value` is in microseconds if P is text. If P is an integer (`counts`), it is in the unit of the stream's time field.
     """
 
     stream: str
-    value: str | float
+    value: int
     feed: str = MAIN_FEED
+    counts: bool = field(default=False, compare=False)
+
+    def time_us(self, unit: TimeUnit) -> int:
+        """The promised time, of a stream with this unit."""
+        return unit.micros(self.value) if self.counts else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,19 +260,12 @@ def _tuple(keys: Mapping[str, object]) -> TupleLine:
 
 def _punctuation(keys: Mapping[str, object]) -> PunctuationLine:
     _only(keys, "stream", "punctuation", "feed")
-    value = keys["punctuation"]
-    if not isinstance(value, float):  # only the receiver knows whether the unit has fractions
-        punctuation_us(value, MICROSECONDS)
-    assert isinstance(value, str | int | float)
-    return PunctuationLine(_text(keys, "stream"), value, _text(keys, "feed", MAIN_FEED))
-
-
-def punctuation_us(value: object, unit: TimeUnit) -> int:
-    """The microseconds of a punctuation's value, or PeerError."""
     try:
-        return unit.parse(value)
+        value = parse_timestamp(keys["punctuation"])
     except TimestampError as error:
         raise PeerError(f'"punctuation": {error.text}', code="bad_value", where='"punctuation"') from None
+    counts = isinstance(keys["punctuation"], int)
+    return PunctuationLine(_text(keys, "stream"), value, _text(keys, "feed", MAIN_FEED), counts)
 
 
 def _close(keys: Mapping[str, object]) -> CloseLine:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from millrace.protocol.timestamps import format_timestamp
-from millrace.protocol.units import in_century, likely_unit
+from millrace.protocol.units import UNITS, LikelyUnit, in_century, likely_unit
 from millrace.protocol.words import counted
 
 SECOND_US: Final = 1_000_000
@@ -229,7 +229,7 @@ def left_behind(seen: Snapshot) -> Iterator[Advice]:
         ahead = max((newest.get(name) or 0 for name in reads.get(query, ())), default=0)
         if why["reason"] != "gathering" or newest.get(oldest) is None or ahead - newest[oldest] <= WAIT_US:
             continue
-        if likely_unit(newest[oldest]) is not None:
+        if _likely(next(stream for stream in seen.streams if stream["name"] == oldest)) is not None:
             continue  # `wrong_units` says why
         text = (
             f"Stream {oldest} is {_seconds(ahead - newest[oldest])} older than the other streams of query {query}, "
@@ -327,17 +327,24 @@ def history_behind(seen: Snapshot) -> Iterator[Advice]:
 
 
 def wrong_units(seen: Snapshot) -> Iterator[Advice]:
-    """A stream whose times make sense in seconds or milliseconds alone, while the server's clock shows the present."""
+    """A stream whose times make sense in another unit alone, while the server's clock shows the present."""
     for stream in seen.streams:
         name, newest_us = stream["name"], stream["newest_us"]
         if stream["timestamps"] != "external" or newest_us is None or not in_century(seen.server["now_us"]):
             continue
-        if (unit := likely_unit(newest_us)) is not None:
+        if (likely := _likely(stream)) is not None:
             text = (
-                f"The newest time of stream {name} is {format_timestamp(newest_us)}, which is {newest_us} as an "
-                f"integer; {unit}."
+                f"The newest time of stream {name} is {format_timestamp(newest_us)}, which is "
+                f"{likely.declared.count(newest_us)} as an integer; {likely}."
             )
-            yield Advice("wrong_unit", name, text, f"millrace stream show {name}")
+            try_ = f"millrace sql \"ALTER STREAM {name} SET (time_unit = '{likely.unit.name}')\""
+            yield Advice("wrong_unit", name, text, try_)
+
+
+def _likely(stream: Mapping[str, Any]) -> LikelyUnit | None:
+    """The unit in which a stream's newest time makes sense, if that is not the declared one."""
+    unit = UNITS[stream.get("time_unit") or "us"]
+    return likely_unit(unit.count(stream["newest_us"]), unit)
 
 
 def ignored_tuples(seen: Snapshot) -> Iterator[Advice]:
@@ -377,8 +384,9 @@ def late_tuples(seen: Snapshot) -> Iterator[Advice]:
             text += f" The latest was {_seconds(stream['late_by_max_us'])} late, too much for a disorder."
             if stream["newest_us"] is not None and abs(stream["newest_us"] - enough_us) < NEAR_1970_US:
                 text += (
-                    " Its time is near 1970, which suggests seconds or milliseconds since 1970: integer timestamps are"
-                    " microseconds. Correct the sender."
+                    " Its time is near 1970, which suggests that its feed sends another unit: integer timestamps are"
+                    f" {UNITS[stream.get('time_unit') or 'us'].words}. Correct the sender, or set the time_unit of the"
+                    " stream."
                 )
             else:
                 text += " Look at these tuples: a sender may repeat old rows, or its clock may be wrong."

@@ -25,7 +25,6 @@ from millrace.protocol.jsonlines import (
     error_line,
     parse,
     progress_line,
-    punctuation_us,
 )
 from millrace.protocol.session import same_token
 from millrace.server.connection import GREETING_BYTES, Connection, Dialect
@@ -216,7 +215,7 @@ class LineDialect(Dialect):
         feed = self._feed(said.stream, said.feed)
         feed.take()
         unit = self.hall.feeds.source(said.stream).unit
-        self.hall.feeds.punctuated(said.stream, feed.producer, punctuation_us(said.value, unit), unit)
+        self.hall.feeds.punctuated(said.stream, feed.producer, said.time_us(unit), unit)
 
     def _close(self, said: CloseLine) -> None:
         feed = self._feeds.pop((said.stream, said.feed), None)
