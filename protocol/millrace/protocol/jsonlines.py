@@ -45,7 +45,7 @@ class TupleLine:
 class PunctuationLine:
     """`{"stream": S, "punctuation": P}`: no later tuple of this feed has a timestamp below P.
 
-    `value` is in microseconds if P is text. If P is an integer (`counts`), it is in the unit of the stream's time field.
+    `value` is in microseconds if P is text. If P is an integer (`counts`), it is in the stream's unit.
     """
 
     stream: str
