@@ -605,7 +605,7 @@ def test_a_wrong_unit_is_refused_with_the_four_values(value):
 def test_a_stream_without_a_time_field_has_no_unit():
     from millrace.offline.script import plan_script
 
-    with pytest.raises(SqlError, match="time_unit has no meaning here: s is internal"):
+    with pytest.raises(SqlError, match="time_unit does not apply here: s is internal"):
         plan_script("CREATE STREAM s (k BIGINT) WITH (time_unit = 'ms')")
 
 
