@@ -1,6 +1,6 @@
-"""The papers' experiments at small sizes: claims that hold at any size hold at these too.
+"""The papers' experiments at small sizes. Claims that hold at any size are tested here.
 
-The full sizes are run by `make figures`; their claims lie in docs/figures/claims.csv.
+The full sizes are run by `make figures`; their claims are in docs/figures/claims.csv.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_a_trial_is_a_run_with_a_cost(policy: str, cost: int, tmp_path: Path) ->
 
 
 def test_what_takes_no_tuple_has_a_price_too() -> None:
-    """A lone tuple on demand: selection, union without result, the selection passes the punctuation, union."""
+    """A single tuple on demand: selection, union without result, the selection passes the punctuation, union."""
     prices = (Fraction(0), Fraction(1, 2), Fraction(1))
     waited = [trial(Setting(ON_DEMAND, 10, without=price), {"fast": [100]}, 1.0).latency_us for price in prices]
     assert waited == [20, 30, 40]
@@ -138,8 +138,10 @@ def test_eqg_figure_15_at_a_small_size() -> None:
 
 
 def test_a_lone_tuple_takes_nine_executions_by_arcs_and_fifteen_by_punctuation() -> None:
-    """Two on each of its paths and the two unions are its own, three times a union looks in vain; punctuation adds two
-    on each path. The very first tuple is spared one look, and the way to it: the first union has nothing to pass on.
+    """A tuple itself takes four executions: two on its path and the two unions.
+
+    Three more executions of a union have no result, and punctuation adds two on each path. The first tuple needs one
+    execution less, and not the way to it, because the first union has nothing to pass on.
     """
     spaced = [1_000, 2_000, 3_000]
 
@@ -166,10 +168,10 @@ def test_burstiness_is_the_spread_of_counts_over_their_mean() -> None:
 
 
 def one_by_one(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int], window_us: int) -> list[int]:
-    """Response times of the answered tuples, with a processor that takes one after the other in order of time.
+    """Response times of the answered tuples, for a processor that takes them one after the other in order of time.
 
-    A tuple is answered when it is done and the other stream has a tuple that is not earlier. Sync-Filter starts only
-    then; Filter-Order emits when the execution that runs at that time ends.
+    A tuple is answered when it is processed and the other stream has a tuple that is not earlier. Sync-Filter starts
+    only then; Filter-Order emits when the execution that runs at that time ends.
     """
     tuples = sorted([(at, 0) for at in slow] + [(at, 1) for at in fast])
     busy: list[tuple[int, int]] = []
@@ -194,7 +196,7 @@ def one_by_one(way: str, cost_us: int, slow: Sequence[int], fast: Sequence[int],
 @pytest.mark.parametrize("cost_us", [0, 1_000, 9_000, 30_000])
 @pytest.mark.parametrize("way", ["sync", "filter"])
 def test_response_times_match_one_tuple_at_a_time(way: str, cost_us: int) -> None:
-    """At 30 ms the processor does not keep up."""
+    """At 30 ms the processor is overloaded."""
     slow, fast = poisson(1, 25, seed=5), poisson(8, 25, seed=6)
     measured = nile.respond_to(way, cost_us, slow, fast, 4)
     expected = one_by_one(way, cost_us, slow, fast, 4_000_000)
@@ -203,7 +205,7 @@ def test_response_times_match_one_tuple_at_a_time(way: str, cost_us: int) -> Non
 
 
 def test_evenly_spaced_tuples_take_what_equations_3_and_5_say() -> None:
-    """Ten fast tuples follow each slow one, and a full window has four slow ones. Only fast tuples are compared."""
+    """Ten fast tuples follow each slow one, and a full window has four slow tuples. Only fast tuples are compared."""
     slow = [second * 1_000_000 for second in range(40)]
     fast = [at + tenth * 100_000 + 1 for at in slow for tenth in range(10)]
     cost_us = 2_000
@@ -249,7 +251,7 @@ def test_nile_figures_7_to_10_at_a_small_size() -> None:
 
 
 def test_oop_figure_1_at_a_small_size() -> None:
-    """All but the allocations of the process: at this size that is the engine itself."""
+    """All allocations except those at the start of the process: at this size that is the engine."""
     holds = verdicts(oop.skew(2_000, 100, {1: (0, 1, 4)}))
     assert len(holds) == 6
     del holds["the same holds for the memory that the process allocates"]
@@ -315,7 +317,7 @@ def test_the_queues_own_staleness_is_what_is_shown_when() -> None:
         queue = UpdateQueue(ups.SCHEMA, (0,), scheduler)
         outcome = ups.serve(queue, keys, 3 * ups.TICK)
         own = queue.staleness(300 * ups.TICK)
-        keys_for = sum(300 - keys.index(key) for key in range(4)) * ups.TICK  # for how long each has been known
+        keys_for = sum(300 - keys.index(key) for key in range(4)) * ups.TICK  # how long each has been known
         assert own.queue_mean_us * keys_for == pytest.approx(outcome.queue * 4 * 300 * ups.TICK**2)
         assert own.application_mean_us * keys_for == pytest.approx(outcome.application * 4 * 300 * ups.TICK**2)
 

@@ -1,4 +1,4 @@
-"""A server for the whole module, in a process of its own, and the command line beside it."""
+"""A server for each module, in a separate process, and the commands against it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ ANY_PORT = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 
 
 def clean_environment(**more):
-    """Ours, without settings that the person running the tests may have."""
+    """The environment of the tests, without the settings that the developer may have."""
     return {**{name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}, **more}
 
 
@@ -57,7 +57,7 @@ class Server:
         return json.loads(done.stdout)
 
     def end(self):
-        """SIGTERM; the exit code and what was said."""
+        """Send SIGTERM; return the exit code and both outputs."""
         self.process.send_signal(signal.SIGTERM)
         out, err = self.process.communicate(timeout=HANG_SECONDS)
         return self.process.returncode, out, err

@@ -464,7 +464,7 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
 @pytest.mark.parametrize(
     "changed",
     [
-        {"why": {**WAITING, "reason": "silent", "since": NOW - SECOND}},  # it may well answer yet
+        {"why": {**WAITING, "reason": "silent", "since": NOW - SECOND}},  # the client may still answer
         {
             "why": {**WAITING, "reason": "skew", "since": NOW - SECOND},
             "stream": {"max_skew_us": 2 * SECOND},
@@ -473,18 +473,18 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
         {"why": {"reason": "gathering"}},  # an open window
         {"stream": {"late": 500, "disorder_us": 9 * SECOND}},  # the disorder was changed since
         {"stream": {"late": 500, "ended": True}},  # all of them arrived after the end
-        {"stream": {"late": 10}},  # one of a thousand
+        {"stream": {"late": 10}},  # one tuple of a thousand
         {"stream": {"timestamps": "internal", "late": 500, "newest_us": None}},
         {"stream": {"history": True, "archive": None}},
         {"stream": {"archive": {"held": False, "waiting_rows": 9, "error": None, "gaps": []}}},
         {"stream": {"update_key": ["k"]}, "operator": {"inputs": [{**INPUT, "queue_tuples": 9}]}},
-        {"operator": {"inputs": [{**INPUT, "queue_tuples": 50_000}]}},  # no update stream
+        {"operator": {"inputs": [{**INPUT, "queue_tuples": 50_000}]}},  # not an update stream
         {
             "stream": {"update_key": ["k"]},
             "operator": {"queues": ["inplace"], "inputs": [{**INPUT, "queue_tuples": 50_000}]},
         },
         {"operator": {"join": join(*(NOW - at * SECOND for at in (400, 300, 200, 10)))}},
-        {"operator": {"join": join(NOW, NOW, NOW, NOW, order="filter")}},  # somebody has chosen already
+        {"operator": {"join": join(NOW, NOW, NOW, NOW, order="filter")}},  # a strategy was set already
         {"server": {"admin_guard": {"loopback": False, "tls": True, "token": True}}},
         {"server": {"process": {"open_files": None, "open_files_limit": None}}},
         {"own_clock_us": NOW - 1_000},

@@ -1,4 +1,4 @@
-"""What `millrace backfill` says before Spark starts, and how it shows what differs."""
+"""The output of `millrace backfill` before Spark starts, and of differences."""
 
 from __future__ import annotations
 

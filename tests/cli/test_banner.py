@@ -1,4 +1,4 @@
-"""What `millrace serve` prints on a terminal, and that it prints it only there."""
+"""The output of `millrace serve` on a terminal, which it prints nowhere else."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""The commands against a server in another process: what is printed where, and the exit codes."""
+"""The commands against a server in another process: their outputs and exit codes."""
 
 import json
 import re
@@ -311,7 +311,7 @@ def test_tail_ends_quietly(server):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Whoever runs the tests in the background has interrupts ignored, and children inherit that.
+            # A test runner in the background ignores interrupts, and its children inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         assert tail.stdout
@@ -497,7 +497,7 @@ def test_version():
 
 
 def test_starting_is_cheap():
-    """What a command does not need is not imported: the words are those that cost most."""
+    """A command imports only the modules that it needs; the words name the most expensive ones."""
     code = "import sys, millrace.cli.main; print([name for name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for heavy in ("numpy", "pyarrow", "fastapi", "uvicorn", "pydantic", "msgspec", "lark", "rich.progress"):
@@ -538,7 +538,7 @@ def start_feed(server, *flags):
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Test runners in the background ignore interrupts, and children inherit that.
+        # A test runner in the background ignores interrupts, and its children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert feed.stdin

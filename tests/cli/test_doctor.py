@@ -94,7 +94,7 @@ def test_what_is_wrong_is_told_and_the_command_helps(tmp_path):
 
 
 def test_each_port_with_a_token_of_its_own(tmp_path):
-    """Whichever way the two tokens are given, each goes to its port; a wrong one is told with its flag."""
+    """Each token goes to its port, whether a flag or a file sets it. A wrong token is reported with its flag."""
     streams, admin, wrong = tmp_path / "streams", tmp_path / "admin", tmp_path / "wrong"
     for file in (streams, admin, wrong):
         file.write_text(f"the token of {file.name}\n")

@@ -1,4 +1,4 @@
-"""Names that peers chose never act on the terminal that shows them."""
+"""Names that peers chose never control the terminal that prints them."""
 
 import json
 

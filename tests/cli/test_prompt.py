@@ -1,4 +1,4 @@
-"""The interactive prompt: when Enter runs a statement, what completes, and what each shortcut does."""
+"""The interactive prompt: the Enter that runs a statement, completion, and each shortcut."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_leaving(text):
 
 
 def test_the_prompt_opens_on_a_terminal(server, tmp_path):
-    """Typed at a real terminal: a statement of two lines, then Ctrl-D."""
+    """Text typed at a real terminal: a statement of two lines, then Ctrl-D."""
     outer, inner = pty.openpty()
     environment = {
         **clean_environment(),

@@ -1,4 +1,4 @@
-"""`millrace top`: its rows from two looks, what keys do, and the whole of it on a pseudo-terminal of 80 by 24."""
+"""`millrace top`: its rows from two samples, its keys, and the program on a pseudo-terminal of 80 by 24."""
 
 import fcntl
 import os
@@ -80,7 +80,7 @@ def test_rows_are_what_happened_between_two_looks():
     assert (select_row["queue"], select_row["idle"]) == (7, None)
     assert (rows["q.union1"]["queue"], rows["q.union1"]["idle"], rows["q.union1"]["selectivity"]) == (3, 0.75, None)
     assert rows["q.sink1"]["cost_us"] is None
-    assert (rows["r.select1"]["in"], rows["r.select1"]["queue"]) == (None, 0)  # nobody knows since when
+    assert (rows["r.select1"]["in"], rows["r.select1"]["queue"]) == (None, 0)  # the time is unknown
     (row,) = component_rows(*two_looks())
     wanted = {"strategy": "dfs +1", "in": 1_000.0, "out": 200.0, "steps": 100.0, "queue": 9, "idle": 0.75, "blocked": 1}
     assert {key: row[key] for key in wanted} == wanted
@@ -141,7 +141,7 @@ def test_going_down_and_up():
     assert pressed(view, "enter") == ["s.source", "q.select1", "q.union1", "q.sink1", "r.select1"]
     pressed(view, "down", "j", "up", "enter")
     assert (view.level, view.operator) == ("operator", "q.select1")
-    pressed(view, "down", "s", "/")  # nothing to choose there
+    pressed(view, "down", "s", "/")  # nothing to select there
     assert (view.cursor, view.typing, view.level) == (1, False, "operator")
     assert pressed(view, "escape")[0] == "s.source"
     assert pressed(view, "left") == ["c"]
@@ -159,7 +159,7 @@ def test_sorting():
     assert pressed(view, "r")[-2:] == ["q.union1", "q.select1"]
     while view.sort["operators"][0] != "in":
         pressed(view, "<")
-    assert pressed(view)[-1] == "r.select1"  # what is not known is last either way
+    assert pressed(view)[-1] == "r.select1"  # unknown values are last in both directions
     assert pressed(view, "r")[-1] == "r.select1"
 
 
@@ -236,7 +236,7 @@ def applied(server):
 
 
 def test_once(server):
-    for arguments in (("--once",), ()):  # our output is no terminal
+    for arguments in (("--once",), ()):  # the output is not a terminal
         printed = server.millrace("top", "--interval", "0.1", *arguments)
         assert printed.returncode == 0, printed
         components, operators = printed.stdout.split("\n\n")
@@ -281,12 +281,12 @@ class Screen:
         return [line.rstrip() for line in _plain(self.said.rpartition(b"\x1b[H")[2]).split("\n")]
 
     def until(self, words):
-        """The first newest picture that has these words."""
+        """The first newest picture that contains these words."""
         self._read_until(words, lambda: words in "\n".join(self.picture()))
         return self.picture()
 
     def until_any(self, pattern):
-        """Waits until any picture so far has matched: what it shows may be gone again by now."""
+        """Wait until any picture so far matches; a later picture may have replaced it."""
         start = len(self.said)
         self._read_until(pattern, lambda: re.search(pattern, _plain(self.said[start:])))
 
@@ -303,7 +303,7 @@ class Screen:
         return self.process.poll() is None
 
     def ended(self):
-        """The exit code; the terminal is as it was."""
+        """The exit code. The terminal must be in its former mode."""
         deadline = time.monotonic() + HANG_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
             self._read()

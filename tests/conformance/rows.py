@@ -1,4 +1,4 @@
-"""Cases as SQL and events: how a case is run, and how its rows are compared."""
+"""Cases as SQL and events: how a case runs, and how its rows are compared."""
 
 from __future__ import annotations
 

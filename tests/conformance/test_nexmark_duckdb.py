@@ -37,7 +37,7 @@ class Compared(NamedTuple):
     key: tuple[str, ...] = ()
 
 
-# `moment` is the time as DuckDB's timestamp; without it all is in microseconds.
+# `moment` is the time as a timestamp of DuckDB; all other times are in microseconds.
 QUERIES = {
     # Hot items: the greatest number of bids on one auction per window. (Which auctions had as many needs a join.)
     "q5": Compared(
@@ -77,7 +77,7 @@ QUERIES = {
         f"""SELECT a.id, a.item_name, b.bidder, b.price, b.ts_us FROM auction a JOIN bid b
               ON a.id = b.auction AND b.ts_us BETWEEN a.ts_us AND least(a.ts_us + 20 * {SECOND}, a.expires_us)""",
     ),
-    # The average of the winning prices: the highest bid in time of each auction, by the auction's category.
+    # The average of the winning prices by category. The highest bid of an auction in time wins.
     "q4": Compared(
         """SELECT category, avg(final) AS mean
            FROM (SELECT a.id, a.category, max(b.price) AS final FROM auction a JOIN bid b
@@ -89,7 +89,7 @@ QUERIES = {
            GROUP BY category""",
         ("category",),
     ),
-    # As q4, of the categories with enough of them: rows come and go with HAVING.
+    # As q4, for the categories with enough auctions: HAVING adds and removes rows.
     "q4 having": Compared(
         """SELECT category, avg(final) AS mean, stddev(final) AS deviation, count(*) AS sold
            FROM (SELECT a.id, a.category, max(b.price) AS final, count(*) AS bids FROM auction a JOIN bid b
@@ -131,7 +131,7 @@ QUERIES = {
            WHERE place <= 10""",
         ("auction", "place"),
     ),
-    # The three auctions with the most bids at the moment.
+    # The three auctions with the most bids so far.
     "hot": Compared(
         """SELECT auction, bids, place FROM (
              SELECT auction, bids, ROW_NUMBER() OVER (ORDER BY bids DESC, auction) AS place

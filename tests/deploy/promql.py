@@ -1,4 +1,4 @@
-"""What a PromQL expression names: enough of its grammar to find metrics and labels, for tests."""
+"""The names in a PromQL expression, for tests: enough of the grammar to find metrics and labels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WORDS = frozenset({"and", "or", "unless", "bool", "offset"})
 
 
 class Named(NamedTuple):
-    """The series that an expression reads, each with the labels by which it selects, and the labels it groups by."""
+    """The series that an expression reads, each with the labels that select it, and the labels for grouping."""
 
     series: tuple[tuple[str, frozenset[str]], ...]
     groups: frozenset[str]
 
 
 def named(expression: str) -> Named:
-    """What it names. A name before a parenthesis is a function; every other one is a series."""
+    """The names in an expression. A name before a parenthesis is a function; any other name is a series."""
     series: list[tuple[str, frozenset[str]]] = []
     groups: set[str] = set()
     found = list(TOKEN.finditer(expression))
@@ -57,7 +57,7 @@ def samples(families: object) -> Iterator[tuple[str, frozenset[str]]]:
 
 
 def unknown(expression: str, known: Mapping[str, frozenset[str]]) -> list[str]:
-    """What the expression names that is not there."""
+    """A sentence for each unknown name in the expression."""
     found = named(expression)
     problems = [f"there is no series {name}" for name, _ in found.series if name not in known]
     there = [(name, labels) for name, labels in found.series if name in known]

@@ -1,4 +1,4 @@
-"""Every metric and every label that the dashboard, the rules and their cases name is there to be had."""
+"""Every metric and every label in the dashboard, the rules and their test cases exists."""
 
 import json
 import re
@@ -13,9 +13,9 @@ from millrace.server.daemon import Daemon
 from tests.deploy.promql import Named, named, samples, unknown
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-# What Prometheus adds to everything that it scrapes, and what it says of a scrape itself.
+# Labels that Prometheus adds to every series, and the series that it adds for each scrape.
 ADDED = frozenset({"job", "instance"})
-# Of the process; ProcessCollector reads /proc for them.
+# Series of the process; ProcessCollector reads /proc for them.
 PROCESS = ("process_start_time_seconds", "process_cpu_seconds_total", "process_resident_memory_bytes")
 
 
@@ -34,7 +34,7 @@ def panels():
 
 @pytest.fixture(scope="module")
 def known():
-    """Every series with its labels: the server's, the process's, and what the recording rules make of them."""
+    """Every series with its labels: of the server, of the process, and of the recording rules."""
     metrics = Daemon(Settings()).metrics
     series = {name: labels | ADDED for name, labels in samples(metrics.collect())}
     text = metrics.text().decode()
@@ -43,7 +43,7 @@ def known():
     for rule in rules("recording"):
         found = named(rule["expr"])
         assert unknown(rule["expr"], series) == [], rule["record"]
-        # Grouping keeps what it names; without it a series keeps all of its labels.
+        # A grouping leaves the labels that it names; without a grouping a series has all of its labels.
         series[rule["record"]] = found.groups - {"le"} or frozenset().union(*(series[name] for name, _ in found.series))
     return series
 

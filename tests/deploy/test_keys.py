@@ -1,4 +1,4 @@
-"""The script that makes a certificate and a token for a try."""
+"""The script that creates a certificate and a token for trying the server out."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The probes of the manifests, asked of servers that are busy doing nothing, or hold their feeds back."""
+"""The probes of the manifests, sent to servers that are idle or delay their feeds."""
 
 import tomllib
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.server.harness import peer, served
 from tests.server.test_api import ask
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy/kubernetes"
-# Without a promise of b's time the union holds back every tuple of a.
+# Without a promise of b's time the union delays every tuple of a.
 BLOCKED = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts', ets = 'none');
 CREATE STREAM b (ts TIMESTAMP, k BIGINT) WITH (timestamps = 'external', time = 'ts', ets = 'none');

@@ -12,7 +12,7 @@ import yaml
 from docs import site_hooks
 
 ROOT = Path(__file__).parents[2]
-# Tags that only MkDocs can resolve are nothing here.
+# Tags that only MkDocs can resolve are ignored here.
 SETTINGS: dict[str, Any] = yaml.load(
     re.sub(r"!!python/\S+", "", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")), Loader=yaml.SafeLoader
 )

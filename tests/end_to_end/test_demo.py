@@ -1,4 +1,4 @@
-"""`make demo` does what its own text and the README promise, while rows flow."""
+"""`make demo` works as its output and the README describe, while rows flow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Demo:
-    """A demo that runs, and what it has said so far."""
+    """A running demo, and its output so far."""
 
     def __init__(self, *flags: str) -> None:
         self.process = subprocess.Popen(

@@ -19,7 +19,7 @@ PAGES = [
 ]
 WITH_COMMANDS = [page for page in PAGES if "```console" in page.read_text(encoding="utf-8")]
 EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
-# Languages of blocks that a test may leave alone. A line that looks like a command has to be in a `console` block.
+# Languages of blocks that no test has to run. A line that looks like a command has to be in a `console` block.
 SHOWN = {"sql", "json", "toml", "python", "text", "mermaid", "sh"}
 
 

@@ -1,4 +1,4 @@
-"""Functions of a configured module in `millrace run` and in a server, from its start to its next life."""
+"""Functions of a configured module in `millrace run` and in a server, which restarts with them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A server that is killed while it writes history: every file is whole, and what may be missing is told."""
+"""A server is killed while it writes history: every file is complete, and the server reports what may be missing."""
 
 import json
 import random
@@ -14,7 +14,7 @@ SIZES = {"MILLRACE_SERVER__ARCHIVE_FILE_BYTES": "65536", "MILLRACE_SERVER__ARCHI
 
 
 def archived(folder):
-    """The rows of all files, each of which can be read and says what is in it."""
+    """The rows of all files. Each file must be readable, and its metadata must match its rows."""
     rows = []
     for path in history.files(folder):
         found = pq.read_table(path, partitioning=None).to_pylist()
@@ -24,7 +24,7 @@ def archived(folder):
 
 
 def feed_until_it_fails(server, rows):
-    """However long the test takes to look, the server is being fed."""
+    """Feed the server for as long as the test runs."""
     while server.millrace("feed", "s", "--no-reconnect", "--rate", "60000", stdin=rows).returncode == 0:
         pass
 
@@ -41,7 +41,7 @@ def test_a_server_that_is_killed_leaves_whole_files(tmp_path):
             else:
                 shown = server.json("stream", "show", "s")["archive"]
                 assert [gap["reason"] for gap in shown["gaps"]] == ["killed"] * life
-                # Nothing that had been in a whole file is gone, and nothing new has come by the restart.
+                # Rows of complete files are still there, and the restart adds none.
                 assert archived(folder) == there
                 assert shown["last_seq"] == max([seq for seq, _ in there], default=-1)
                 assert not list(folder.rglob(".*"))

@@ -1,4 +1,4 @@
-"""`millrace serve` as a process: its start, what keeps it from starting, and its end."""
+"""`millrace serve` as a process: its start, the errors that prevent it, and its end."""
 
 import json
 import socket
@@ -34,7 +34,7 @@ def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
     assert "Traceback" not in err
     assert [json.loads(line)["k"] for line in out.splitlines()] == list(range(5_000))
     assert pq.read_table(tmp_path / "sinks/out.parquet")["k"].to_pylist() == list(range(5_000))
-    # And the next life knows what the first one was told.
+    # After a restart the server knows the statements of the first run.
     with Server(tmp_path) as again:
         assert [query["name"] for query in again.json("query", "list")] == ["q"]
         assert [sink["name"] for sink in again.json("sink", "list")] == ["f", "o"]

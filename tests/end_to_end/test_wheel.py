@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHOP = ROOT / "examples" / "shop"
-# Nothing of this checkout may be on the new interpreter's path.
+# The new interpreter must not find anything of this checkout on its path.
 CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and not name.startswith("MILLRACE_")}
 
 
@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.timeout(900)  # packages are downloaded where pip has none in its cache
+@pytest.mark.timeout(900)  # pip downloads packages that are not in its cache
 def test_the_server_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", tmp_path / "env")
     python = tmp_path / "env" / "bin" / "python"
@@ -49,7 +49,7 @@ def test_the_server_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_the_client_and_what_it_imports_stay_small(wheel: Path) -> None:
-    """The packages that a program with a client loads; a megabyte and a half of the wheel are compiled kernels."""
+    """The packages that a program with a client imports; compiled kernels take 1.5 MB of the wheel."""
     with zipfile.ZipFile(wheel) as files:
         own = sum(
             file.file_size

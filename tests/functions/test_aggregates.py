@@ -1,4 +1,4 @@
-"""User aggregates in every window, cut, saved and restored at random, against calling them over all rows in the end."""
+"""User aggregates in every window, with random batches, saves and restores, compared with calls over all rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.oracles import windows as oracle
 
 
 def product(name: str, *, merged: bool, vectorised: bool) -> Any:
-    """The values, their doubles' sum and how many there were; 3 is refused."""
+    """The values, the sum of their doubles, and their number; 3 is refused."""
 
     class Sum:
         @staticmethod
@@ -139,7 +139,7 @@ windows = st.one_of(
 
 
 def tame(rows: Any) -> Any:
-    """Doubles of which any sum is exact."""
+    """Doubles whose sums are all exact."""
     return [(ts, (values[0], None if values[1] is None else round(values[1] % 8 * 4) / 4, *values[2:]))
             for ts, values in rows]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Which modules and names are taken, and the sentence for each that is not."""
+"""The modules and names that are accepted, and the message for each that is not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Module = Callable[[str], str]
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
-    """Makes a module of functions in the current folder; its functions are forgotten afterwards."""
+    """Create a module of functions in the current folder, and remove its functions after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)

@@ -1,4 +1,4 @@
-"""User functions over random columns against calling them one by one, and what a function may not do."""
+"""User functions over random columns, compared with single calls, and the results that are refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def spelt_arrays(t: Any, a: Any) -> list[str]:
 
 
 class Wrong:
-    """What the function below gives."""
+    """The expected result of the function below."""
 
     value: Any = None
 
@@ -89,7 +89,7 @@ def compute(sql: str, rows: list[tuple[Any, ...]]) -> Computed:
 
 
 def outcomes(computed: Computed) -> list[Any]:
-    """The values, None for null, "failed" for a row that failed."""
+    """The values: None for null, "failed" for a row that failed."""
     found: list[Any] = computed.values.tolist()
     if computed.valid is not None:
         found = [value if there else None for value, there in zip(found, computed.valid.tolist(), strict=True)]
@@ -116,7 +116,7 @@ def test_functions_agree_with_calling_them_one_by_one(rows: list[tuple[Any, ...]
     told = [f"{t}{a}" for a, _, _, t in rows]
     assert outcomes(compute("spelt(t, a)", rows)) == told
     assert outcomes(compute("spelt_arrays(t, a)", rows)) == told
-    # A row that fails below fails here, and is not asked.
+    # The outer function is not called for a row whose argument failed.
     twice = ["failed" if value == "failed" or value == 3 else value for value in wanted]
     assert outcomes(compute("picky(picky_arrays(a, b), 1)", rows)) == twice
     assert outcomes(compute("CASE WHEN a <> 3 THEN picky(a, b) ELSE 0 END", rows)) == [

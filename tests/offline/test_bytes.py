@@ -1,4 +1,4 @@
-"""A value of bytes is read in each of its spellings, from every kind of text."""
+"""A value of bytes can be read in each of its spellings, from every text format."""
 
 from __future__ import annotations
 

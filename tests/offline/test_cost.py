@@ -1,4 +1,4 @@
-"""Priced work: the virtual clock moves with it, and measures are exact."""
+"""Executions with a cost: the virtual clock advances by the cost, and measurements are exact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def burst(n, at=1_000):
 
 
 def worked(result):
-    """The operators that took a tuple, by their numbers."""
+    """The operators that took a tuple, by number."""
     return [line["operator"].partition(".")[2] for line in result.trace if line.get("took")]
 
 
@@ -48,7 +48,7 @@ def test_a_trace_says_the_time_before_each_execution(tmp_path):
         (1_020, "q.select1", "q.select2"),
         (1_030, "q.select2", None),
     ]
-    # The end of the stream goes to the sink by itself: no operator is executed for it.
+    # No operator is executed for the end of the stream: it passes to the sink directly.
     assert [line["step"] for line in result.trace if "step" in line] == [1, 2, 3, 4]
     assert result.trace[4:] == [{"at": 1_040, "query": "q", "punctuation": None}]
 
@@ -96,7 +96,7 @@ def test_sinks_and_forks_cost_nothing(tmp_path):
 
 
 def test_how_long_a_silent_input_holds_the_other_back(tmp_path):
-    # a's tuples wait from 10 and 20 until b speaks at 110; the second of them until the streams end at 150.
+    # a's tuples wait from 10 and 20 until b has a tuple at 110; the second one waits until the streams end at 150.
     sql = """CREATE STREAM a (ts TIMESTAMP, v BIGINT) WITH (time = 'ts');
              CREATE STREAM b (ts TIMESTAMP, v BIGINT) WITH (time = 'ts');
              CREATE QUERY u WITH (order = 'event') AS SELECT * FROM a UNION ALL SELECT * FROM b;"""
@@ -132,7 +132,7 @@ def test_peaks_count_what_waits_for_its_time(tmp_path):
 
 
 def test_chain_holds_less_than_the_others_under_bursts(tmp_path):
-    # Two operators that pass everything or a tenth, then six that pass it all: rid of most for least by the first two.
+    # Two operators pass everything or a tenth, then six pass it all. The first two drop the most for the least cost.
     select = "SELECT v FROM s WHERE v >= 0"
     for predicate in ["mod(v, 10) = 0", *["v >= 0"] * 6]:
         select = f"SELECT v FROM ({select}) WHERE {predicate}"

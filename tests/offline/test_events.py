@@ -1,4 +1,4 @@
-"""The lines of --events: when things happen, in which order, and what a wrong line is told."""
+"""The lines of --events: the times and the order of events, and the errors of invalid lines."""
 
 from __future__ import annotations
 

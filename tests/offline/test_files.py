@@ -1,4 +1,4 @@
-"""Rows from files and to files: what is written is what was read, and what is wrong is said in one line."""
+"""Rows that are written to files read back unchanged, and an invalid file is reported in one line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read(path, stream=STREAM):
 @example(rows=[(0, None, None, None, None, None, None)])
 @example(rows=[(1, True, 1, 1.0, "\n\"'\r\n,", b"\n", 2)])
 def test_what_is_written_is_read_again(tmp_path_factory, ending, iso, rows):
-    # CSV cannot tell an empty text from null, nor keep a NUL: those alone are left out there.
+    # CSV can neither distinguish an empty text from null nor represent NUL, so these values are omitted there.
     if ending == "csv":
         rows = [(*row[:4], (row[4] or "").replace("\0", "") or None, row[5] or None, row[6]) for row in rows]
     path = tmp_path_factory.mktemp("files") / f"rows.{ending}"

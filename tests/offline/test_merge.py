@@ -22,14 +22,14 @@ def stream(number, kind="external"):
 
 
 def batches(times, size, first=0):
-    """A file's rows in batches of a size; n is their place in the file."""
+    """The rows of a file in batches of a size; n is the position in the file."""
     for start in range(0, len(times), size):
         part = times[start : start + size]
         yield Batch.from_rows(SCHEMA, [(ts, first + start + n) for n, ts in enumerate(part)], part)
 
 
 def merged(files, size=4, *, exact=True, kind="external"):
-    """(at, stream, time, place) of every row, in order of arrival."""
+    """(at, stream, time, position) of every row, in order of arrival."""
     cursors = [Cursor(stream(number, kind), "main", batches(times, size)) for number, times in enumerate(files)]
     made = []
     clocks = []
@@ -43,7 +43,7 @@ def merged(files, size=4, *, exact=True, kind="external"):
 
 
 def expected(files):
-    """Always the file whose head is earliest, of several the first; the clock never goes back."""
+    """The oracle: always the file with the earliest head, the first of several; the clock never goes back."""
     left = [list(enumerate(times)) for times in files]
     clock = min((times[0] for times in files if times), default=0)
     made = []
@@ -69,7 +69,7 @@ def test_slices_keep_every_file_and_end_where_the_exact_merge_could(files, size,
     wanted = expected(files)
     for name in {row[1] for row in wanted}:
         assert [row[2:] for row in got if row[1] == name] == [row[2:] for row in wanted if row[1] == name]
-    # The clock of a slice is the newest time in it, so nothing arrives before its time.
+    # The clock of a slice is its newest time, so no row arrives earlier than its own time.
     newest = 0
     for at in sorted({row[0] for row in got}):
         newest = max([newest, *(row[2] for row in got if row[0] == at)])

@@ -1,4 +1,4 @@
-"""`millrace run` as a person meets it: files in, files out, one line when something is wrong."""
+"""`millrace run` from the command line: input files, output files, and one line for each error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CREATE QUERY ordered WITH (order = 'event') AS SELECT ts, n FROM mixed;
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
+    """The exit code and the outputs of a command."""
 
     returncode: int
     stdout: str
@@ -38,7 +38,7 @@ class Done:
 
 
 class Folder:
-    """A folder of files, and the command run in it, in this process."""
+    """A folder of files, in which the command runs in this process."""
 
     def __init__(self, path, capture, patch):
         self.path = path
@@ -101,7 +101,7 @@ def test_flags_from_the_command_line(folder):
     )  # fmt: skip
     late = "millrace: 0 rows; 1 tuple late in s (write them with --late s=FILE)\n"
     assert (done.returncode, done.stderr) == (0, late)
-    assert done.stdout == ""  # neither tuple has been reached by the mark, which is at 6
+    assert done.stdout == ""  # the mark is at 6 and has reached neither tuple
     report = json.loads((folder.path / "report.json").read_text())
     assert report["streams"] == {"s": {"tuples": 4, "late": 1, "rejected": 0, "punctuations": 2}}
     assert report["components"]["s"]["strategy"] == "bfs(1)"
@@ -360,7 +360,7 @@ def test_an_internal_stream_answers_with_the_virtual_clock(tmp_path):
 
 
 def test_a_timer_is_kept_between_events(tmp_path):
-    # The tuple's time is ahead of the clock: the silent internal stream lets it go when the clock has come there.
+    # The tuple's time is ahead of the clock. The silent internal stream releases it when the clock reaches that time.
     sql = """CREATE STREAM e (ts TIMESTAMP, v BIGINT) WITH (time = 'ts'); CREATE STREAM i (v BIGINT);
              CREATE QUERY u WITH (order = 'event') AS SELECT ts, v FROM e UNION ALL SELECT ts, v FROM i;"""
     tuple_ = {"at": 100, "stream": "e", "tuple": {"ts": 150, "v": 1}}

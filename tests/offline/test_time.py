@@ -1,4 +1,4 @@
-"""Time on demand by the virtual clock: latencies and idle-waiting worked out by hand."""
+"""On-demand timestamps (requested watermarks) under the virtual clock: latencies and idle-waiting computed by hand."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def union_of(report):
 @pytest.mark.parametrize(
     ("policy", "latencies", "idle", "peak"),
     [
-        # A: 1 and 2 wait for b's 250, that for a's 300, and 4 for the end.
+        # A: 1 and 2 wait for b's 250, which waits for a's 300; 4 waits for the end.
         ("ets = 'none'", [150, 50, 50, 100], 150 + 50 + 100, 3),
-        # B: beats at 160, 220, 280 and 340.
+        # B: heartbeats at 160, 220, 280 and 340.
         ("ets = 'periodic', ets_interval = '60 us'", [60, 20, 30, 40], 60 + 20 + 30 + 40, 1),
-        # C: the silent stream says what time it is.
+        # C: the silent stream returns its time on demand.
         ("ets = 'on-demand'", [0, 0, 0, 0], 0, 1),
-        # D: nobody has a time to wait for.
+        # D: latent tuples have no time to wait for.
         ("timestamps = 'latent'", [0, 0, 0, 0], 0, 1),
     ],
     ids=["none", "periodic", "on demand", "latent"],
@@ -58,7 +58,7 @@ CREATE QUERY u WITH (order = 'event') AS SELECT v FROM a UNION ALL SELECT v FROM
 
 
 def external(*arrivals, until=None):
-    """Tuples `(stream, time)` that come at their own time."""
+    """Tuples `(stream, time)` that arrive at their own time."""
     events: list = [{"stream": stream, "tuple": {"ts": ts, "v": ts}} for stream, ts in arrivals]
     return events if until is None else [*events, {"at": until, "tick": True}]
 
@@ -67,7 +67,7 @@ def test_a_silent_external_stream_is_waited_for_until_its_skew_has_passed(tmp_pa
     events = external(("b", 90), ("a", 100), ("a", 200), until=500)
     result = run_events(EXTERNAL.format("max_skew = '30 us'"), events, tmp_path, close=False)
     assert [row["v"] for row in result.rows["u"]] == [90, 100, 200]
-    # 90 waits for a's first tuple. Then b may be 30 behind: 100 goes at 130 and 200 at 230, whatever else happens.
+    # 90 waits for a's first tuple. Then b may lag by 30: 100 is released at 130 and 200 at 230 in any case.
     assert result.report["queries"]["u"]["latency_us"] == {"mean": 70 / 3, "p50": 30, "p99": 30, "max": 30}
     assert union_of(result.report)["idle_wait_us"] == 70
     assert result.report["totals"]["virtual_us"] == 410
@@ -94,12 +94,12 @@ def test_nobody_answers_in_run_and_without_a_skew_nobody_speaks(tmp_path):
 
 
 def test_heartbeats_of_an_external_stream_keep_its_skew(tmp_path):
-    # The clock begins at 90. Beats at 140 and 190 promise 110 and 160.
+    # The clock starts at 90. Heartbeats at 140 and 190 promise 110 and 160.
     sql = EXTERNAL.format("ets = 'periodic', ets_interval = '50 us', max_skew = '30 us'")
     events = external(("b", 90), ("a", 100), ("a", 130), until=1_000)
     result = run_events(sql, events, tmp_path, close=False)
     assert result.report["queries"]["u"]["latency_us"] == {"mean": (10 + 40 + 60) / 3, "p50": 40, "p99": 60, "max": 60}
-    # The tuple of b and eighteen beats, of which none said anything to a stream that nobody waited for after 190.
+    # The tuple of b and eighteen heartbeats. After 190 no operator waits, so no heartbeat counts.
     assert result.report["streams"]["b"]["punctuations"] == 1 + 18
 
 
@@ -122,7 +122,7 @@ def test_a_feed_that_closes_lets_go_and_the_others_hold(tmp_path):
         {"at": 160, "tick": True},
     ]
     result = run_events(sql, events, tmp_path, close=False)
-    # y alone held 300 back, which it could have until 324.
+    # y alone delayed 300, at most until 324.
     assert [row["v"] for row in result.rows["u"]] == [90, 91, 300]
     assert result.report["queries"]["u"]["latency_us"]["max"] == 55
 
@@ -146,14 +146,14 @@ def test_what_is_too_far_ahead_is_rejected_and_counted(tmp_path):
 
 
 def test_under_a_price_a_timer_is_kept_when_work_has_passed_it(tmp_path):
-    # The union's first execution, in vain, and the select before it take nothing; the last tuple's work passes 130.
+    # The union's first execution and the preceding selection take nothing; the work for the last tuple passes 130.
     sql = EXTERNAL.format("max_skew = '30 us'").replace("FROM a", "FROM a WHERE v > 0")
     result = run_events(sql, external(("b", 90), ("a", 100)), tmp_path, close=False, cost="50", strategy="dfs(1)")
     assert [row["v"] for row in result.rows["u"]] == [90, 100]
 
 
 def test_slices_do_not_hide_the_clock(tmp_path, monkeypatch):
-    """A long input is taken row by row where a clock speaks for silent streams or judges what is too far ahead."""
+    """A long input is read row by row if a clock answers for silent streams or checks `max_ahead`."""
     from millrace.offline import merge
 
     monkeypatch.setattr(merge, "EXACT_ROWS", 3)

@@ -871,7 +871,7 @@ class Engine:
 
     def _set_weight(self, name: str, weight: int) -> dict[str, Any]:
         if weight < 1:
-            raise Refuse(f"component {name}: a weight is a whole number from 1, got {weight}")
+            raise Refuse(f"component {name}: expected a weight (a whole number of at least 1), got {weight}")
         self.graph.set_weight(name, weight)
         return {"component": name, "weight": weight}
 

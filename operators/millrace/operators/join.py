@@ -466,7 +466,7 @@ class Join(Lines):
         if order is not None and order not in ORDERS:
             raise Refuse(f"{self.name}: unknown order {order!r}: expected one of {', '.join(ORDERS)}")
         if alpha is not None and not alpha >= 0:
-            raise Refuse(f"{self.name}: alpha is a number from 0, got {alpha}")
+            raise Refuse(f"{self.name}: expected alpha (a number of at least 0), got {alpha}")
         if self._by_rows and order not in (None, "sync"):
             raise Refuse(f"{self.name}: its windows count rows, so it joins in order of time and nothing else")
         if order == "arrival" and self.output.ordered:

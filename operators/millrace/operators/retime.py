@@ -32,12 +32,12 @@ class Retime(RowWise):
     def compute(self, batch: Batch) -> Batch:
         mask = batch.valid[self._position]
         if mask is not None and not mask.all():
-            self.failed(int((~mask).sum()), "the column that is to be a row's time is null")
+            self.failed(int((~mask).sum()), "the column for the row's time is null")
             batch = batch.take(mask)
         times = batch.columns[self._position]
         beyond = (times > HORIZON_US) | (times < -HORIZON_US)
         if beyond.any():
-            self.failed(int(beyond.sum()), "the column that is to be a row's time lies far outside the years 1 to 9999")
+            self.failed(int(beyond.sum()), "the column for the row's time is far outside the years 1 to 9999")
             batch = batch.take(~beyond)
         return Batch(self.output.schema, batch.columns[self._position], batch.columns, batch.valid, batch.arrival)
 

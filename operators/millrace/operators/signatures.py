@@ -42,7 +42,7 @@ class Signatures(Generic[Row]):
 
     def add(self, row: Row) -> None:
         if row.key in self._by_key:
-            raise Refuse(f"there is already {self.noun} {row.key}")
+            raise Refuse(f"{self.noun.split()[-1]} {row.key} already exists")
         self._by_key[row.key] = row
         self._by_name.setdefault(row.name, []).append(row)
 
@@ -58,7 +58,7 @@ class Signatures(Generic[Row]):
 
     def __getitem__(self, key: str) -> Row:
         if key not in self._by_key:
-            raise Refuse(f"there is no {self.noun.split()[-1]} {key} here; is its module configured?")
+            raise Refuse(f"{self.noun.split()[-1]} {key} does not exist; is its module configured?")
         return self._by_key[key]
 
     def named(self, name: str) -> Sequence[Row]:

@@ -71,7 +71,7 @@ class Inserts:
             raise Refuse(f"stream {stream} has ended: its feeds said that no tuple follows", code="stream_ended")
         if self._feeds.owns(stream, FEED):
             raise Refuse(
-                f"a client feeds {stream} as the producer {FEED!r}, which is INSERT's: let it use another name",
+                f"a client feeds {stream} as the producer {FEED!r}, which INSERT uses: let the client use another name",
                 code="already_open",
             )
 

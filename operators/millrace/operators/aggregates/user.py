@@ -204,11 +204,11 @@ def plain(state: Any, depth: int = 0) -> Any:
     """A state as what can be saved; TypeError says what cannot."""
     kind = type(state)
     if depth > DEEPEST:
-        raise TypeError(f"the state is nested more than {DEEPEST} deep")
+        raise TypeError(f"the state has more than {DEEPEST} levels of nesting")
     if isinstance(state, np.generic):
         return plain(state.item(), depth + 1)
     if kind is int and not MIN_INT64 <= state <= MAX_INT64:
-        raise TypeError("the state holds an integer beyond 64 bits")
+        raise TypeError("the state contains an integer of more than 64 bits")
     if kind in (type(None), bool, int, float, str, bytes):
         return state
     if kind in (list, tuple):
@@ -218,7 +218,7 @@ def plain(state: Any, depth: int = 0) -> Any:
     if kind is np.ndarray and not state.dtype.hasobject:
         return state.copy()
     raise TypeError(
-        "the state must be numbers, texts, bytes, lists, tuples, dicts or arrays of numbers, and holds a "
+        "expected a state of numbers, texts, bytes, lists, tuples, dicts or arrays of numbers, got one with a "
         f"{kind.__name__}"
     )
 

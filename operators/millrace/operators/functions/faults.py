@@ -51,7 +51,7 @@ REASONS: Final[dict[Fault, str]] = {
     Fault.NOT_INTERVAL: "cast failed: the text is not an interval",
     Fault.NOT_BYTES: "cast failed: the text after \\x is not pairs of hexadecimal digits",
     Fault.BAD_PATTERN: "the pattern is not valid",
-    Fault.BAD_ARGUMENT: "an argument is outside what the function takes",
+    Fault.BAD_ARGUMENT: "an argument is outside the range of the function",
     Fault.USER_FUNCTION: "a user function failed",
     Fault.TOO_LONG: "the result is too long: a text has at most 16777216 characters",
     Fault.TOO_MUCH: "the pattern would take too long for this text: shorten the text, or look for fewer matches",
