@@ -201,8 +201,8 @@ def test_a_state_that_cannot_be_saved_is_told_with_the_first_row() -> None:
     harness.put([row(1, 5)])
     harness.end()
     assert harness.rows == []
-    assert "unsavable() failed: TypeError: the state must be numbers" in harness.operator.counts.last_error
-    assert "holds a set" in harness.operator.counts.last_error
+    assert "unsavable() failed: TypeError: expected a state of numbers" in harness.operator.counts.last_error
+    assert "got one with a set" in harness.operator.counts.last_error
 
 
 @pytest.mark.parametrize("state", [1 << 70, [[1 << 70]], {"a": object()}, np.array([object()])])

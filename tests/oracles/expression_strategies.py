@@ -1,4 +1,4 @@
-"""Random typed expressions and rows for them, small numbers and the ends of their ranges alike."""
+"""Random typed expressions and rows for them, with small numbers and the ends of their ranges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = Schema(
     )
 )
 
-# 1900 to 2100: where datetime, the oracle's calendar, is at home.
+# 1900 to 2100: the range of datetime, the oracle's calendar.
 _TIMES = st.one_of(
     st.integers(-2_208_988_800_000_000, 4_102_444_800_000_000), st.sampled_from([0, -1, 951_782_400_000_000])
 )
@@ -60,7 +60,7 @@ def rows(most: int = 12) -> st.SearchStrategy[list[tuple[Any, ...]]]:
 
 
 def call(name: str, *arguments: Expression) -> Call:
-    """A call of the signature that takes exactly these types."""
+    """A call of the signature with exactly these argument types."""
     function = LIBRARY.resolve(name, [{argument.type: 0} for argument in arguments])
     assert function is not None, (name, [argument.type for argument in arguments])
     nullable = function.nullable([argument.nullable for argument in arguments])
@@ -86,9 +86,9 @@ _FIELDS = {
     B: ["year", "quarter", "month", "day", "hour", "minute", "week", "isoyear", "isodow", "dow", "doy", "microseconds"],
     D: ["second", "epoch"],
 }
-# A constant pattern that is not valid is refused before any row is seen, so only columns bring those.
+# A constant pattern that is not valid is refused before the first row, so only columns contain such patterns.
 _PATTERNS = st.sampled_from(
-    [*_COLUMNS[T], *(Constant(T, False, one) for one in ["%", "a%", "%b", "%a%", "_", "a\\%b", ""])]
+    [*_COLUMNS[T], *(Constant(T, False, pattern) for pattern in ["%", "a%", "%b", "%a%", "_", "a\\%b", ""])]
 )
 _COMPARISONS = ["=", "<>", "<", "<=", ">", ">=", "is distinct from", "is not distinct from"]
 _TESTS = ["is null", "is not null", "is true", "is not true", "is false", "is not false"]
@@ -100,12 +100,12 @@ def _calls(names: list[str], *arguments: st.SearchStrategy[Expression]) -> st.Se
 
 @cache
 def expressions(type: Type, depth: int = 3) -> st.SearchStrategy[Expression]:
-    """Expressions of a type, at most so deep."""
+    """Expressions of a type, up to this depth."""
     if depth == 0:
         return _leaf(type)
 
-    def of(one: Type) -> st.SearchStrategy[Expression]:
-        return expressions(one, depth - 1)
+    def of(pattern: Type) -> st.SearchStrategy[Expression]:
+        return expressions(pattern, depth - 1)
 
     any_type = [
         _calls(["coalesce"], of(type), of(type)),

@@ -1,7 +1,7 @@
-"""What an expression means, one row and one Python value at a time.
+"""The value of an expression, one row and one Python value at a time.
 
-A slow twin of `evaluate.py` that shares no code with it: exact integers, Python's floats, datetime's calendar. None is
-null, FAILED is a row that cannot be computed.
+A slow twin of `evaluate.py` without shared code: exact integers, Python's floats, datetime's calendar. None is null,
+and FAILED is a row that cannot be computed.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def _value(expression: Expression, row: Sequence[Any], ts: int) -> Any:
         case Call():
             name = expression.function.partition("(")[0]
             lazy = LAZY.get(name)
-            thunks = [lambda one=one: _value(one, row, ts) for one in expression.arguments]
+            thunks = [lambda argument=argument: _value(argument, row, ts) for argument in expression.arguments]
             if lazy is not None:
                 return lazy(thunks)
-            # Every argument is computed: one that fails does so even beside a null.
+            # Every argument is computed: a failing argument fails the call even if another argument is null.
             values = _all(thunks)
             if any(value is None for value in values):
                 return None
@@ -232,7 +232,7 @@ def _position(part: str, text: str, result: Type) -> int:
 
 
 def _round(value: float, digits: int = 0, *, result: Type) -> float:
-    """By exact fractions; more digits than any double has change nothing."""
+    """Computed with exact fractions; digits beyond the precision of a double change nothing."""
     if digits > 1100:
         return value
     scale = Fraction(10) ** max(digits, -400)
@@ -277,7 +277,7 @@ def _split_part(text: str, delimiter: str, number: int, result: Type) -> str:
 
 
 def _like(text: str, pattern: str, escape: str = "\\", *, result: Type) -> bool:
-    """By trying every way to split: no regular expression."""
+    """Tries every way to split the text, without a regular expression."""
     if len(escape) > 1 or (escape and re.sub(re.escape(escape) + r"(?s:.)", "", pattern).endswith(escape)):
         raise Failed
     if not pattern:

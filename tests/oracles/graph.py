@@ -1,7 +1,6 @@
-"""What a graph of selects, maps, unions, sorts and aggregates has given, computed from scratch out of what its streams
-took in.
+"""The output of a graph of selects, maps, unions, sorts and aggregates, recomputed from the input of its streams.
 
-Dull on purpose: rows are tuples in lists, nothing is incremental, order is a filter. Shares no code with the engine.
+Simple by design: rows are tuples in lists, nothing is incremental, order is a filter. Shares no code with the engine.
 """
 
 from __future__ import annotations
@@ -11,25 +10,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.oracles import pairing, windows
-from tests.oracles.stream import END, NEVER, Taken
+from tests.oracles.stream import END, NEVER, AcceptedTuple
 
 Row = tuple[int | None, int, int | None]  # time, id, v
 
-# Groups that a grouping aggregate makes of its rows, by their ids.
+# The number of groups of a grouping aggregate, by the ids of rows.
 GROUPS = 3
 
 
 @dataclass(frozen=True)
 class NodeModel:
-    """An operator: its kind, the names of what it reads, and for select and map its constant.
+    """An operator: its kind, the names of its inputs, and for select and map its constant.
 
     below, divisor   select v < c; select c % v = 0 (a row with v = 0 cannot be computed)
     plus, quotient   map v + c; map c / v (likewise)
     hop, session     the sums of id and v per window (of `size`; a session's gap) and group
-    total            the same so far, one row per row
-    join, recent, chronicle, absent   what `pairing` says
+    total            the sums so far, one row per row
+    join, recent, chronicle, absent   computed by `pairing`
 
-    How an aggregate works (`in_order`, `flush`, `delay`) changes nothing here.
+    The method of an aggregate (`in_order`, `flush`, `delay`) changes nothing here.
     """
 
     name: str
@@ -90,89 +89,89 @@ ROW_WISE: Mapping[str, Callable[[Row, int], Row | None]] = {
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a node has given, what it promises, and how many rows could not be computed on the way."""
+class NodeOutput:
+    """The rows that a node has emitted, its bound for later rows, and the number of rows that could not be computed."""
 
     rows: list[Row]
     bound: int
     impossible: int = 0
 
 
-def source(taken: Sequence[Taken], bound: int, admitted: Callable[[Taken], bool]) -> Given:
+def source(accepted: Sequence[AcceptedTuple], bound: int, admitted: Callable[[AcceptedTuple], bool]) -> NodeOutput:
     """A stream's tuples, as one query reads them."""
-    return Given([(one.ts, one.id, one.v) for one in taken if admitted(one)], bound)
+    return NodeOutput([(item.ts, item.id, item.v) for item in accepted if admitted(item)], bound)
 
 
-def compute(node: NodeModel, inputs: Sequence[Given], since: int | None = None) -> Given:
-    """What a node gives when nothing is left to do; `since` is from when on its query reads."""
+def compute(node: NodeModel, inputs: Sequence[NodeOutput], since: int | None = None) -> NodeOutput:
+    """The output of a node when no work is left; `since` is the first time that its query reads."""
     if node.pairing is not None:
-        rows, bound = pairing.compute(node.pairing, [(given.rows, given.bound) for given in inputs])
-        return Given(rows, bound, sum(given.impossible for given in inputs))
+        rows, bound = pairing.compute(node.pairing, [(upstream.rows, upstream.bound) for upstream in inputs])
+        return NodeOutput(rows, bound, sum(upstream.impossible for upstream in inputs))
     if node.kind == "total":
         return _totals(node, inputs[0])
     if node.aggregates:
         return _windows(node, inputs[0], since if node.partial == "skip" else None)
-    bound = min((given.bound for given in inputs), default=END)
+    bound = min((upstream.bound for upstream in inputs), default=END)
     if node.kind in ROW_WISE:
         return _row_wise(node, inputs[0])
-    rows = [row for given in inputs for row in given.rows]
+    rows = [row for upstream in inputs for row in upstream.rows]
     if node.ordered:
-        # Rows without a time wait for nobody.
+        # Rows without a time are never delayed.
         rows = [row for row in rows if row[0] is None or row[0] <= bound]
-    return Given(rows, bound, sum(given.impossible for given in inputs))
+    return NodeOutput(rows, bound, sum(upstream.impossible for upstream in inputs))
 
 
 def _sum(column: str) -> windows.Aggregate:
     return lambda rows: windows.total(rows, column, False)
 
 
-def _windows(node: NodeModel, given: Given, since: int | None) -> Given:
-    """The windows that end at the input's bound or before, and the least time that a later one may have."""
+def _windows(node: NodeModel, upstream: NodeOutput, since: int | None) -> NodeOutput:
+    """The windows that end at or before the input's bound, and the least time of a later window."""
     rows: list[windows.Row] = [
         {"ts": ts, "place": place, "g": number % GROUPS, "id": number, "v": v}
-        for place, (ts, number, v) in enumerate(given.rows)
+        for place, (ts, number, v) in enumerate(upstream.rows)
     ]
     keys = ["g"] if node.grouped else []
 
-    def found(since: int | None) -> list[windows.Result]:
+    def results(since: int | None) -> list[windows.Result]:
         sums = (_sum("id"), _sum("v"))
         if node.kind == "session":
             return windows.sessions(rows, keys, sums, node.size, since)
         return windows.time_windows(rows, keys, sums, node.size, node.slide, node.offset, since)
 
-    closed: list[Row] = [(time, row[-4], row[-3]) for row, time in found(since) if row[-1] <= given.bound]
-    bound = given.bound
+    closed: list[Row] = [(time, row[-4], row[-3]) for row, time in results(since) if row[-1] <= upstream.bound]
+    bound = upstream.bound
     if bound not in (NEVER, END):
         if node.kind == "session":
-            bound = min([bound + node.size, *(row[-1] for row, _ in found(None) if row[-1] > bound)]) - 1
+            bound = min([bound + node.size, *(row[-1] for row, _ in results(None) if row[-1] > bound)]) - 1
         else:
             first = node.offset + node.size
             bound = next(end for end in range(bound + 1, bound + node.slide + 1) if (end - first) % node.slide == 0) - 1
-    return Given(closed, bound, given.impossible)
+    return NodeOutput(closed, bound, upstream.impossible)
 
 
-def _totals(node: NodeModel, given: Given) -> Given:
+def _totals(node: NodeModel, upstream: NodeOutput) -> NodeOutput:
     """The sums up to each row, at the newest time of its group so far."""
-    made: list[Row] = []
+    totals: list[Row] = []
     groups: dict[int, list[Row]] = {}
-    for row in given.rows:
+    for row in upstream.rows:
         group = groups.setdefault(row[1] % GROUPS if node.grouped else 0, [])
         group.append(row)
         vs = [v for _, _, v in group if v is not None]
         time = max(ts for ts, _, _ in group if ts is not None)
-        made.append((time, sum(number for _, number, _ in group), sum(vs) if vs else None))
-    return Given(made, given.bound, given.impossible)
+        totals.append((time, sum(number for _, number, _ in group), sum(vs) if vs else None))
+    return NodeOutput(totals, upstream.bound, upstream.impossible)
 
 
-def _row_wise(node: NodeModel, given: Given) -> Given:
+def _row_wise(node: NodeModel, upstream: NodeOutput) -> NodeOutput:
     function = ROW_WISE[node.kind]
-    rows, impossible = [], given.impossible
-    for row in given.rows:
+    rows, impossible = [], upstream.impossible
+    for row in upstream.rows:
         try:
-            made = function(row, node.constant)
+            result = function(row, node.constant)
         except Impossible:
             impossible += 1
         else:
-            if made is not None:
-                rows.append(made)
-    return Given(rows, given.bound, impossible)
+            if result is not None:
+                rows.append(result)
+    return NodeOutput(rows, upstream.bound, impossible)

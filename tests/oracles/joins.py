@@ -1,7 +1,7 @@
-"""Joins by nested loops over everything at the end. Dull on purpose; shares no code with the engine.
+"""Joins as nested loops over all rows at the end. Simple by design; shares no code with the engine.
 
 An input is a list of (time, row) in order of arrival; a row is a tuple of Python values, null is None. A result is
-(time, per input its row with the time before it, or None).
+(time, per input its row with its time, or None).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 Timed = tuple[int, tuple[Any, ...]]
 Result = tuple[int, tuple[Timed | None, ...]]
-# left, right, low, high: low <= right's time - left's time <= high, None is no bound
+# left, right, low, high: low <= right's time - left's time <= high; None means no bound
 Band = tuple[int, int, int | None, int | None]
 # left input, its column, right input, its column
 Equal = tuple[int, int, int, int]
@@ -22,9 +22,9 @@ def matches(rows: Sequence[Timed], bands: Sequence[Band], equal: Sequence[Equal]
         apart = rows[right][0] - rows[left][0]
         if (low is not None and apart < low) or (high is not None and apart > high):
             return False
-    for left, mine, right, theirs in equal:
-        one, other = rows[left][1][mine], rows[right][1][theirs]
-        if one is None or other is None or one != other:
+    for left, left_column, right, right_column in equal:
+        left_value, right_value = rows[left][1][left_column], rows[right][1][right_column]
+        if left_value is None or right_value is None or left_value != right_value:
             return False
     return True
 
@@ -32,14 +32,14 @@ def matches(rows: Sequence[Timed], bands: Sequence[Band], equal: Sequence[Equal]
 def combinations(
     inputs: Sequence[Sequence[Timed]], bands: Sequence[Band], equal: Sequence[Equal], chosen: tuple[int, ...] = ()
 ) -> Iterator[tuple[int, ...]]:
-    """Which rows match, one of each input: every one of the next input with what is chosen of those before it."""
+    """The positions of matching rows, one for each input: each row of the next input with the rows chosen so far."""
     at = len(chosen)
     if at == len(inputs):
         yield chosen
         return
     mine = [band for band in bands if max(band[:2]) == at]
-    keys = [one for one in equal if max(one[0], one[2]) == at]
-    before = [inputs[one][number] for one, number in enumerate(chosen)]
+    keys = [condition for condition in equal if max(condition[0], condition[2]) == at]
+    before = [inputs[condition][number] for condition, number in enumerate(chosen)]
     for number, row in enumerate(inputs[at]):
         if matches([*before, row], mine, keys):
             yield from combinations(inputs, bands, equal, (*chosen, number))
@@ -54,23 +54,23 @@ def join(
     newest: Sequence[int | None] | None = None,
 ) -> list[Result]:
     """All results, in no order."""
-    found: list[Result] = []
+    results: list[Result] = []
     matched: set[tuple[int, int]] = set()
     allowed = in_windows(inputs, newest) if newest is not None else lambda chosen: True
     for chosen in combinations(inputs, bands, equal):
         rows = [inputs[at][number] for at, number in enumerate(chosen)]
         if allowed(chosen) and where(rows):
-            found.append((max(time for time, _ in rows), tuple(rows)))
+            results.append((max(time for time, _ in rows), tuple(rows)))
             matched |= set(enumerate(chosen))
     for at in outer:
         for number, row in enumerate(inputs[at]):
             if (at, number) not in matched:
-                found.append((row[0], (None, row) if at else (row, None)))
-    return found
+                results.append((row[0], (None, row) if at else (row, None)))
+    return results
 
 
 def in_windows(inputs: Sequence[Sequence[Timed]], newest: Sequence[int | None]) -> Callable[[tuple[int, ...]], bool]:
-    """Whether all but the last of these rows, in order of time, are among their inputs' newest when the last comes."""
+    """Whether all rows but the last, in order of time, are among their inputs' newest when the last one arrives."""
     turns = sorted((row[0], at, number) for at, rows in enumerate(inputs) for number, row in enumerate(rows))
     turn_of = {(at, number): turn for turn, (_, at, number) in enumerate(turns)}
 

@@ -1,8 +1,7 @@
-"""What joins and sequences have given out of what their inputs have given and still promise. Dull on purpose; shares no
-code with the engine.
+"""The output of joins and sequences, from the output and the bounds of their inputs.
 
-A row is (time, id, v), as everywhere in the worlds of the simulator; what is put together of several rows keeps their
-ids.
+Simple by design; shares no code with the engine. A row is (time, id, v), as in all worlds of the simulator. A joined
+row has the ids of its rows.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ COLUMNS = {"id": 0, "v": 1, "remainder": 2}
 
 @dataclass(frozen=True)
 class Pairing:
-    """How rows of several inputs are put together.
+    """How rows of several inputs are joined.
 
-    key      what of neighbouring inputs' rows must be equal, if anything
-    rising   whether the first row's v must also be at most the second's
-    within   of a sequence: how much later the second row may be
+    key      the column that must be equal in rows of neighbouring inputs, if any
+    rising   whether the first row's v must also be at most the second row's
+    within   for a sequence: how much later the second row may be
     """
 
     kind: Literal["join", "recent", "chronicle", "absent"]
@@ -44,14 +43,16 @@ class Pairing:
 
     @property
     def vague(self) -> bool:
-        """Whether what is withheld depends on which rows have been looked at: a row without a partner yet holds back
-        what is later than it, and its partner may stand in line behind."""
+        """Whether the withheld rows depend on the order of inspection.
+
+        A row without a partner so far withholds later rows, and its partner may be later in the queue.
+        """
         return bool(self.outer) and self.ordered
 
 
 def compute(pairing: Pairing, inputs: Sequence[tuple[list[Row], int]]) -> tuple[list[Row], int]:
-    """The rows that have been given, and what is promised of all others."""
-    rows = [[_values(row) for row in given] for given, _ in inputs]
+    """The emitted rows, and the bound for all others."""
+    rows = [[_values(row) for row in output] for output, _ in inputs]
     bounds = [bound for _, bound in inputs]
     if pairing.kind == "join":
         return _join(pairing, rows, bounds)
@@ -67,8 +68,8 @@ def _values(row: Row) -> Values:
 
 
 def _rising(a: Values, b: Values) -> bool:
-    one, other = a[1][1], b[1][1]
-    return one is not None and other is not None and one <= other
+    first, second = a[1][1], b[1][1]
+    return first is not None and second is not None and first <= second
 
 
 def _join(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tuple[list[Row], int]:
@@ -80,21 +81,21 @@ def _join(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tupl
     def holds(chosen: Sequence[Values]) -> bool:
         return not pairing.rising or _rising(chosen[0], chosen[1])
 
-    found = joins.join(rows, pairing.bands, equal, holds, pairing.outer)
+    results = joins.join(rows, pairing.bands, equal, holds, pairing.outer)
     low = min(bounds)
-    made: list[Row] = []
-    for time, chosen in found:
+    joined: list[Row] = []
+    for time, chosen in results:
         if None in chosen:
-            beside = chosen.index(None)
+            missing = chosen.index(None)
             _, _, least, most = pairing.bands[0] if pairing.bands else (0, 1, None, None)
-            after = most if beside else None if least is None else -least
-            if bounds[beside] != END and (after is None or time >= bounds[beside] - after):
+            after = most if missing else None if least is None else -least
+            if bounds[missing] != END and (after is None or time >= bounds[missing] - after):
                 low = min(low, time)
                 continue
-        made.append(_put_together(time, chosen))
+        joined.append(_put_together(time, chosen))
     if pairing.ordered:
-        made = [row for row in made if row[0] is not None and row[0] <= low]
-    return made, low
+        joined = [row for row in joined if row[0] is not None and row[0] <= low]
+    return joined, low
 
 
 def _put_together(time: int, chosen: Sequence[Values | None]) -> Row:
@@ -109,9 +110,10 @@ def _put_together(time: int, chosen: Sequence[Values | None]) -> Row:
     return time, first, others[-1]
 
 
-def _taken(bounds: Sequence[int]) -> int:
-    """Up to when rows of the second input have their place in the order of both: a first one may still come at the
-    time that is promised."""
+def _ordered_through(bounds: Sequence[int]) -> int:
+    """The time up to which rows of the second input have their place in the order of both. A first row may still arrive
+    at the time of the bound.
+    """
     first, second = bounds
     if first > second or first == END:
         return second
@@ -119,7 +121,7 @@ def _taken(bounds: Sequence[int]) -> int:
 
 
 def _followed(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tuple[list[Row], int]:
-    through = _taken(bounds)
+    through = _ordered_through(bounds)
     seconds = [row for row in rows[1] if row[0] <= through]
     keys = [] if pairing.key is None else [COLUMNS[pairing.key]]
     pairs, _ = sequences.following(
@@ -131,20 +133,20 @@ def _followed(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> 
         _rising if pairing.rising else lambda a, b: True,
         bool(pairing.outer),
     )
-    made: list[Row] = [(b[0], a[1][0], b[1][0]) for a, b in pairs if a is not None]
-    return made, min([bounds[1], *(row[0] for row in rows[1] if row[0] > through)])
+    emitted: list[Row] = [(b[0], a[1][0], b[1][0]) for a, b in pairs if a is not None]
+    return emitted, min([bounds[1], *(row[0] for row in rows[1] if row[0] > through)])
 
 
 def _absent(pairing: Pairing, rows: list[list[Values]], bounds: list[int]) -> tuple[list[Row], int]:
     assert pairing.within is not None
-    through = _taken(bounds)
+    through = _ordered_through(bounds)
     seconds = [row for row in rows[1] if row[0] <= through]
     bound = min([bounds[1], *(row[0] for row in rows[1] if row[0] > through)])
     over = END if bound == END else bound - pairing.within
     firsts = [row for row in rows[0] if row[0] <= bounds[0]]
     keys = [] if pairing.key is None else [COLUMNS[pairing.key]]
     alone, _ = sequences.absent(firsts, seconds, keys, pairing.within, _rising if pairing.rising else lambda a, b: True)
-    made: list[Row] = [(row[0] + pairing.within, row[1][0], row[1][1]) for row in alone if row[0] < over]
+    emitted: list[Row] = [(row[0] + pairing.within, row[1][0], row[1][1]) for row in alone if row[0] < over]
     begun = [row[0] for row in alone if row[0] >= over] + [row[0] for row in rows[0] if row[0] > bounds[0]]
     least = min([bounds[0], *begun])
-    return made, least if least in (NEVER, END) else least + pairing.within
+    return emitted, least if least in (NEVER, END) else least + pairing.within

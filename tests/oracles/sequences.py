@@ -1,6 +1,6 @@
-"""Sequences found by looking at all pairs. Dull on purpose; shares no code with the engine.
+"""Sequences found by inspecting all pairs. Simple by design; shares no code with the engine.
 
-A row is `(time, values)`, a list of them is in order of arrival; `keys` are the columns that must be equal.
+A row is `(time, values)`, a list of rows is in order of arrival; `keys` are the columns that must be equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Pair = tuple[Row | None, Row]
 
 
 class Impossible(Exception):  # noqa: N818 - an outcome of a pair
-    """It cannot be told whether the pair holds."""
+    """It is impossible to decide whether the pair matches."""
 
 
 Test = Callable[[Row, Row], bool]
@@ -40,17 +40,17 @@ def following(
     test: Test,
     outer: bool,
 ) -> tuple[list[Pair], int]:
-    """The pairs in order of time, and how many could not be tested."""
+    """The pairs in order of time, and the number of pairs that could not be tested."""
     unused = in_time(firsts)
     pairs: list[Pair] = []
     impossible = 0
     for b in in_time(seconds):
-        found = [at for at, a in enumerate(unused) if fits(a, b, keys, within)]
+        candidates = [at for at, a in enumerate(unused) if fits(a, b, keys, within)]
         chosen = None
-        if found and mode == "recent":
-            chosen = unused[found[-1]]
-        elif found:
-            chosen = unused.pop(found[0])
+        if candidates and mode == "recent":
+            chosen = unused[candidates[-1]]
+        elif candidates:
+            chosen = unused.pop(candidates[0])
         try:
             if chosen is not None and not test(chosen, b):
                 chosen = None
@@ -65,7 +65,7 @@ def following(
 def absent(
     firsts: Sequence[Row], seconds: Sequence[Row], keys: Sequence[int], within: int, test: Test
 ) -> tuple[list[Row], int]:
-    """The rows that nothing follows, in order of time, and how many pairs could not be tested."""
+    """The rows without a following row, in order of time, and the number of pairs that could not be tested."""
     alone = []
     impossible = 0
     for a in in_time(firsts):

@@ -1,5 +1,6 @@
-"""Update queues as the paper's words define them: a list of keys in line, a dict of the newest tuples, and staleness
-added up tick by tick. Slow, and shares nothing with the engine.
+"""Update queues as the paper defines them: a list of queued keys, a dict of the newest tuples, staleness tick by tick.
+
+Slow; shares no code with the engine.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Key = Any
 
 @dataclass
 class Pending:
-    """What waits for a key: when its first update since it was last served came, and its newest."""
+    """The pending updates of a key: the arrival of the first one since the key was served, and the newest one."""
 
     since: int
     newest: Any
@@ -23,7 +24,7 @@ class Pending:
 
 @dataclass
 class QueueOracle:
-    """The line of keys under one policy; an update is `(key, event time, value)`."""
+    """The queue of keys under one policy; an update is `(key, event time, value)`."""
 
     policy: str
     cost: float = 0.0
@@ -71,25 +72,25 @@ class QueueOracle:
 
 
 @dataclass
-class Simulated:
-    """What a run of one server over a queue came to: order of service, staleness per key summed over the ticks."""
+class QueueRun:
+    """The result of a run of one server over a queue: order of service, staleness per key summed over the ticks."""
 
     served: list[tuple[int, Any]]
     queue: dict[Key, float]
     application: dict[Key, float]
 
 
-def simulate(policy: str, arrivals: Sequence[tuple[int, Key]], cost: int, horizon: int) -> Simulated:
-    """One server that takes `cost` ticks per update; an update that comes at the instant of a choice counts.
+def simulate(policy: str, arrivals: Sequence[tuple[int, Key]], cost: int, horizon: int) -> QueueRun:
+    """One server that takes `cost` ticks per update. An update that arrives at the instant of a choice counts.
 
-    A tick contributes its middle: staleness grows linearly between the instants at which anything happens.
+    A tick contributes its middle: staleness grows linearly between the instants of events.
     """
     queue = QueueOracle(policy, cost)
     keys = sorted({key for _, key in arrivals})
     left = list(arrivals)
     unseen: dict[Key, list[int]] = {key: [] for key in keys}  # arrivals whose result is not out
     waiting: dict[Key, list[int]] = {key: [] for key in keys}  # arrivals not served
-    found = Simulated([], dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0))
+    run = QueueRun([], dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0))
     serving: tuple[int, Key, list[int]] | None = None
     for tick in range(horizon):
         while left and left[0][0] <= tick:
@@ -107,30 +108,30 @@ def simulate(policy: str, arrivals: Sequence[tuple[int, Key]], cost: int, horizo
             key = update[0]
             serving = (tick + cost, key, waiting[key])
             waiting[key] = []
-            found.served.append((tick, update))
+            run.served.append((tick, update))
         for key in keys:
             if waiting[key]:
-                found.queue[key] += tick + 0.5 - min(waiting[key])
+                run.queue[key] += tick + 0.5 - min(waiting[key])
             if unseen[key]:
-                found.application[key] += tick + 0.5 - min(unseen[key])
-    return found
+                run.application[key] += tick + 0.5 - min(unseen[key])
+    return run
 
 
 # -- the best that any order of service could do -----------------------------------------------------------------------
 
-# Per key, for how long it has been pending; None if it is not. Keys that update alike differ in nothing else.
+# For each key, how long it has been pending; None if it is not. Only this distinguishes keys with equal update rates.
 Ages = tuple[int | None, ...]
 
 
 def least_expected_staleness(keys: int, cost: int, horizon: int, *, free: bool) -> Fraction:
     """The expected total queue staleness when each tick brings an update of any key, all equally likely (section 5.2).
 
-    With `free` choice the least over all ways to choose the next key, whatever they know of the past; without it the
-    key that has been pending longest is served.
+    With `free` choice the least staleness over all ways to choose the next key, with full knowledge of the past.
+    Without it the key that has been pending longest is served.
     """
 
     def later(ages: Ages, ticks: int) -> Iterator[tuple[Fraction, Ages, Fraction]]:
-        """Every way that so many ticks can go: how likely, what is pending then, the staleness that they add."""
+        """Every course of this many ticks: its probability, the pending keys at its end, the staleness that it adds."""
         if not ticks:
             yield Fraction(1), ages, Fraction(0)
             return
@@ -162,7 +163,7 @@ def least_expected_staleness(keys: int, cost: int, horizon: int, *, free: bool) 
         )
 
     def alike(ages: Ages) -> Ages:
-        """Which key is which does not matter."""
+        """The identity of keys does not matter."""
         return tuple(sorted(ages, key=lambda age: -1 if age is None else age))
 
     return value((None,) * keys, horizon)
@@ -172,8 +173,8 @@ def least_expected_staleness(keys: int, cost: int, horizon: int, *, free: bool) 
 
 
 @dataclass
-class Processed:
-    """A window that was committed to: when, the tuples that were processed, and when its result was out."""
+class CommittedWindow:
+    """A window that was committed to: the tick of the commit, the processed tuples, and the tick of its result."""
 
     key: Key
     start: int
@@ -183,37 +184,37 @@ class Processed:
 
 
 @dataclass
-class WindowsSimulated:
-    """What a run over windows came to. `stale` is the application's staleness per tick, summed over the keys."""
+class WindowsRun:
+    """The result of a run over windows. `stale` is the application's staleness per tick, summed over the keys."""
 
-    processed: list[Processed]
+    processed: list[CommittedWindow]
     superseded: int
     waiting: dict[Key, int]
     stale: list[int]
 
 
 class WindowsOracle:
-    """Windows by enumeration: every tuple is remembered for ever, every window is looked at anew at every tick."""
+    """Windows by enumeration: every tuple stays in memory, and every window is examined again at every tick."""
 
     def __init__(self, commit: str, policy: str, size: int, slide: int, begin: int) -> None:
         self.commit, self.policy, self.size, self.slide, self.begin = commit, policy, size, slide, begin
         self.times: dict[Key, list[int]] = {}
-        self.updates: dict[Key, list[tuple[int, int]]] = {}  # windows that are updates, with the tick of becoming one
+        self.updates: dict[Key, list[tuple[int, int]]] = {}  # windows that are updates, and the tick of the change
         self.closings: dict[Key, list[tuple[int, int]]] = {}
         self.line: list[Key] = []
         self.pending: dict[Key, int] = {}
-        self.ready: list[Processed] = []
-        self.idle: list[Processed] = []
+        self.ready: list[CommittedWindow] = []
+        self.idle: list[CommittedWindow] = []
 
     def windows(self, key: Key) -> list[int]:
-        """The starts of all windows that have a tuple."""
-        found = {
+        """The starts of all windows with a tuple."""
+        starts = {
             start
             for time in self.times[key]
             for start in range(time - self.size + 1, time + 1)
             if start % self.slide == 0 and start >= self.begin
         }
-        return sorted(found)
+        return sorted(starts)
 
     def arrived(self, key: Key, start: int) -> bool:
         return max(self.times[key]) >= start + self.size - 1
@@ -233,42 +234,42 @@ class WindowsOracle:
                 self.line.remove(key)
                 self.line.append(key)
             self.pending[key] = max(new)
-        for one in list(self.idle):
-            if one.key == key and (self.left(one) or self.arrived(key, one.start)):
-                self.idle.remove(one)
-                self.ready.append(one)
+        for window in list(self.idle):
+            if window.key == key and (self.left(window) or self.arrived(key, window.start)):
+                self.idle.remove(window)
+                self.ready.append(window)
 
-    def left(self, one: Processed) -> list[int]:
-        """The tuples of a window that have come and were not processed."""
-        inside = [time for time in self.times[one.key] if one.start <= time < one.start + self.size]
-        return inside[len(one.tuples) :]
+    def left(self, window: CommittedWindow) -> list[int]:
+        """The tuples of a window that have arrived and are not processed."""
+        inside = [time for time in self.times[window.key] if window.start <= time < window.start + self.size]
+        return inside[len(window.tuples) :]
 
-    def next_tuple(self, tick: int) -> tuple[list[Processed], Processed | None, list[Processed]]:
-        """Serve one tuple: the windows that were over before it, its window, and what was committed to for it."""
-        over: list[Processed] = []
-        committed: list[Processed] = []
+    def next_tuple(self, tick: int) -> tuple[list[CommittedWindow], CommittedWindow | None, list[CommittedWindow]]:
+        """Serve one tuple; return the windows that were over before it, its window, and the commits for it."""
+        over: list[CommittedWindow] = []
+        committed: list[CommittedWindow] = []
         while True:
             if not self.ready:
-                busy = {one.key for one in self.idle}
+                busy = {window.key for window in self.idle}
                 key = next((key for key in self.line if key not in busy), None)
                 if key is None:
                     return over, None, committed
                 self.line.remove(key)
-                committed.append(Processed(key, self.pending.pop(key), tick))
+                committed.append(CommittedWindow(key, self.pending.pop(key), tick))
                 self.ready.append(committed[-1])
-            one = self.ready[0]
-            if self.left(one):
-                one.tuples.append(self.left(one)[0])
-                return over, one, committed
+            window = self.ready[0]
+            if self.left(window):
+                window.tuples.append(self.left(window)[0])
+                return over, window, committed
             self.ready.pop(0)
-            (over if self.arrived(one.key, one.start) else self.idle).append(one)
+            (over if self.arrived(window.key, window.start) else self.idle).append(window)
 
-    def settle(self) -> list[Processed]:
-        """Look again at the first in processing: it may be over, or have nothing more to give at present."""
-        over: list[Processed] = []
+    def settle(self) -> list[CommittedWindow]:
+        """Examine the first window in processing again: it may be over, or have no tuple to process at present."""
+        over: list[CommittedWindow] = []
         while self.ready and not self.left(self.ready[0]):
-            one = self.ready.pop(0)
-            (over if self.arrived(one.key, one.start) else self.idle).append(one)
+            window = self.ready.pop(0)
+            (over if self.arrived(window.key, window.start) else self.idle).append(window)
         return over
 
 
@@ -282,26 +283,26 @@ def simulate_windows(
     horizon: int,
     *,
     begin: int = 0,
-) -> WindowsSimulated:
-    """One server that takes `cost` ticks per tuple; what comes at the instant of a choice counts (section 6)."""
+) -> WindowsRun:
+    """One server that takes `cost` ticks per tuple. A tuple at the instant of a choice counts (section 6)."""
     oracle = WindowsOracle(commit, policy, size, slide, begin)
-    found = WindowsSimulated([], 0, {}, [])
+    run = WindowsRun([], 0, {}, [])
     shown: dict[Key, int] = {}
-    leaving: list[Processed] = []
+    leaving: list[CommittedWindow] = []
     free = 0
     left = list(arrivals)
     for tick in range(horizon):
         while left and left[0][0] == tick:
             oracle.arrive(*left.pop(0))
         if free <= tick:
-            for one in leaving:
-                one.output, shown[one.key] = tick, one.start
+            for window in leaving:
+                window.output, shown[window.key] = tick, window.start
             leaving = []
             over, serving, committed = oracle.next_tuple(tick)
-            found.processed += committed
-            for one in over:
-                # It ended without another tuple: nothing had to be processed for its result.
-                one.output, shown[one.key] = tick, one.start
+            run.processed += committed
+            for window in over:
+                # It ended without another tuple: its result needed no processing.
+                window.output, shown[window.key] = tick, window.start
             if serving is not None:
                 free = tick + cost
                 leaving = oracle.settle()
@@ -309,8 +310,8 @@ def simulate_windows(
             key: [at for start, at in closings if start > shown.get(key, -(2**63))]
             for key, closings in oracle.closings.items()
         }
-        found.stale.append(sum(tick - min(ages) for ages in pending.values() if ages))
-    made = sum(len(updates) for updates in oracle.updates.values())
-    found.superseded = made - len(found.processed) - len(oracle.pending)
-    found.waiting = dict(oracle.pending)
-    return found
+        run.stale.append(sum(tick - min(ages) for ages in pending.values() if ages))
+    total = sum(len(updates) for updates in oracle.updates.values())
+    run.superseded = total - len(run.processed) - len(oracle.pending)
+    run.waiting = dict(oracle.pending)
+    return run

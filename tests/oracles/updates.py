@@ -1,7 +1,7 @@
-"""Update streams, recomputed from all rows after each of them. Dull on purpose; shares no code with the engine.
+"""Update streams, recomputed from all rows after each of them. Simple by design; shares no code with the engine.
 
-A row is a dict with `ts`, `place` (its number as it came), `gone`, and its columns; None is null. The current row of a
-key is the newest by time, of equal times the one that came later.
+A row is a dict with `ts`, `place` (its number in order of arrival), `gone`, and its columns; None is null. The current
+row of a key is the newest by time, and of equal times the one that arrived later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ State = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
 def current(rows: Sequence[Row], key: Sequence[str]) -> list[Row]:
-    """The current rows of all keys that have one, as they came."""
+    """The current rows of all keys that have one, in order of arrival."""
     newest: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         at = tuple(row[name] for name in key)
@@ -24,14 +24,14 @@ def current(rows: Sequence[Row], key: Sequence[str]) -> list[Row]:
 
 
 def filtered(rows: Sequence[Row], key: Sequence[str], columns: Sequence[str], test: Callable[[Row], bool]) -> State:
-    kept = [row for row in current(rows, key) if test(row)]
-    return {tuple(row[name] for name in key): tuple(row[name] for name in columns) for row in kept}
+    matching = [row for row in current(rows, key) if test(row)]
+    return {tuple(row[name] for name in key): tuple(row[name] for name in columns) for row in matching}
 
 
 def grouped(
     rows: Sequence[Row], keys: Sequence[str], aggregates: Sequence[Callable[[Sequence[Row]], Any]]
 ) -> dict[tuple[Any, ...], Callable[[], tuple[Any, ...]]]:
-    """The groups of these rows, each with a way to compute it, which may fail."""
+    """The groups of these rows, each with a function that computes it and may fail."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in keys), []).append(row)
@@ -42,16 +42,16 @@ def grouped(
     return {key: computed(members) for key, members in groups.items()}
 
 
-def first_of(one: Row, other: Row, order: Sequence[tuple[str, bool, bool]]) -> bool:
-    """Whether a row stands before another, by columns (name, descending, nulls first), then as they came."""
+def first_of(row: Row, other: Row, order: Sequence[tuple[str, bool, bool]]) -> bool:
+    """Whether a row precedes another, by columns (name, descending, nulls first), then by arrival."""
     for name, descending, nulls_first in order:
-        mine, theirs = one[name], other[name]
-        if mine == theirs:
+        value, other_value = row[name], other[name]
+        if value == other_value:
             continue
-        if mine is None or theirs is None:
-            return (mine is None) == nulls_first
-        return bool(mine > theirs) if descending else bool(mine < theirs)
-    return bool(one["place"] < other["place"])
+        if value is None or other_value is None:
+            return (value is None) == nulls_first
+        return bool(value > other_value) if descending else bool(value < other_value)
+    return bool(row["place"] < other["place"])
 
 
 def top(
@@ -61,43 +61,45 @@ def top(
     columns: Sequence[str],
     most: int,
 ) -> State:
-    """Each row's number is how many of its partition stand before it, and one."""
-    found: State = {}
+    """Each row's number: one more than the number of preceding rows of its partition."""
+    state: State = {}
     for row in rows:
-        mine = tuple(row[name] for name in partition)
-        fellows = [other for other in rows if tuple(other[name] for name in partition) == mine]
+        key = tuple(row[name] for name in partition)
+        fellows = [other for other in rows if tuple(other[name] for name in partition) == key]
         number = 1 + sum(first_of(other, row, order) for other in fellows if other is not row)
         if number <= most:
-            found[(*mine, number)] = tuple(row[name] for name in columns)
-    return found
+            state[(*key, number)] = tuple(row[name] for name in columns)
+    return state
 
 
 def times(rows: Sequence[Row], held: Callable[[Sequence[Row]], Mapping[Any, Any]]) -> dict[Any, int]:
-    """By key, the newest time of the rows that changed what it holds; `held` computes that from the rows so far.
+    """For each key, the newest time of the rows that changed its value.
 
-    No row causes an older time than its key had, so a key's time does not depend on how the rows were cut.
+    `held` computes the values from the rows so far. No row causes an older time than its key had, so a key's time does
+    not depend on how the rows are batched.
     """
-    found: dict[Any, int] = {}
+    newest: dict[Any, int] = {}
     before: Mapping[Any, Any] = {}
     for count, row in enumerate(rows, 1):
         after = held(rows[:count])
         for key in [*before, *after]:
             if (key in before) != (key in after) or before[key] != after[key]:
-                found[key] = max(found.get(key, row["ts"]), row["ts"])
+                newest[key] = max(newest.get(key, row["ts"]), row["ts"])
         before = after
-    return found
+    return newest
 
 
 def youngest(arms: Sequence[tuple[int, Row]], key: Sequence[str]) -> list[Row]:
-    """The rows of several inputs that are delivered: none older than the last of its key, none of another input at the
-    same time.
+    """The delivered rows of several inputs.
+
+    No row is older than the last row of its key, and none from another input has the same time.
     """
     last: dict[tuple[Any, ...], tuple[int, int]] = {}
-    given = []
+    delivered = []
     for source, row in arms:
         at = tuple(row[name] for name in key)
         if at in last and (row["ts"] < last[at][0] or (row["ts"] == last[at][0] and last[at][1] != source)):
             continue
         last[at] = row["ts"], source
-        given.append(row)
-    return given
+        delivered.append(row)
+    return delivered

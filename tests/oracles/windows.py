@@ -1,4 +1,4 @@
-"""Windows and aggregates, recounted from all rows at the end. Dull on purpose; shares no code with the engine.
+"""Windows and aggregates, recomputed from all rows at the end. Simple by design; shares no code with the engine.
 
 A row is a dict with `ts`, `place` (its number at the source) and its columns; None is null.
 """
@@ -19,14 +19,14 @@ class Failed(Exception):  # noqa: N818 - an outcome of a group
 
 
 def values(rows: Sequence[Row], column: str, distinct: bool) -> list[Any]:
-    found = [row[column] for row in rows if row[column] is not None]
+    present = [row[column] for row in rows if row[column] is not None]
     if not distinct:
-        return found
-    kept: list[Any] = []
-    for value in found:
-        if value not in kept:
-            kept.append(value)
-    return kept
+        return present
+    unique: list[Any] = []
+    for value in present:
+        if value not in unique:
+            unique.append(value)
+    return unique
 
 
 def count(rows: Sequence[Row], column: str | None, distinct: bool) -> int:
@@ -34,28 +34,28 @@ def count(rows: Sequence[Row], column: str | None, distinct: bool) -> int:
 
 
 def total(rows: Sequence[Row], column: str, distinct: bool) -> Any:
-    found = values(rows, column, distinct)
-    if not found:
+    summands = values(rows, column, distinct)
+    if not summands:
         return None
-    if isinstance(found[0], float):
-        return math.fsum(found)
-    exact = sum(found)
+    if isinstance(summands[0], float):
+        return math.fsum(summands)
+    exact = sum(summands)
     if not -MAX - 1 <= exact <= MAX:
         raise Failed
     return exact
 
 
 def mean(rows: Sequence[Row], column: str, distinct: bool) -> float | None:
-    found = [Fraction(value) for value in values(rows, column, distinct)]
-    return float(sum(found) / len(found)) if found else None
+    fractions = [Fraction(value) for value in values(rows, column, distinct)]
+    return float(sum(fractions) / len(fractions)) if fractions else None
 
 
 def deviation(rows: Sequence[Row], column: str, distinct: bool) -> float | None:
-    found = [Fraction(value) for value in values(rows, column, distinct)]
-    if len(found) < 2:
+    fractions = [Fraction(value) for value in values(rows, column, distinct)]
+    if len(fractions) < 2:
         return None
-    middle = sum(found) / len(found)
-    return math.sqrt(sum((value - middle) ** 2 for value in found) / (len(found) - 1))
+    middle = sum(fractions) / len(fractions)
+    return math.sqrt(sum((value - middle) ** 2 for value in fractions) / (len(fractions) - 1))
 
 
 def least(rows: Sequence[Row], column: str, distinct: bool) -> Any:
@@ -71,23 +71,23 @@ def by_time(rows: Sequence[Row]) -> list[Row]:
 
 
 def first(rows: Sequence[Row], column: str, distinct: bool) -> Any:
-    found = [row[column] for row in by_time(rows) if row[column] is not None]
-    return found[0] if found else None
+    present = [row[column] for row in by_time(rows) if row[column] is not None]
+    return present[0] if present else None
 
 
 def last(rows: Sequence[Row], column: str, distinct: bool) -> Any:
-    found = [row[column] for row in by_time(rows) if row[column] is not None]
-    return found[-1] if found else None
+    present = [row[column] for row in by_time(rows) if row[column] is not None]
+    return present[-1] if present else None
 
 
 def arg_min(rows: Sequence[Row], column: str, by: str) -> Any:
-    found = [row for row in by_time(rows) if row[column] is not None and row[by] is not None]
-    return min(found, key=lambda row: row[by])[column] if found else None
+    candidates = [row for row in by_time(rows) if row[column] is not None and row[by] is not None]
+    return min(candidates, key=lambda row: row[by])[column] if candidates else None
 
 
 def arg_max(rows: Sequence[Row], column: str, by: str) -> Any:
-    found = [row for row in by_time(rows) if row[column] is not None and row[by] is not None]
-    return max(found, key=lambda row: row[by])[column] if found else None
+    candidates = [row for row in by_time(rows) if row[column] is not None and row[by] is not None]
+    return max(candidates, key=lambda row: row[by])[column] if candidates else None
 
 
 Aggregate = Callable[[Sequence[Row]], Any]
@@ -95,10 +95,10 @@ Result = tuple[tuple[Any, ...], int]  # the row (keys, aggregates, start, end), 
 
 
 def groups(rows: Sequence[Row], keys: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    members: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return found
+        members.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return members
 
 
 def result(
@@ -122,17 +122,17 @@ def time_windows(
     everything: Sequence[tuple[int, int]] = (),
     promised: int | None = None,
 ) -> list[Result]:
-    """Every window that any row is in, tried one by one.
+    """Every window with any row, found by trying all of them.
 
     On an axis of places the rows of a window have the newest time of `everything` at its places, whether it counts or
-    not; those of a window that is not complete at the end are no older than what had been `promised` then.
+    not. If a window is incomplete at the end, its rows are no older than the bound `promised` at that moment.
     """
     starts = {
         offset + number * slide
         for place in {row[axis] for row in rows}
         for number in range((place - size - offset) // slide + 1, (place - offset) // slide + 1)
     }
-    found = []
+    results = []
     for start in sorted(starts):
         inside = [row for row in rows if start <= row[axis] < start + size]
         if since is None or start >= since:
@@ -142,8 +142,8 @@ def time_windows(
                 if promised is not None and start + size > len(everything):
                     time = max(time, promised)
             for key, members in groups(inside, keys).items():
-                found += result(key, members, aggregates, start, start + size, time)
-    return found
+                results += result(key, members, aggregates, start, start + size, time)
+    return results
 
 
 Part = tuple[tuple[Any, ...], list[Row]]
@@ -151,7 +151,7 @@ Part = tuple[tuple[Any, ...], list[Row]]
 
 def cut_into_sessions(rows: Sequence[Row], keys: Sequence[str], gap: int, since: int | None = None) -> list[Part]:
     """The rows of each session, in order of time, with its key."""
-    found = []
+    cut: list[Part] = []
     for key, members in groups(rows, keys).items():
         current: list[Row] = []
         parts = []
@@ -161,18 +161,18 @@ def cut_into_sessions(rows: Sequence[Row], keys: Sequence[str], gap: int, since:
                 current = []
             current.append(row)
         parts.append(current)
-        found += [(key, part) for part in parts if since is None or part[0]["ts"] >= since - 1 + gap]
-    return found
+        cut += [(key, part) for part in parts if since is None or part[0]["ts"] >= since - 1 + gap]
+    return cut
 
 
 def sessions(
     rows: Sequence[Row], keys: Sequence[str], aggregates: Sequence[Aggregate], gap: int, since: int | None = None
 ) -> list[Result]:
-    found = []
+    results = []
     for key, part in cut_into_sessions(rows, keys, gap, since):
         start, end = part[0]["ts"], part[-1]["ts"] + gap
-        found += result(key, part, aggregates, start, end, end - 1)
-    return found
+        results += result(key, part, aggregates, start, end, end - 1)
+    return results
 
 
 # -- rows without aggregates: the row as it is, the bounds, its time ---------------------------------------------------
@@ -181,13 +181,13 @@ def sessions(
 def rows_of_sessions(
     rows: Sequence[Row], keys: Sequence[str], columns: Sequence[str], gap: int, since: int | None = None
 ) -> list[Result]:
-    """In the order in which they go: by the end of the session, by their own time, as they came."""
-    found = []
+    """In order of emission: by the end of the session, by time, by arrival."""
+    emitted = []
     for _, part in cut_into_sessions(rows, keys, gap, since):
         start, end = part[0]["ts"], part[-1]["ts"] + gap
-        found += [(end, row["ts"], row["place"], start, row) for row in part]
-    found.sort(key=lambda item: item[:3])
-    return [((*(row[name] for name in columns), start, end), end - 1) for end, _, _, start, row in found]
+        emitted += [(end, row["ts"], row["place"], start, row) for row in part]
+    emitted.sort(key=lambda item: item[:3])
+    return [((*(row[name] for name in columns), start, end), end - 1) for end, _, _, start, row in emitted]
 
 
 def rows_of_windows(
@@ -199,12 +199,12 @@ def rows_of_windows(
     since: int | None = None,
     axis: str = "ts",
 ) -> list[Result]:
-    """Row by row as they came, the earliest window first."""
-    found = []
+    """Row by row in order of arrival, the earliest window first."""
+    results = []
     for row in rows:
         start = offset + ((row[axis] - size - offset) // slide) * slide
         while start <= row[axis]:
             if start <= row[axis] < start + size and (since is None or start >= since):
-                found.append(((*(row[name] for name in columns), start, start + size), row["ts"]))
+                results.append(((*(row[name] for name in columns), start, start + size), row["ts"]))
             start += slide
-    return found
+    return results

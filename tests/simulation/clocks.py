@@ -44,7 +44,7 @@ from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.feeds import Feed
 from millrace.operators.prone import Prone
 from tests.oracles import graph
-from tests.oracles.stream import END, Taken
+from tests.oracles.stream import END, AcceptedTuple
 from tests.simulation.auditors import Asks, Broken, asking, grammar, quiet, restful
 from tests.simulation.clients import Client, Message
 from tests.simulation.simulator import STRATEGIES, Play, Rows
@@ -182,7 +182,7 @@ class Live(Timed):
         self.time = BEGIN_US
         self.shift = 0
         self.handed: list[Handed] = []
-        self.taken: dict[str, list[Taken]] = {stream.name: [] for stream in world.streams}
+        self.taken: dict[str, list[AcceptedTuple]] = {stream.name: [] for stream in world.streams}
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._count = self._ids = 0
         self._held: dict[tuple[str, str], list[Event]] = {}
@@ -285,7 +285,7 @@ class Live(Timed):
         for ts, number, v in event.batch.rows():
             if number not in refused:
                 at = {"external": ts, "internal": now, "latent": None}[kind]
-                self.taken[event.stream].append(Taken(0, at, number, v))
+                self.taken[event.stream].append(AcceptedTuple(0, at, number, v))
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -502,7 +502,7 @@ class Live(Timed):
         return feed.newest + max(since + self.shift - feed.heard_us, 0) - definition.max_skew_us
 
     def _expected(self, query: QueryModel, bounds: dict[str, int]) -> Rows:
-        given: dict[str, graph.Given] = {}
+        given: dict[str, graph.NodeOutput] = {}
         for name, taken in self.taken.items():
             given[f"{name}.source"] = graph.source(taken, bounds[name], lambda _: True)
         for other in self.world.queries:

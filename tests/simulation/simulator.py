@@ -65,7 +65,7 @@ from millrace.operators.sink import Sink
 from millrace.operators.spec import SelectSpec
 from millrace.protocol import Type
 from tests.oracles import graph
-from tests.oracles.stream import END, StreamOracle, Taken
+from tests.oracles.stream import END, AcceptedTuple, StreamOracle
 from tests.simulation import joined
 from tests.simulation.auditors import Books, Broken, faithful, foreseen, grammar, made, quiet
 from tests.simulation.twins import Twin, described
@@ -550,10 +550,10 @@ class Expected:
             found += self._below(self.world.query(name))
         return found
 
-    def _compute(self, query: QueryModel) -> graph.Given:
-        given: dict[str, graph.Given] = {}
+    def _compute(self, query: QueryModel) -> graph.NodeOutput:
+        given: dict[str, graph.NodeOutput] = {}
 
-        def of(name: str) -> graph.Given:
+        def of(name: str) -> graph.NodeOutput:
             if name not in given:
                 given[name] = self._outside(query, name)
             return given[name]
@@ -575,18 +575,18 @@ class Expected:
         found = [self._since(query, one, reader) for one in node.inputs]
         return max((since for since in found if since is not None), default=None)
 
-    def _outside(self, query: QueryModel, name: str) -> graph.Given:
+    def _outside(self, query: QueryModel, name: str) -> graph.NodeOutput:
         if not name.endswith(".source"):
             return self._compute(next(other for other in self.world.queries if other.output.name == name))
         stream = name.removesuffix(".source")
         oracle = self._stream(stream)
-        return graph.source(oracle.taken, oracle.promised(self._now), self._admits(query.name, stream))
+        return graph.source(oracle.accepted, oracle.promised(self._now), self._admits(query.name, stream))
 
-    def _admits(self, query: str, stream: str) -> Callable[[Taken], bool]:
+    def _admits(self, query: str, stream: str) -> Callable[[AcceptedTuple], bool]:
         position, newest = self._begun[query][stream]
         away = self._away.get(query, [])
 
-        def admits(taken: Taken) -> bool:
+        def admits(taken: AcceptedTuple) -> bool:
             fresh = taken.position > position and (newest is None or taken.ts is None or taken.ts > newest)
             return fresh and not any(first < taken.position < last for first, last in away)
 

@@ -1,4 +1,4 @@
-"""A stream gets more columns while queries run: those that exist go on as if nothing had happened.
+"""A stream gets more columns while queries run: the existing queries continue unchanged.
 
 The oracle is the same engine without the change, fed the same tuples without the new column.
 """
@@ -65,7 +65,7 @@ def command(step):
 
 
 class Server:
-    """An engine and a catalog, as far as this needs them."""
+    """An engine and a catalog with the parts that this test needs."""
 
     def __init__(self, sql):
         self.engine, self.catalog, self.rows, self.now = Engine(), Catalog(), {}, 0
@@ -131,7 +131,7 @@ def test_queries_that_exist_go_on_as_if_nothing_had_happened(queries, doings, wh
         if kind == "pause":
             name = f"q{what % len(queries)}"
             for one in (plain, altered):
-                # A pause lets go by what its query was not given yet; how far that is depends on the scheduler.
+                # A pause skips tuples that its query has not received yet; their number depends on the scheduler.
                 one.drain()
                 body = ResumeQuery(name) if one.engine.query(name).paused else PauseQuery(name)
                 one.engine.obey(body)
@@ -149,7 +149,7 @@ def test_queries_that_exist_go_on_as_if_nothing_had_happened(queries, doings, wh
     for one in (plain, altered):
         one.drain()
     for name, query in plain.engine.queries_by_name.items():
-        # Which of two inputs is taken from first is the scheduler's affair where rows come in order of arrival.
+        # With rows in order of arrival, the scheduler chooses the input that is read first.
         several = any(len(operator.inputs) > 1 for operator in query.operators)
         one, other = (server.rows.get(name, []) for server in (plain, altered))
         assert (sorted(one, key=repr) == sorted(other, key=repr)) if several else one == other
@@ -158,7 +158,7 @@ def test_queries_that_exist_go_on_as_if_nothing_had_happened(queries, doings, wh
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_texts_mean_the_same_in_a_new_server(query):
-    """What was rewritten, applied to an empty server, gives the same rows as what went on."""
+    """The rewritten statements, applied to an empty server, return the same rows as the altered queries."""
     running = Server(named([query]))
     running.execute(ALTER)
     streams = [stream.sql for stream in running.catalog.streams.values()]

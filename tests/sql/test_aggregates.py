@@ -1,6 +1,6 @@
-"""Every aggregate of SQL, over every type of column that it takes, in every window, against recounting everything.
+"""Every aggregate of SQL, over every type of column that it accepts, in every window, compared with recomputation.
 
-Statements go through `millrace run`: tuples arrive in disorder that the stream allows, and nothing is late.
+Statements go through `millrace run`: tuples arrive in disorder that the stream allows, and none is late.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TYPES = dict(zip(NAMES, ["boolean", "bigint", "double", "text", "bytes", "timest
 
 
 class Called(NamedTuple):
-    """A call as SQL writes it, and what it should give for the rows of a group."""
+    """A call as SQL writes it, and its expected result for the rows of a group."""
 
     sql: str
     recount: oracle.Aggregate
@@ -59,14 +59,14 @@ def chosen_by(name: str, recount: Any, x: str, by: str) -> Called:
 
 
 def close(found: Any, wanted: Any) -> bool:
-    """Doubles to nine digits of the largest that may have been summed."""
+    """Equal to nine digits of the largest double that may have been summed."""
     if isinstance(wanted, float) and isinstance(found, int | float) and not isinstance(found, bool):
         return math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1.0 if abs(wanted) > 1e9 else 1e-5)
     return equal_values(found, wanted)
 
 
 def deviation(column: str, distinct: bool) -> Called:
-    """It reads its values as doubles: large ones that are near each other have lost what lay between them."""
+    """The aggregate reads values as doubles: large values that are close to each other become equal."""
 
     def near(found: Any, wanted: tuple[float | None, float]) -> bool:
         exact, largest = wanted
@@ -120,7 +120,7 @@ def filtered(call: Called) -> Called:
 
 
 class Case:
-    """Tuples and a query by a seed: dense, with ties of time and of values, where chance alone would draw few."""
+    """Tuples and a query by a seed: dense, with equal times and equal values, which random choices alone make rare."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -147,9 +147,9 @@ class Case:
 
 
 def test_every_signature_is_asked_for() -> None:
-    """An aggregate that is new wants a line above. Intervals are no columns: they have a test of their own."""
+    """A new aggregate needs a row in the table above. Intervals are not columns, so another test covers them."""
     written = {call.sql.partition("(")[0] for call in CALLS}
-    # The conformance cases bring one of their own.
+    # The conformance cases have a separate one.
     assert written == set(AGGREGATES.names) - {"sorted_list"}
     for row in AGGREGATES:
         if row.name == "sorted_list":
@@ -171,7 +171,7 @@ def dicts(rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 
 def shown(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON represents it."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
@@ -189,7 +189,7 @@ def run(sql: str, rows: Sequence[tuple[Any, ...]], order: str) -> list[tuple[Any
 def same(
     found: Sequence[tuple[Any, ...]], wanted: Sequence[tuple[Any, ...]], keys: Sequence[str], calls: Sequence[Called]
 ) -> None:
-    """Equal rows in any order; a row is found by its keys and bounds."""
+    """Equal rows in any order, matched by keys and bounds."""
 
     def place(row: tuple[Any, ...]) -> str:
         exact = [*row[: len(keys)], *row[len(keys) + len(calls) :]]

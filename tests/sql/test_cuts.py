@@ -1,4 +1,4 @@
-"""Queries of update streams over the same arrivals, cut into other batches, under other strategies.
+"""Queries of update streams over the same arrivals, in other batches, under other strategies.
 
 The last row of each key that has one is the same, its time included. With `emit = 'every'` all rows are, in order.
 """
@@ -32,7 +32,7 @@ CUTS = [1, 2, 7, PLENTY]
 STRATEGIES = ["dfs(1)", "dfs", "bfs", "rr"]
 FIELDS = {"s": ("at", "k", "g", "v"), "b": ("at", "k")}
 
-# An update stream that lacks no row, for queries to read.
+# An update stream without missing rows, for queries to read.
 CURRENT = """CREATE QUERY c WITH (emit = 'every', order = '{order}') AS
              SELECT k, last(g) AS g, last(v) AS v, count(*) AS n FROM s GROUP BY k;"""
 
@@ -74,12 +74,12 @@ FORMS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("k",),
     ),
 }  # fmt: skip
-# Which side of a union has come first decides which of its rows are older.
+# The input of a union that arrives first decides which rows are older.
 UNIONS = ("united", "newest of both")
 
 
 def batches(engine: Engine, rows: Sequence[Row], cut: int) -> Iterator[list[Event]]:
-    """The arrivals, so many per step; those of one stream that follow each other arrive together."""
+    """The arrivals, `cut` per step; consecutive rows of one stream arrive together."""
     for begin in range(0, len(rows), cut):
         runs: list[tuple[str, list[Row]]] = []
         for row in rows[begin : begin + cut]:
@@ -132,7 +132,7 @@ def last_of(given: Given, key: Sequence[str]) -> dict[tuple[Any, ...], tuple[int
     return {at: last for at, last in found.items() if not last[1].get("$gone")}
 
 
-# A query inside whose own key is another gives the last rows of a step only, so the outer one sees other rows.
+# An inner query with another key emits only the last rows of a step, so the outer query reads other rows.
 NESTED = ("regrouped", "chained", "ranked")
 SEEDS = [seed for seed in range(20) if len(tuples(seed)) > 30][:2]
 CASES = [(form, emit) for form in FORMS for emit in ("latest", "every") if emit == "every" or form not in NESTED]

@@ -1,4 +1,4 @@
-"""Words of other dialects: each is answered by what it is here, and what is suggested is never refused itself."""
+"""Words of other dialects: each error names the equivalent in Millrace, and no suggestion is refused itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refused(sql: str) -> SqlError:
 
 
 def suggestions() -> Iterator[tuple[str, str]]:
-    """By word, a statement with what is suggested in it."""
+    """For each word, a statement that contains the suggestion."""
     for table in (dialects.FUNCTIONS, dialects.COLUMNS, dialects.TABLES, dialects.OVER):
         for name, word in table.items():
             yield name, _statement(word.write)
@@ -190,7 +190,7 @@ CASES = [
     ("SELECT «`v` FROM s", "a name with special characters needs double quotes"),
     ("«DROP TABLE s", "Millrace has streams, queries and sinks"),
     ("SELECT 1 AS one; «SHOW TABLES", "Millrace has streams, queries and sinks. Write SHOW STREAMS"),
-    # no word of another dialect: quoted, hidden, or elsewhere
+    # not a word of another dialect: quoted, hidden, or elsewhere
     ("SELECT 'EMIT CHANGES' AS x FROM s WHERE v = «= 2", "expected an expression, got ="),
     ("SELECT v FROM s /* LATERAL */ WHERE«", "expected an expression here, got the end"),
     ("SELECT v FROM s -- EMIT CHANGES\nWHERE v = «) 2", "expected an expression, got )"),

@@ -61,7 +61,7 @@ def test_the_statements_run_in_order() -> None:
             assert str(refused.value) == answer.rstrip("\n")
             continue
         planned, after = plan_all(parse(text), catalog)
-        # Bare SELECTs are shown, not kept: later examples are bare too.
+        # Bare SELECTs are printed, not stored: later examples are bare too.
         catalog = Catalog(after.streams, {name: q for name, q in after.queries.items() if name[0] != "q"}, after.sinks)
         if following == "text":
             last = planned[-1]
@@ -70,7 +70,7 @@ def test_the_statements_run_in_order() -> None:
 
 
 def examples() -> list[tuple[str, str, str]]:
-    """Statements, events and the rows that the page promises; several events may follow the same statements."""
+    """Statements, events and the rows that the page shows; several events may follow the same statements."""
     found: list[tuple[str, str, str]] = []
     script = ""
     for (kind, text), (_, answer) in pairwise(BLOCKS):
@@ -129,6 +129,6 @@ def test_every_function_is_on_the_page() -> None:
 
 
 def test_statements_of_the_page_leave_nothing_to_chance() -> None:
-    """Planning twice gives the same plans."""
+    """Planning twice returns the same plans."""
     text = next(text for kind, text in BLOCKS if kind == "sql")
     assert [plan(one, Catalog()) for one in parse(text)] == [plan(one, Catalog()) for one in parse(text)]

@@ -1,4 +1,4 @@
-"""Errors: the sentence, the line and column, and the caret under the place that is meant."""
+"""Errors: the sentence, the line and column, and the caret under the named place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refused(sql: str) -> SqlError:
     return caught.value
 
 
-# The caret is under the « of each statement; the sentence begins with, or has, the words.
+# The caret is under the « of each statement. The sentence starts with the words, or contains them.
 CASES = [
     # syntax
     ("SELECT «FROM s", "expected '*' or an expression, got FROM"),

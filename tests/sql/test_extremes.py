@@ -1,8 +1,9 @@
 """The first and the last microsecond of event time, through every form of SQL.
 
-The oracle is a shift: results depend on how far apart rows are, and not on when they are. So each form runs over one
-cluster of rows at the epoch, and then over the same cluster at the beginning, at the epoch and at the end of event
-time, all in one run. The second run must emit the first one's rows three times, each shifted as far as its cluster.
+The oracle is a shift: results depend on the distance between rows, not on their absolute times. Each form runs over one
+cluster of rows at the epoch. Then it runs over the same cluster at the start, at the epoch and at the end of event
+time, all in one run. The second run must emit the rows of the first one three times, each shifted as far as its
+cluster.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CLUSTER = [
     ("a", 4 * MINUTE, 2), ("b", 4 * MINUTE + 5, 2), ("u", 4 * MINUTE, 2),
     ("a", LENGTH - 1, 1), ("b", LENGTH - 1, 1), ("u", LENGTH - 1, 1),
 ]  # fmt: skip
-# Forms in which rows of clusters that are far apart have nothing to do with each other.
+# Forms in which rows of distant clusters are independent.
 LOCAL = {
     "select": "SELECT at, k, v FROM a WHERE k = 1",
     "map": "SELECT at, k + v AS n, at - INTERVAL '1 s' < at AS before FROM a",
@@ -79,7 +80,7 @@ LOCAL = {
     "chronicle within": "SELECT a.at, b.at AS bat FROM a FOLLOWED BY b CHRONICLE WITHIN '90 s' ON a.k = b.k",
     "followed by no": "SELECT a.at, k FROM a FOLLOWED BY NO b WITHIN '30 s' ON a.k = b.k",
 }  # fmt: skip
-# Forms that relate all rows to each other, or whose windows are as long as all of time: how many rows they must emit.
+# Forms that relate all rows to each other, or whose windows are as long as event time: the number of emitted rows.
 LIFETIME = "3652059 days"
 WHOLE = {
     "running total": "SELECT k, count(*) AS n FROM a GROUP BY k",
@@ -148,7 +149,7 @@ def test_rows_depend_on_differences_alone(form, options, tmp_path):
 
 @pytest.mark.parametrize("form", [form for form in LOCAL if form != "union"])
 def test_the_order_of_arrival_makes_no_difference(form, tmp_path, monkeypatch):
-    """The end of time arrives before its beginning, within a disorder as long as event time."""
+    """The end of time arrives before the start of time, within a disorder as long as event time."""
     monkeypatch.setitem(globals(), "STREAMS", STREAMS.replace("'1 minute'", f"'{LIFETIME}'"))
     rows = run(LOCAL[form], OFFSETS[::-1], tmp_path).rows["q"]
     assert in_some_order(rows) == in_some_order(run(LOCAL[form], OFFSETS, tmp_path).rows["q"])
@@ -156,7 +157,7 @@ def test_the_order_of_arrival_makes_no_difference(form, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", LOCAL)
 def test_rows_can_be_written(form, tmp_path):
-    """Bounds of windows may leave event time; text, tables and files of results hold them."""
+    """Bounds of windows may be outside event time; text, tables and files of results represent them."""
     run(LOCAL[form], OFFSETS, tmp_path, iso=True)
 
 
@@ -231,7 +232,7 @@ def test_no_interval_is_longer_than_event_time(clause):
 
 @pytest.mark.parametrize("sign", "+-")
 def test_rows_moved_beyond_all_computed_times_fail_and_are_counted(sign, tmp_path):
-    """A window over a join may go by a computed column, which takes all of 64 bits."""
+    """A window over a join may use a computed column, which has all of 64 bits."""
     joined = "FROM a [RANGE '2 min'] JOIN b [RANGE '2 min'] ON TRUE"
     moved = f"SELECT a.at {sign} INTERVAL '90000000 days' AS t, b.at AS bat {joined}"
     sql = f"{STREAMS} CREATE QUERY q AS SELECT count(*) AS n FROM TUMBLE(({moved}), t, INTERVAL '1 min');"

@@ -1,7 +1,7 @@
 """An aggregate of all rows, without GROUP BY and without a window, always has exactly one row.
 
-Generated: streams of updates and of plain rows, with filters that leave nothing, in any order and cut anywhere, against
-recomputing the one row from the current rows.
+The test generates streams of updates and of plain rows, with filters that pass no row, in any order and in any batches.
+It compares the result with one row that is recomputed from the current rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def one_row(rows: list[Row]) -> Row:
-    """What the rows of an aggregate without groups come to: the last, which is never a tombstone."""
+    """The last row of an aggregate without groups, which is never a tombstone."""
     assert rows, "there is always one row"
     assert not any("$gone" in row for row in rows)
     return rows[-1]
@@ -81,7 +81,7 @@ def test_windows_without_rows_stay_silent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(OPTION_NAMES, OPTIONS)
 @pytest.mark.parametrize("seed", range(8))
 def test_of_current_rows_that_come_and_go(seed: int, emit: str, order: str, tmp_path: Path) -> None:
-    """The current rows are keys with an odd number of tuples: they go with every second one."""
+    """The current rows are keys with an odd number of tuples: every second tuple removes its key."""
     rows = [row for row in tuples(seed) if row["stream"] == "s"]
     inner = "SELECT k, count(*) AS v, max(v) AS d FROM s GROUP BY k HAVING count(*) % 2 = 1"
     calls = CALLS.replace("avg(d)", "sum(d)")
@@ -115,7 +115,7 @@ TV = Schema.of(at="timestamp", v="bigint", d="double")
 
 
 class Live:
-    """An engine that is saved and restored between all steps, and what it gave for each query."""
+    """An engine that is saved and restored between all steps, and the rows of each query."""
 
     def __init__(self, script: str) -> None:
         self.engine = Engine(share=True)

@@ -1,4 +1,4 @@
-"""Joins and sequences as plans: what conditions come to, which columns are kept, what is refused and why."""
+"""Joins and sequences as plans: the meaning of conditions, the columns that remain, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def keys(spec: JoinSpec) -> list[str]:
 
 # -- bands -------------------------------------------------------------------------------------------------------------
 
-# What a condition comes to: the bounds on b's time less a's, and whether the condition has to be tested all the same.
+# The effect of a condition: the bounds on b's time less a's, and whether the condition must be tested as well.
 BANDS = {
     "b.ts BETWEEN a.ts - INTERVAL '1 s' AND a.ts + INTERVAL '2 s'": (-SECOND, 2 * SECOND, None),
     "a.ts BETWEEN b.ts - INTERVAL '1 s' AND b.ts + INTERVAL '2 s'": (-2 * SECOND, SECOND, None),
@@ -103,7 +103,7 @@ BANDS = {
     "a.ts + (b.ts - a.ts) > a.ts": (1, None, None),
     "-(b.ts - a.ts) <= INTERVAL '1 s' * 2": (-2 * SECOND, None, None),
     "a.ts <= b.ts AND a.ts <= b.ts + INTERVAL '1 s' AND b.ts < a.ts + INTERVAL '1 min'": (0, MINUTE - 1, None),
-    # Cut to spans: rows of one span are at most so far apart.
+    # Rounded to spans: rows of one span are at most this far apart.
     "date_trunc('minute', a.ts) <= date_trunc('minute', b.ts)": (
         1 - MINUTE,
         None,
@@ -121,7 +121,7 @@ def test_a_condition_on_times_is_a_band(condition: str, bounds: tuple[int | None
     assert spec.bands == (() if low is None and high is None else (Band(0, 1, low, high),))
     assert (None if spec.where is None else show(spec.where)) == where
     assert not spec.equal
-    # In WHERE it means the same.
+    # The same condition in WHERE has the same effect.
     (other,) = joins(planned(f"SELECT a.v FROM a JOIN b ON TRUE WHERE {condition}"))
     assert other == spec
 
@@ -165,7 +165,7 @@ def test_rows_are_joined_with_an_aggregate_of_their_window(windows: str) -> None
             "WHERE a.ts BETWEEN m.window_end - INTERVAL '10 s' AND m.window_end"
         )
     )
-    # The row of a window lies at its end less 1 us, so what is said of its end is exact.
+    # The row of a window is at its end less 1 us, so a condition on its end is exact.
     assert spec.bands == (Band(0, 1, -1, 10 * SECOND - 1),)
     assert spec.where is None
 
@@ -174,7 +174,7 @@ def test_times_of_a_join_stay_progressing() -> None:
     both = "(SELECT a.ts AS at, b.ts AS bt, a.k FROM a [RANGE '1 s'] JOIN b [RANGE '2 s'] ON a.k = b.k) d"
     made = planned(f"SELECT c.w FROM {both} JOIN c ON d.at = c.at")
     spec = joins(made)[-1]
-    # The joined row lies at most 1 s above a's time and never below.
+    # The joined row is at most 1 s later than a's time and never earlier.
     assert spec.bands == (Band(0, 1, -SECOND, 0),)
     assert keys(spec) == ["0.at = 1.at"]
 
@@ -194,7 +194,7 @@ def test_conditions_are_sorted_by_what_they_say() -> None:
     assert isinstance(spec, JoinSpec)
     assert (show(first.predicate), show(second.predicate)) == ("x > 0.5", "v > 3")
     assert keys(spec) == ["0.k = 1.k", "0.v + 1 = 1.v * 2", "1.t = 2.w"]
-    # A bigint and a double have no common form without rounding: compared, they are no key.
+    # A bigint and a double have no common form without rounding, so comparing them is not a key.
     assert spec.where is not None
     assert show(spec.where) == "(a.v < k) AND (((a.v = 1) OR (b.v = 2)) AND (x = b.v))"
     assert [name for name, _, _ in spec.columns] == ["x", "w", "a.v", "k", "b.v"]
@@ -236,7 +236,7 @@ def test_ranges_reach_through_a_pipeline() -> None:
     left, last = joins(made)
     assert left.outer == (0,)
     assert left.bands == (Band(0, 1, -2 * SECOND, SECOND),)
-    # A row of the left join lies up to 1 s above a's, so the bound is wider, and tested; b may be missing.
+    # A row of the left join is up to 1 s later than a's, so the bound is wider, and tested; b may be missing.
     assert last.bands == (Band(0, 1, -4 * SECOND, SECOND),)
     assert last.where is not None
     assert "b.ts IS NULL" in show(last.where)
@@ -255,10 +255,10 @@ def test_outer_joins() -> None:
     assert shape(right).startswith("join1(a.source,b.source)")
     assert joins(right)[0].outer == (1,)
     assert right.schema.fields[0].nullable
-    # What matches nothing is asked for here ...
+    # The join preserves rows without a match here ...
     lonely = planned("SELECT a.v FROM a LEFT JOIN b ON a.k = b.k AND a.ts = b.ts WHERE b.k IS NULL")
     assert joins(lonely)[0].outer
-    # ... and left out there, so that no row has to wait for it.
+    # ... and WHERE excludes them here, so that no row has to wait for a match.
     inner = planned("SELECT a.v FROM a LEFT JOIN b ON a.k = b.k WHERE b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 s'")
     assert not joins(inner)[0].outer
     assert joins(inner)[0].bands == (Band(0, 1, 0, SECOND),)
@@ -271,7 +271,7 @@ def test_full_joins() -> None:
         return joins(planned(f"SELECT a.v, b.t FROM a FULL JOIN b ON {on} WHERE {where}"))[0].outer
 
     made = planned(f"SELECT a.v, b.t FROM a FULL JOIN b ON {on}")
-    # A row that fails a test of ON has no match, and is given all the same: neither side loses rows before the join.
+    # A row that fails a test of ON has no match, but is still emitted: neither side loses rows before the join.
     assert shape(made) == "join1(a.source,b.source) map1(q.join1)"
     assert all(field.nullable for field in made.schema)
     assert [outer(where) for where in ("TRUE", "a.v > 7", "b.t = 'x'", "a.v > 7 AND b.v > 8")] == [
@@ -280,7 +280,7 @@ def test_full_joins() -> None:
         (1,),
         (),
     ]
-    # What WHERE says of one side alone decides nothing while rows of the other come out without it.
+    # A condition of WHERE on one side decides nothing while rows of the other side are emitted without a match.
     assert shape(planned(f"SELECT b.t FROM a FULL JOIN b ON {on} WHERE coalesce(a.v, 0) = 0")) == (
         "join1(a.source,b.source) select1(q.join1) map1(q.select1)"
     )
@@ -301,7 +301,7 @@ def test_full_joins() -> None:
     ],
 )
 def test_rows_without_a_time_of_one_side_are_one_group_for_ever(kind: str, group: str, closes: bool) -> None:
-    """Those that match nothing have no time of the other side: they are a group together, which no window ends."""
+    """Rows without a match have no time of the other side: they form one group, which no window ends."""
     columns = ", ".join(f"{column} AS t{at}" for at, column in enumerate(group.split(", ")))
     made = planned(f"SELECT {columns}, count(*) AS n FROM a {kind} JOIN b ON a.ts = b.ts GROUP BY {group}")
     (aggregate,) = (node.spec for node in made.nodes if isinstance(node.spec, AggregateSpec))
@@ -356,7 +356,7 @@ def test_ts_is_the_joined_rows_own_time_where_no_table_has_such_a_column() -> No
     made = planned("SELECT i.n, ts FROM c JOIN i ON c.k = i.k WHERE ts > TIMESTAMP '2026-01-01'")
     assert shape(made) == "join1(c.source,i.source) select1(q.join1) map1(q.select1)"
     assert planned("SELECT i.ts AS it, c.at FROM c JOIN i ON c.k = i.k").schema.names == ("it", "at")
-    # A column of a table is meant before that.
+    # A column of a table takes precedence.
     assert joins(planned("SELECT ts FROM a JOIN i ON a.k = i.k"))[0].columns == (("ts", 0, 0),)
 
 
@@ -420,7 +420,7 @@ RANGED = "a [RANGE '1 s'] JOIN b [RANGE '2 s'] ON a.k = b.k"
 def test_groups_by_all_times_are_complete_together(groups: list[str], tables: str, size: int | None) -> None:
     items = ", ".join(f"{text} AS g{number}" for number, text in enumerate(groups))
     made = planned(f"SELECT {items}, count(*) AS n FROM {tables} GROUP BY {', '.join(groups)}")
-    # A name of the select list and a number mean the same.
+    # A name of the select list and a number have the same meaning.
     names = ", ".join(["1", *(f"g{number}" for number in range(1, len(groups)))])
     assert planned(f"SELECT {items}, count(*) AS n FROM {tables} GROUP BY {names}").nodes == made.nodes
     (spec,) = [node.spec for node in made.nodes if isinstance(node.spec, AggregateSpec)]

@@ -1,7 +1,8 @@
-"""Random joins and sequences through `millrace run`, against DuckDB over the same rows.
+"""Random joins and sequences through `millrace run`, compared with DuckDB over the same rows.
 
-Tuples arrive in disorder, within what the streams allow, so that none is late. To DuckDB times are numbers; `{n}` in a
-condition is a time of n microseconds. Of two rows of one stream at one time, the later in the feed is the more recent.
+Tuples arrive in disorder, within the limits of the streams, so that none is late. In DuckDB times are numbers; `{n}` in
+a condition is a time of n microseconds. Of two rows of one stream at one time, the later row of the feed is more
+recent.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ STREAMS = "".join(
 LAST = 40
 DATABASE = duckdb.connect()
 
-# (stream, time, key, value); its place in the feed is its number n.
+# (stream, time, key, value); n is the position in the feed.
 feeds = st.lists(
     st.tuples(
         st.sampled_from(NAMES), st.integers(0, LAST), st.none() | st.integers(0, 2), st.none() | st.integers(-2, 2)
@@ -92,7 +93,7 @@ def with_order(sql: str, order: str) -> str:
 
 
 def check(feed: list[Any], sql: str, wanted: str, order: str = "arrival") -> None:
-    """The same rows; under event order, in order of the joined rows' own time, which is the column `late`."""
+    """The same rows; with event order, in order of the joined rows' time, which is the column `late`."""
     found, rows = got(feed, with_order(sql, order)), expected(feed, wanted)
     difference = same_rows(found, rows)
     assert difference is None, f"{sql} ({order}): {difference}"
@@ -214,7 +215,7 @@ def words(query: dict[str, Any]) -> str:
 
 
 def recent(key: str) -> str:
-    """The same in DuckDB, whose sequence has one inequality: a row's place is its time, then that in the feed."""
+    """The same in DuckDB, whose sequence has one inequality: a row's position is its time, then its number in the feed."""
     first, then = {"": ("0", "0"), "a.k = b.k": ("k", "k")}.get(key, ("k * 100 + v + 1", "k * 100 + v"))
     return (
         f"FROM (SELECT *, {then} AS key, ts * 1000 + 999 AS place FROM b) b "
@@ -250,7 +251,7 @@ def test_absence_agrees_with_not_exists(feed: list[Any], query: dict[str, Any]) 
 
 
 def chronicle(feed: list[Any], keyed: bool, within: int | None) -> list[tuple[int, int]]:
-    """Every row of b with the oldest row of a that it may follow, which is used up."""
+    """Every row of b with the oldest row of a that it may follow, which is consumed."""
     rows = sorted((ts, stream, n, key) for n, (stream, ts, key, _) in enumerate(feed) if stream != "c")
     unused: list[tuple[int, int, int | None]] = []
     pairs = []

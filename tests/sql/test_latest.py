@@ -1,7 +1,6 @@
-"""LATEST and SHED RANDOM from SQL to rows: what edges are planned, what is refused, and what comes out under load.
+"""LATEST and SHED RANDOM from SQL to rows: planned edges, refusals, and the output under load.
 
-Of windows, every row must be one that a window would have given whole, a key's windows only go forward, and the last is
-the newest there is.
+Every row must be the complete result of a window. The windows of a key only advance, and the last one is the newest.
 """
 
 from __future__ import annotations
@@ -232,7 +231,7 @@ def test_under_any_load_the_newest_rows_come_out_and_an_audit_loses_nothing(
 
 
 def windows_of(rows: list[Row], size: int, slide: int) -> dict[str, dict[int, tuple[int, int]]]:
-    """Every window of every key: how many rows, and their sum."""
+    """Every window of every key: the number of rows, and their sum."""
     found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     for row in rows:
         last = row["at"] - row["at"] % slide

@@ -1,6 +1,6 @@
-"""What a text may cost: refused at its place before it is parsed, or planned in proportion to its length.
+"""The cost of a text: it is refused at its place before it is parsed, or planned in proportion to its length.
 
-Nothing here measures time: what was quadratic or exponential does not end at these sizes.
+The tests do not measure time: quadratic or exponential work would not end at these sizes.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ LITERALS = st.one_of(
 
 @given(st.lists(LITERALS, min_size=1, max_size=3), st.sampled_from([", ", ",", "\n ,\t"]))
 def test_a_long_list_means_what_its_members_mean(few: list[str], between: str) -> None:
-    """A list of one token, and the same members so few that each is a token."""
+    """A long list, which is one token, and a short one, in which each member is a token."""
     (long,) = parse(f"SELECT a IN ({between.join((few * LIST)[: LIST + 1])}) AS x FROM s")
     (short,) = parse(f"SELECT a IN ({between.join(few)}) AS x FROM s")
     members = [_values(statement) for statement in (long, short)]

@@ -1,4 +1,4 @@
-"""Names as statements have them, and as refusals list them."""
+"""Names in statements, and in the lists of error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nexmark's queries without state over the benchmark's own bids, against the rows a peer engine gave."""
+"""Nexmark's queries without state over the benchmark's own bids, compared with the rows of another engine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bids(catalog: Catalog) -> Batch:
 
 
 def run(made: QueryPlan, batch: Batch) -> Batch:
-    """A plan of selects and maps in a row, without an engine."""
+    """A plan of consecutive selects and maps, without an engine."""
     for node in made.nodes:
         match node.spec:
             case SelectSpec(predicate):

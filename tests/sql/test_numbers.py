@@ -1,4 +1,4 @@
-"""Bigints beyond 2^53 and doubles: a comparison is of the numbers that they are, in every form that compares."""
+"""Bigints beyond 2^53 and doubles: comparisons are exact in every form that compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans by the names of their operators, and what each of them is."""
+"""Plans by the names of their operators, and the properties of each operator."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SHAPES = {
     ),
     "WITH unused AS (SELECT a FROM s WHERE a > 9) SELECT b FROM s": "q.map1(s.source)",
     "WITH s AS (SELECT a FROM p) SELECT a + 1 AS a FROM s": "q.map1(p.source) q.map2(q.map1)",
-    # A branch that computes its columns widens them itself; one that does not needs a map.
+    # A branch with computed columns widens them itself; another branch needs a map.
     "SELECT a FROM s UNION ALL SELECT x FROM p": "q.map1(s.source) q.map2(p.source) q.union1(q.map1,q.map2)",
     "SELECT * FROM l UNION ALL SELECT x FROM p": "q.map1(p.source) q.map2(l.source) q.union1(q.map2,q.map1)",
     # Late tuples.

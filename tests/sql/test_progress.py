@@ -1,4 +1,4 @@
-"""What the planner says of progressing columns holds of the rows: their distance from the row's time is in the lag."""
+"""The planner's claims about progressing columns are true: their distance from the row's time is within the lag."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sql.test_joins_duckdb import STREAMS, feeds
 
 RANGED = "a [RANGE '4 us'] JOIN b [RANGE '7 us'] ON a.k = b.k"
 
-# A query, by the columns that must be known to be progressing.
+# A query, and the columns that must be known to be progressing.
 QUERIES = [
     ("tuv", "SELECT ts AS t, ts + INTERVAL '3 us' AS u, ts - INTERVAL '2 us' AS v FROM a"),
     ("t", "SELECT date_trunc('milliseconds', ts) AS t FROM a"),

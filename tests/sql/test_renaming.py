@@ -1,4 +1,4 @@
-"""A query's new name in the texts that name it: each means the same plan as before."""
+"""A query's new name in the statements that use it: each has the same plan as before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace.sql import Catalog, RenameStatement, parse, plan_all
 BASE = """CREATE STREAM s (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts');
 CREATE QUERY a AS SELECT ts, k, v FROM s WHERE v > 1;
 """
-# How a query reads `a`, and how it does when that is called `b`.
+# A query that reads `a`, and the same query after `a` is renamed to `b`.
 READERS = [
     ("SELECT k FROM a", "SELECT k FROM b"),
     ("SELECT a.k FROM A", "SELECT a.k FROM b AS a"),
@@ -34,7 +34,7 @@ READERS = [
 
 
 def planned_again(catalog):
-    """What the texts of a catalog come to in an empty one."""
+    """The result of the statements of a catalog in an empty one."""
     texts = [one.sql for kind in (catalog.streams, catalog.queries, catalog.sinks) for one in kind.values()]
     return plan_all(parse(";\n".join(texts)), Catalog())[1]
 

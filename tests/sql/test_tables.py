@@ -1,4 +1,4 @@
-"""The kept tables of the parser: the same parser as one made from the grammar, and never another grammar's."""
+"""The stored tables of the parser: the same parser as from the grammar, and never the tables of another grammar."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRAMMAR = (Path(tables.__file__).parent / tables.GRAMMAR).read_text("utf-8")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the grammar and tables made from it."""
+    """A folder with the grammar and tables generated from it."""
     made = tmp_path_factory.mktemp("sql")
     (made / tables.GRAMMAR).write_text(GRAMMAR, "utf-8")
     assert tables.keep_tables(made)
@@ -38,7 +38,7 @@ def kept(folder: Path) -> bytes:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The grammars whose tables were built anew; a small stand-in is built instead, for speed."""
+    """The grammars whose tables were built again; a small stand-in is built instead, for speed."""
     grammars: list[str] = []
 
     class Watched(lark.Lark):
@@ -52,7 +52,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def outcome(made: lark.Lark, text: str) -> Any:
-    """The tree with its places, or the complaint with what it would have accepted."""
+    """The tree with its positions, or the error with the tokens that the parser expected."""
     try:
         tree = made.parse(text)
     except lark.exceptions.UnexpectedToken as error:
@@ -124,7 +124,7 @@ def test_the_parser_works_where_no_tables_are(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The build hook and what it makes tables of, with a grammar that is built at once."""
+    """The build hook and the sources of its tables, with a grammar that builds quickly."""
     sql = tmp_path / "operators/millrace/sql"
     sql.mkdir(parents=True)
     shutil.copy(REPOSITORY / "build_hook.py", tmp_path)

@@ -1,4 +1,4 @@
-"""What statements about time do when they run: late tuples as a stream, order by event time, changed policies."""
+"""Statements about time at run time: late tuples as a stream, order by event time, changed policies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_dropped_stream_takes_its_late_tuples_along(tmp_path: Path) -> None:
 
 
 def released(log: list[tuple[int, int | None]], disorder: int) -> list[tuple[int, int]]:
-    """From the words alone: tuples on time, by time and arrival, once the mark has reached them."""
+    """The oracle: tuples on time, by time and arrival, after the mark has reached them."""
     mark, newest, kept = -(10**9), -(10**9), []
     for number, (ts, promise) in enumerate(log):
         if ts >= mark:
@@ -115,7 +115,7 @@ def test_an_altered_stream_runs_as_one_that_was_created_so(tmp_path: Path) -> No
 
 
 def test_an_alteration_may_come_after_the_queries(tmp_path: Path) -> None:
-    """The clock answers for the silent stream only once it may."""
+    """The clock answers for the silent stream only when it may."""
     sql = """CREATE STREAM i (v BIGINT) WITH (ets = 'none'); CREATE STREAM j (v BIGINT) WITH (ets = 'none');
              CREATE QUERY u WITH (order = 'event') AS SELECT v FROM i UNION ALL SELECT v FROM j;"""
     events = [{"at": 100, "stream": "i", "tuple": {"v": 1}}, {"at": 200, "tick": True}]

@@ -1,6 +1,6 @@
-"""Whole queries over update streams, of random tuples out of order, against recomputing everything at the end.
+"""Whole queries over update streams, of random tuples out of order, compared with recomputation at the end.
 
-What is given on the way may differ with order, strategy and emit; what it comes to may not.
+Intermediate rows may differ with order, strategy and emit; the final rows may not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Final = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
 def tuples(seed: int) -> list[Row]:
-    """Tuples of both streams: no two at one time, so that nothing depends on which came first."""
+    """Tuples of both streams, all at different times, so that the order of arrival does not matter."""
     draw = random.Random(seed)
     times = sorted(range(draw.choice([5, 40, 90])), key=lambda at: at + draw.randrange(8))
     return [
@@ -47,7 +47,7 @@ def events(rows: Sequence[Row]) -> list[Row]:
 
 
 def final_of(rows: Sequence[Row], key: Sequence[str]) -> Final:
-    """What rows come to; a tombstone has its key, both marks and nothing else."""
+    """The final state of rows; a tombstone has its key, both marks and nothing else."""
     state: Final = {}
     for row in rows:
         at = tuple(row.get(name) for name in key)
@@ -137,7 +137,7 @@ def united(rows: Sequence[Row]) -> Final:
 
 
 def windowed(rows: Sequence[Row]) -> Final:
-    """Every row of running totals, as many as tuples, less those that HAVING leaves out; tombstones are none."""
+    """Every row of running totals, one for each tuple, except those that HAVING excludes; tombstones do not count."""
     counts: dict[int, int] = defaultdict(int)
     for found in by(rows, "k").values():
         for number, row in enumerate(found, 1):

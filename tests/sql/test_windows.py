@@ -1,4 +1,4 @@
-"""Plans of windows and aggregates: which operators, and what each is told."""
+"""Plans of windows and aggregates: the operators and their settings."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ SHAPES = {
     "SELECT count(*) FROM s [ROWS 5 SLIDE 1] UNION ALL SELECT a FROM s WHERE a > 1": (
         "q.aggregate1(s.source) q.select1(s.source) q.map1(q.select1) q.union1(q.aggregate1,q.map1)"
     ),
-    # The time that latent tuples do not have yet.
+    # Latent tuples have no time yet.
     "SELECT count(*) FROM TUMBLE(l, ts, '1 s')": "q.union1(l.source) q.aggregate1(q.union1)",
     "SELECT count(*) FROM l": "q.union1(l.source) q.aggregate1(q.union1)",
     # Windows of time close in order of their ends.
@@ -175,7 +175,7 @@ def test_the_forms_of_an_aggregate() -> None:
         ("1, 2", ["a", "b + 1"]),
         ("a, x", ["a", "b + 1"]),
         ("x, a", ["b + 1", "a"]),
-        # A column of the source goes before a name of the select list.
+        # A column of the source takes precedence over a name of the select list.
         ("a, x, b", ["a", "b + 1", "b"]),
     ],
 )
@@ -350,7 +350,7 @@ def test_explain_tells_window_panes_groups_and_aggregates(sql: str, words: str) 
 
 @pytest.mark.parametrize("window", ["[ROWS 1 SLIDE 1]", "[ROWS 3 SLIDE 1]", "[ROWS 2 SLIDE 2]"])
 def test_windows_of_rows_are_given_in_order_of_time_if_the_query_is(window: str, tmp_path: Path) -> None:
-    """A row's time is the newest in its window, and the stream takes tuples in as they come."""
+    """A row's time is the newest in its window, and the stream accepts tuples in order of arrival."""
     stream = "CREATE STREAM d (at TIMESTAMP, k BIGINT) WITH (time = 'at', disorder = '50 us');"
     chance = random.Random(3)
     times = [number * 10 + chance.randrange(50) for number in range(200)]

@@ -1,7 +1,7 @@
-"""Random windowed GROUP BY queries through `millrace run`, against DuckDB over the same rows.
+"""Random windowed GROUP BY queries through `millrace run`, compared with DuckDB over the same rows.
 
-A window there is a row of generate_series, joined to the tuples between its bounds. Tuples arrive in disorder, within
-what the stream allows, so that none is late.
+A window in DuckDB is a row of generate_series, joined to the tuples between its bounds. Tuples arrive in disorder,
+within the limit of the stream, so that none is late.
 """
 
 from __future__ import annotations

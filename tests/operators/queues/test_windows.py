@@ -19,7 +19,7 @@ from millrace.operators.queues.windows import Done, Served, WindowQueue
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
 from tests.operators.queues.auditing import audit_windows
-from tests.oracles.update_queues import Processed, WindowsSimulated, simulate_windows
+from tests.oracles.update_queues import CommittedWindow, WindowsRun, simulate_windows
 
 SCHEMA = Schema.of(k="text", v="bigint")
 CASES = Path(__file__).resolve().parents[2] / "conformance" / "cases"
@@ -50,8 +50,8 @@ class Server:
     def __init__(self, made: WindowQueue, cost: int) -> None:
         self.made, self.cost = made, cost
         self.free = 0
-        self.processed: dict[str, Processed] = {}
-        self.all: list[Processed] = []
+        self.processed: dict[str, CommittedWindow] = {}
+        self.all: list[CommittedWindow] = []
         self.leaving: Sequence[Done] = ()
 
     def tick(self, now: int) -> None:
@@ -71,7 +71,7 @@ class Server:
         if mark > 0:
             # Its predecessor must be over: a window is processed whole or not at all.
             assert self.processed.get(key) is None or self.processed[key].output is not None
-            self.processed[key] = Processed(key, mark - self.made.window.size_us, now)
+            self.processed[key] = CommittedWindow(key, mark - self.made.window.size_us, now)
             self.all.append(self.processed[key])
         self.processed[key].tuples.append(time)
         self.free = now + self.cost
@@ -93,7 +93,7 @@ def run(
     cost: int,
     horizon: int,
     begin: int,
-) -> tuple[WindowsSimulated, WindowQueue]:
+) -> tuple[WindowsRun, WindowQueue]:
     """The same as the oracle's, by the queue itself, saved and restored now and then."""
     server = Server(queue(commit, size, slide, policy, begin), cost)
     left, stale = list(arrivals), []
@@ -113,7 +113,7 @@ def run(
             assert saving.pack(blank.save()) == saved
             server.made = blank
     waiting = {key[0]: cell.waits for key, cell in server.made._cells.items() if cell.waits is not None}
-    return WindowsSimulated(server.all, server.made.superseded, waiting, stale), server.made
+    return WindowsRun(server.all, server.made.superseded, waiting, stale), server.made
 
 
 def audit(made: WindowQueue) -> None:
