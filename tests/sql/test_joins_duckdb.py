@@ -215,7 +215,7 @@ def words(query: dict[str, Any]) -> str:
 
 
 def recent(key: str) -> str:
-    """The same in DuckDB, whose sequence has one inequality: a row's position is its time, then its number in the feed."""
+    """The same in DuckDB, whose sequence has one inequality: rows are ordered by time, then by number."""
     first, then = {"": ("0", "0"), "a.k = b.k": ("k", "k")}.get(key, ("k * 100 + v + 1", "k * 100 + v"))
     return (
         f"FROM (SELECT *, {then} AS key, ts * 1000 + 999 AS place FROM b) b "
