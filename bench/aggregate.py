@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import duckdb
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute
 
 from bench.figure import Figure, best_of
 from millrace.engine.engine import Engine
@@ -19,6 +16,9 @@ from millrace.operators.batch import Batch, Int64s
 from millrace.operators.expression import Column
 from millrace.operators.spec import AggregateCall, AggregateSpec, TimeWindow
 from millrace.protocol import Schema, Type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA = Schema.of(ts="timestamp", k="bigint", v="bigint")
 KEY = (("k", Column(Type.BIGINT, True, 1, "k")),)
@@ -48,6 +48,8 @@ class Load:
 
     @property
     def table(self) -> pa.Table:
+        import pyarrow as pa
+
         return pa.table({"ts": self.ts, "k": self.k, "v": self.v})
 
 
@@ -100,6 +102,8 @@ class Run:
 
 
 def in_duckdb(table: pa.Table) -> pa.Table:
+    import duckdb
+
     connection = duckdb.connect()
     connection.execute("PRAGMA threads=1")
     connection.register("t", table)
@@ -109,6 +113,8 @@ def in_duckdb(table: pa.Table) -> pa.Table:
 
 def tumbling(tuples: int, groups: int, *, k: int = 4096, repeats: int = 3) -> list[Figure]:
     """Count and sum per key and window. Both programs return equal numbers of rows and count each tuple once."""
+    import pyarrow.compute
+
     load = Load(tuples, groups)
     spec = AggregateSpec(TUMBLING, KEY, (("n", COUNT), ("s", SUM)), (("window_start", "start"),))
     table = load.table
