@@ -93,7 +93,7 @@ def single_tuple(steps: int, *, order: str = "arrival") -> list[Figure]:
         assert len(effects.orders) == 1
 
     note = "" if order == "arrival" else "with a timestamp asked of the silent input"
-    bound = 25.0 if order == "arrival" else None
+    bound = 21.0 if order == "arrival" else None
     return [
         Figure(
             f"one tuple through five operators, order = '{order}'", median_of(steps, run) * 1e6, "us", bound, note=note
