@@ -1,4 +1,7 @@
-"""`python -m bench [NAME...]`: all benchmarks, or those whose name starts with one of the words."""
+"""`python -m bench [NAME...]`: all benchmarks, or those whose name starts with one of the words.
+
+`python -m bench instructions` counts instead of measuring, and has options.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from bench import (
     backfill,
     engine,
     ets,
+    instructions,
     join,
     memory,
     punctuation,
@@ -61,9 +65,14 @@ BENCHMARKS: Mapping[str, Callable[[], list[Figure]]] = {
 
 
 def main(words: list[str]) -> int:
+    if words[:1] == ["instructions"]:
+        return instructions.main(words[1:])
     chosen = [name for name in BENCHMARKS if not words or any(name.startswith(word) for word in words)]
     if not chosen:
-        print(f"bench: no name starts with {' or '.join(words)}; names: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        print(
+            f"bench: no name starts with {' or '.join(words)}; names: {', '.join(BENCHMARKS)}, instructions",
+            file=sys.stderr,
+        )
         return 2
     for name in chosen:
         for figure in BENCHMARKS[name]():
