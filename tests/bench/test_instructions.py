@@ -15,6 +15,7 @@ from bench import instructions
 from bench.__main__ import main
 from bench.instructions import BASELINE, ROOT, TOLERANCE, Count, Counts
 from bench.paths import PATHS
+from millrace.operators import kernels
 
 BUILD = {"python": "3", "numpy": "2"}
 
@@ -165,7 +166,7 @@ def repository() -> None:
 def test_another_commit_is_counted_by_its_own_files(
     repository: None, monkeypatch: pytest.MonkeyPatch, counted: Callable[[Counts], None]
 ) -> None:
-    monkeypatch.setattr(instructions.kernels, "compiled", lambda: False)  # compiling takes a minute
+    monkeypatch.setattr(kernels, "compiled", lambda: False)  # compiling takes a minute
     with instructions.checkout("HEAD") as root:
         assert {"bench", "operators", "server", "protocol"} <= {path.name for path in root.iterdir()}
         libraries, *lines = instructions._run(instructions._paths(["single"]), root).stdout.splitlines()
