@@ -292,3 +292,18 @@ def test_status_of_what_is_no_backfill(tmp_path):
     done = call("status", tmp_path)
     assert isinstance(done.exception, MillraceError)
     assert "is not a backfill" in done.exception.text
+
+
+def test_times_that_make_sense_in_another_unit_alone_are_noted(tmp_path):
+    seconds = [1_770_588_380, 1_770_588_381, 1_770_588_382]
+    flow = flow_of_text(SQL)
+    found = find_input(flow, "s", str(write(tmp_path / "a.parquet", ts=seconds)))
+    assert any(
+        note.startswith("s: its first time, 1770588380, is 1970-01-01T00:29:30.588380Z; it looks like seconds (2026-")
+        for note in notes_of(flow, {"s": found}, MAX_TIME)
+    )
+    declared = flow_of_text(SQL.replace("time = 'ts'", "time = 'ts', time_unit = 's'"))
+    found = find_input(declared, "s", str(tmp_path / "a.parquet"))
+    assert not any("looks like" in note for note in notes_of(declared, {"s": found}, MAX_TIME))
+    made_up = find_input(flow, "s", str(write(tmp_path / "b.parquet")))
+    assert not any("looks like" in note for note in notes_of(flow, {"s": made_up}, MAX_TIME))

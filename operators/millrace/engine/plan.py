@@ -13,7 +13,7 @@ from typing import Literal
 from millrace.operators.queues.edge import APPEND, EdgeSpec, QueueKind
 from millrace.operators.spec import Spec
 from millrace.protocol import Field, Refuse, Schema, Type
-from millrace.protocol.units import UnitName
+from millrace.protocol.units import MICROSECONDS, UNITS, TimeUnit, UnitName
 
 Timestamps = Literal["external", "internal", "latent"]
 EtsPolicy = Literal["none", "periodic", "on-demand"]
@@ -120,6 +120,10 @@ class StreamDefinition:
     @property
     def time_position(self) -> int | None:
         return None if self.time is None else self.schema.index(self.time)
+
+    def unit_of(self, field: str) -> TimeUnit:
+        """The unit of numbers in a field of this name at the ways in."""
+        return UNITS[self.time_unit] if field == self.time else MICROSECONDS
 
     @property
     def time_field(self) -> Field:

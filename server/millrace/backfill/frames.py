@@ -18,8 +18,11 @@ from millrace.operators import expression as e
 from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.expression import Expression
 from millrace.protocol import Refuse, Type
+from millrace.protocol.timestamps import FIRST_US, LAST_US
+from millrace.protocol.units import MICROSECONDS
 from millrace.server.history import ARRIVED, FEED, IMPLICIT_TIME, LATE, MARK
 from millrace.server.history import SEQUENCE as SEQ
+from millrace.server.source import EVENT_TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -62,12 +65,13 @@ def _whole_seconds(frame: DataFrame, one: Input) -> DataFrame:
             text = f.lit(f"stream {one.stream}, field {name}: expected timestamp without loss, got nanoseconds")
             refused = f.raise_error(text).cast("bigint")
             whole = f.expr(f"`{name}` div 1000")
-            frame = frame.withColumn(name, f.when(column % 1_000 != 0, refused).otherwise(whole))
+            # A timestamp again, so that no unit of the stream is applied to it.
+            frame = frame.withColumn(name, f.timestamp_micros(f.when(column % 1_000 != 0, refused).otherwise(whole)))
     return frame
 
 
 def _text(session: SparkSession, one: Input, stream: StreamDefinition, paths: Sequence[str]) -> DataFrame:
-    """CSV or JSON lines, as `millrace run` reads them: times are integers or ISO 8601."""
+    """CSV or JSON lines, as `millrace run` reads them: times are numbers or ISO 8601. They become timestamps."""
     from pyspark.sql import functions as f
 
     kinds = {**_SPARK_TYPES, Type.TIMESTAMP: "string", Type.BYTES: "string"}
@@ -80,17 +84,54 @@ def _text(session: SparkSession, one: Input, stream: StreamDefinition, paths: Se
     for field in stream.schema:
         column = f.col(f"`{field.name}`")
         if field.type is Type.TIMESTAMP:
-            number = column.rlike(r"^\s*[+-]?\d+\s*$")
-            frame = frame.withColumn(
-                field.name,
-                f.when(number, column.cast("bigint")).otherwise(f.unix_micros(f.to_timestamp(column))),
-            )
+            frame = frame.withColumn(field.name, _time_of_text(field.name, stream))
         elif field.type is Type.BYTES:
             digits = f.unhex(f.regexp_replace(column, r"^\\x", ""))
             if one.format != "csv":
                 digits = f.when(column.startswith("\\x"), digits).otherwise(f.unbase64(column))
             frame = frame.withColumn(field.name, digits)
     return frame
+
+
+def _time_of_text(name: str, stream: StreamDefinition) -> Column:
+    """A time that was written as a number or in ISO 8601, as microseconds."""
+    from pyspark.sql import functions as f
+
+    column, unit = f.col(f"`{name}`"), stream.unit_of(name)
+    integer = column.rlike(r"^\s*[+-]?\d+\s*$")
+    if unit is MICROSECONDS:
+        return f.when(integer, column.cast("bigint")).otherwise(f.unix_micros(f.to_timestamp(column)))
+    times = f.when(integer, f.timestamp_micros(counted_micros(column.cast("bigint"), "bigint", name, stream)))
+    if unit.fractions:
+        decimal = column.rlike(r"^\s*[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?\s*$")
+        fractions = counted_micros(column.cast("double"), "double", name, stream)
+        times = times.when(decimal, f.timestamp_micros(fractions))
+    return times.otherwise(f.to_timestamp(column))
+
+
+def counted_micros(column: Column, kind: str, name: str, stream: StreamDefinition) -> Column:
+    """Numbers of a stream's time field as microseconds, by the arithmetic of `TimeUnit.micros`."""
+    from pyspark.sql import functions as f
+
+    unit = stream.unit_of(name)
+    if unit.denominator > 1:
+        number = column.cast("bigint")
+        rest = f.pmod(number, f.lit(unit.denominator))
+        down = f.when((number < 0) & (rest != 0), 1).otherwise(0)
+        return f.call_function("div", number, f.lit(unit.denominator)) - down
+    refusal = f.concat(
+        f.lit(f"stream {stream.name}, field {name}: expected {EVENT_TIME}, got "),
+        column.cast("string"),
+        f.lit(f" {unit.words}"),
+    )
+    if kind in ("double", "float"):
+        inside = column.between(FIRST_US / unit.numerator, LAST_US / unit.numerator)
+        whole = f.when(column < 0, f.ceil(column)).otherwise(f.floor(column)).cast("bigint")
+        micros = whole * unit.numerator + f.rint((column - whole) * unit.numerator).cast("bigint")
+    else:
+        inside = column.between(-(-FIRST_US // unit.numerator), LAST_US // unit.numerator)
+        micros = column.cast("bigint") * unit.numerator
+    return f.when(column.isNull(), None).when(inside, micros).otherwise(f.raise_error(refusal).cast("bigint"))
 
 
 # -- a stream's rows ---------------------------------------------------------------------------------------------------
@@ -117,7 +158,7 @@ def lane_rows(
         frame = frame.where(f.col(LATE) if late else ~f.col(LATE))
     elif late:
         return frame.where(f.lit(False)).select(*_nothing(layout))
-    time = _micros(frame, ARRIVED if late else stream.time or IMPLICIT_TIME)
+    time = _micros(frame, ARRIVED if late else stream.time or IMPLICIT_TIME, origin)
     if low_us != MIN_TIME:
         frame = frame.where(time >= f.lit(low_us))
     if high_us != MAX_TIME:
@@ -127,7 +168,7 @@ def lane_rows(
         columns[STREAM] = f.lit(number)
     for at, slot in zip(lane.positions, lane.slots, strict=True):
         field = stream.schema.fields[at]
-        columns[slot] = _late_fact(frame, stream, origin, at) if late else _value(frame, field.name, field.type)
+        columns[slot] = _late_fact(frame, stream, origin, at) if late else _value(frame, field.name, field.type, origin)
     for slot, type_ in layout.slots.items():
         if slot not in columns:
             columns[slot] = f.lit(None).cast(_SPARK_TYPES[type_])
@@ -180,27 +221,27 @@ def _late_fact(frame: DataFrame, stream: StreamDefinition, origin: StreamDefinit
     own = len(origin.schema)
     if at < own:
         field = stream.schema.fields[at]
-        return _value(frame, field.name, field.type)
+        return _value(frame, field.name, field.type, origin)
     name = ("late_by_us", MARK, FEED, ARRIVED)[at - own]
     if name == FEED:
         return f.col(FEED)
     if name != "late_by_us":
-        return _micros(frame, name)
-    return _micros(frame, MARK) - _micros(frame, origin.time or IMPLICIT_TIME)
+        return _micros(frame, name, origin)
+    return _micros(frame, MARK, origin) - _micros(frame, origin.time or IMPLICIT_TIME, origin)
 
 
-def _value(frame: DataFrame, name: str, type_: Type) -> Column:
+def _value(frame: DataFrame, name: str, type_: Type, stream: StreamDefinition) -> Column:
     from pyspark.sql import functions as f
 
     if name not in frame.columns:
         return f.lit(None).cast(_SPARK_TYPES[type_])  # the stream got it later
     if type_ is Type.TIMESTAMP:
-        return _micros(frame, name)
+        return _micros(frame, name, stream)
     return f.col(f"`{name}`").cast(_SPARK_TYPES[type_])
 
 
-def _micros(frame: DataFrame, name: str) -> Column:
-    """A time as integer microseconds."""
+def _micros(frame: DataFrame, name: str, stream: StreamDefinition) -> Column:
+    """A time as integer microseconds. Numbers of the stream's time field count in its unit."""
     from pyspark.sql import functions as f
 
     column = f.col(f"`{name}`")
@@ -216,4 +257,6 @@ def _micros(frame: DataFrame, name: str) -> Column:
                 code="schema",
             )
         return f.unix_micros(column.cast("timestamp"))
+    if stream.unit_of(name) is not MICROSECONDS:
+        return counted_micros(column, kind, name, stream)
     return column.cast("bigint")

@@ -30,10 +30,13 @@ from millrace.engine.plan import StreamDefinition
 from millrace.offline.files import read_opened
 from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.protocol import Refuse, Type, format_timestamp
+from millrace.protocol.timestamps import FIRST_US, LAST_US
+from millrace.protocol.units import MICROSECONDS, TimeUnit, likely_unit
 from millrace.protocol.words import counted
-from millrace.server.arrow import ACCEPTED
+from millrace.server.arrow import accepts
 from millrace.server.history import ARRIVED, IMPLICIT_TIME, LATE, OWN_COLUMNS, REACH_FILE, Gap, Name, read_reach
 from millrace.server.history import SEQUENCE as SEQ
+from millrace.server.source import EVENT_TIME, value_shown
 
 FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 TABLE: Final = "table:"
@@ -184,7 +187,7 @@ def _look_into_parquet(stream: str, path: str, files: Sequence[Path], flow: Flow
                 raise Refuse(f"{file} and {files[0]} have different columns: {told}", code="schema")
             widened = True
         columns |= own
-        parts.append(_part(file, _spans(head, time, file)))
+        parts.append(_part(file, _spans(head, time, file, definition.unit_of(time))))
         head.close()
     return Input(stream, path, "parquet", tuple(parts), columns, *_reach(Path(path)), widened)
 
@@ -201,7 +204,7 @@ def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return "their order"
 
 
-def _spans(head: Any, time: str, file: Path) -> tuple[tuple[int, int, int], ...] | None:
+def _spans(head: Any, time: str, file: Path, unit: TimeUnit) -> tuple[tuple[int, int, int], ...] | None:
     """First time, last time and rows of each row group, if the head tells."""
     names = head.schema_arrow.names
     if time not in names:
@@ -221,7 +224,12 @@ def _spans(head: Any, time: str, file: Path) -> tuple[tuple[int, int, int], ...]
             raise Refuse(f"{file}, row {at}: {time} is null; {without_time(statistics.null_count)}", code="bad_row")
         if statistics is None or not statistics.has_min_max:
             return None
-        first, last = (_micros(value, kind) for value in (statistics.min_raw, statistics.max_raw))
+        if not all(map(unit.is_number, (statistics.min_raw, statistics.max_raw))):
+            return None  # a column of another type is refused soon, and an infinity by the reader
+        first, last = (_micros(value, kind, unit) for value in (statistics.min_raw, statistics.max_raw))
+        if unit is not MICROSECONDS and not FIRST_US <= first <= last <= LAST_US:
+            raw = statistics.min_raw if first < FIRST_US else statistics.max_raw
+            raise Refuse(f"{file}, field {time}: expected {EVENT_TIME}, got {value_shown(raw, unit)}", code="bad_value")
         spans.append((first, last, told.num_rows))
         before += told.num_rows
     return tuple(spans)
@@ -233,9 +241,9 @@ def _first_null(head: Any, group: int, time: str) -> int:
     return int(np.argmax(nulls)) + 1
 
 
-def _micros(raw: int, kind: Any) -> int:
-    if not pa.types.is_timestamp(kind):
-        return raw
+def _micros(raw: int | float, kind: Any, unit: TimeUnit) -> int:
+    if isinstance(raw, float) or not pa.types.is_timestamp(kind):
+        return unit.micros(raw)
     scale = {"s": 1_000_000, "ms": 1_000, "us": 1}
     return raw // 1_000 if kind.unit == "ns" else raw * scale[kind.unit]
 
@@ -379,7 +387,7 @@ def check_columns(columns: Mapping[str, Any], stream: StreamDefinition, where: s
             code="schema",
         )
     for name, type_ in wanted.items():
-        if name in columns and not ACCEPTED[type_](columns[name]):
+        if name in columns and not accepts(type_, columns[name], stream.unit_of(name)):
             raise Refuse(f"{where}: column {name}: expected {type_}, got {columns[name]}", code="schema")
     flags = [name for name in OWN_COLUMNS if name in columns]
     if LATE in flags and SEQ not in flags:
@@ -477,6 +485,21 @@ def notes_of(flow: Flow, inputs: Mapping[str, Input], to_us: int, *, whole: bool
             notes.append(f"{name}: the archive has {gaps}, where rows may be missing ({one.path}/{REACH_FILE})")
         if one.columns and not one.flagged:
             notes.append(f"{name}: no {LATE} column, so rows are read in order of time and none counts as late")
+        if (doubt := _doubtful_unit(one, flow.catalog.stream(name))) is not None:
+            notes.append(f"{name}: {doubt}")
         if f"{name}.late" in flow.streams and one.columns and not one.flagged:
             notes.append(f"{name}.late: the input does not mark late rows of {name}, so it has none")
     return notes
+
+
+def _doubtful_unit(one: Input, stream: StreamDefinition) -> str | None:
+    """What is doubtful about an input all of whose times make sense in another unit alone, as in `millrace run`."""
+    spans = [span for part in one.parts for span in part.spans or ()]
+    if not spans or stream.time is None:
+        return None
+    unit = stream.unit_of(stream.time)
+    first = unit.count(min(first for first, _, _ in spans))
+    likely = [likely_unit(time, unit) for time in (first, unit.count(max(last for _, last, _ in spans)))]
+    if likely[0] is None or likely[1] is None or likely[0].unit is not likely[1].unit:
+        return None
+    return f"its first time, {first}, is {format_timestamp(unit.micros(first))}; {likely[0]}"
