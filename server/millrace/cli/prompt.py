@@ -32,7 +32,18 @@ STATEMENTS: Final = (
 CLAUSES: Final = (
     *("FROM", "WHERE", "GROUP BY", "HAVING", "JOIN", "LEFT JOIN", "FULL JOIN", "JOIN LATEST", "UNION ALL"),
     *("FOLLOWED BY", "WITHIN", "LATEST", "TUMBLE(", "HOP(", "SESSION(", "INTERVAL", "WITH (", "order = 'event'"),
-    *("timestamps = 'external'", "time = 'ts'", "AS", "BIGINT", "DOUBLE", "TEXT", "TIMESTAMP", "BOOLEAN", "BYTES"),
+    *(
+        "timestamps = 'external'",
+        "time = 'ts'",
+        "time_unit = 'ms'",
+        "AS",
+        "BIGINT",
+        "DOUBLE",
+        "TEXT",
+        "TIMESTAMP",
+        "BOOLEAN",
+        "BYTES",
+    ),
     *("BETWEEN", "AND", "OR", "NOT", "CASE", "CAST(", "count(*)", "sum(", "avg(", "min(", "max(", "first(", "last("),
 )
 
