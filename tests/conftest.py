@@ -14,6 +14,12 @@ settings.register_profile("millrace", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "millrace")
 
+# pytest imports readline, which tells processes that are started (workers among them) that their terminals have 80
+# columns, whatever they have.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+    os.unsetenv(name)
+
 
 def pytest_configure() -> None:
     if outdated := kernels.outdated():

@@ -1,5 +1,6 @@
 """`millrace top`: its rows from two samples, its keys, and the program on a pseudo-terminal of 80 by 24."""
 
+import contextlib
 import fcntl
 import os
 import re
@@ -27,7 +28,7 @@ from millrace.cli.topmodel import (
 )
 from tests.cli.conftest import clean_environment
 from tests.patience import HANG_SECONDS
-from tests.warm.start import COLD
+from tests.warm.start import COLD, warm
 
 # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -353,15 +354,31 @@ def test_on_a_terminal(server):
         assert b"\x1b[?1049h" in screen.said
 
 
-def test_rates_come_while_one_looks_and_ctrl_c_ends_it(server):
+def test_rates_come_while_one_looks_and_ctrl_c_ends_it(server, tmp_path):
     with Screen("top", "--interval", "0.2", rows=12, width=120, MILLRACE_ADMIN=server.admin) as screen:
         screen.until("q quit")
         screen.press(b"a")
         screen.until("all operators")
-        server.millrace("feed", "a", stdin="".join(f'{{"k": {k}}}\n' for k in range(2_000)))
-        screen.until_any(r"a\.source\s+source\s+dfs\s+\d*[1-9]")
+        # A view that nobody reads draws nothing, so rows have to come for as long as the test looks.
+        with feeding(server, tmp_path, "a", rate=500):
+            screen.until_any(r"a\.source\s+source\s+dfs\s+\d*[1-9]")
         screen.process.send_signal(signal.SIGINT)
         assert screen.ended() == 0
+
+
+@contextlib.contextmanager
+def feeding(server, folder, stream, rate):
+    """Feed so many rows per second meanwhile."""
+    rows = folder / "rows.jsonl"
+    rows.write_text('{"k": 1}\n' * int(rate * HANG_SECONDS))
+    command = [*warm(), "feed", stream, str(rows), "--rate", str(rate)]
+    process = subprocess.Popen(command, env=clean_environment(MILLRACE_ADMIN=server.admin), stderr=subprocess.DEVNULL)
+    try:
+        yield
+        assert process.poll() is None, "the feed has ended"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_server_that_goes_away_is_told_and_the_view_stays(tmp_path):

@@ -239,9 +239,11 @@ async def test_other_policies_say_what_is_lost_meanwhile(daemon, tmp_path, disk,
     )
     state = "waiting" if policy == "drop_oldest" else "failed"
     async with lines(daemon) as nc:
-        for k in range(100):
-            nc.say(json.dumps({"stream": "s", "tuple": {"k": k}}))
         shown = lambda: daemon.catalog.sinks()[0]  # noqa: E731
+        nc.say(json.dumps({"stream": "s", "tuple": {"k": 0}}))
+        await until(lambda: shown()["state"] == "waiting")  # from now on one row at a time is tried
+        for k in range(1, 100):
+            nc.say(json.dumps({"stream": "s", "tuple": {"k": k}}))
         await until(lambda: (shown()["state"], shown()["dropped"]) == (state, dropped))
         assert str(dropped) in await get(daemon, "/-/healthy")
         disk.room = None

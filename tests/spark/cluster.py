@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pyspark
 
+from tests.patience import HANG_SECONDS
+
 HOME = Path(pyspark.__file__).parent
 LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_MASTER_HOST": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-PATIENCE_SECONDS = 60
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
     finally:
         for process in reversed(started):
             process.terminate()
-            process.wait(PATIENCE_SECONDS)
+            process.wait(HANG_SECONDS)
 
 
 def _start(folder: Path, name: str, kind: str, *flags: str) -> tuple[subprocess.Popen, Path]:
@@ -62,11 +63,11 @@ def _start(folder: Path, name: str, kind: str, *flags: str) -> tuple[subprocess.
 
 def _said(log: Path, pattern: str, process: subprocess.Popen) -> str:
     """What a process says when it is ready."""
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + HANG_SECONDS
     while time.monotonic() < until:
         found = re.search(pattern, log.read_text(errors="replace"))
         if found is not None:
             return found[0]
         assert process.poll() is None, log.read_text(errors="replace")[-2_000:]
         time.sleep(0.05)
-    raise AssertionError(f"{log.name}: nothing like {pattern} after {PATIENCE_SECONDS} s")
+    raise AssertionError(f"{log.name}: nothing like {pattern} after {HANG_SECONDS} s")

@@ -14,13 +14,15 @@ SMALL = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
 }
 
+# For a minute or two of many small jobs: compiling well costs more than it gives.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if "/spark/" in item.path.as_posix():
-            # Spark starts processes and sockets of its own, and warns as it likes; the first test waits for the JVM.
+            # Spark starts processes and sockets of its own, and warns as it likes.
             item.add_marker(pytest.mark.filterwarnings("default"))
-            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +34,8 @@ def swept():
 
 @pytest.fixture(scope="session")
 def spark():
-    session = open_session("local[2]", SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
+        session = open_session("local[2]", SMALL)
     yield session
     session.stop()
