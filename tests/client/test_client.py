@@ -7,6 +7,7 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pytest
 import uvloop
@@ -183,6 +184,14 @@ async def test_datetimes_become_microseconds(server, client):
     await feed.send([(datetime(2026, 1, 1, tzinfo=UTC), 1, "x")])
     await feed.flush()
     assert server.feed().rows == [(1_767_225_600_000_000, 1, "x")]
+
+
+@scenario()
+async def test_times_of_numpy_become_microseconds_whatever_their_unit(server, client):
+    feed = await client.open("s")
+    await feed.send([(np.datetime64("2026-01-01", unit), 1, "x") for unit in ("s", "ms", "us", "ns")])
+    await feed.flush()
+    assert server.feed().rows == [(1_767_225_600_000_000, 1, "x")] * 4
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,10 @@ def play(coroutine):
 
 
 def feed(daemon, stream, rows):
-    daemon.feeds.arrived(stream, "f", daemon.feeds.source(stream).from_rows(rows))
+    source = daemon.feeds.source(stream)
+    if source.stream.time is not None:
+        rows = [(source.unit.count(row[0]), *row[1:]) for row in rows]
+    daemon.feeds.arrived(stream, "f", source.from_rows(rows))
 
 
 def some(daemon, begin, end):
@@ -70,12 +73,14 @@ async def live(daemon, query="q"):
     return found
 
 
+@pytest.mark.parametrize("unit", ["us", "ns"])
 @pytest.mark.parametrize("sql", [WINDOWS, PAIRS])
-def test_history_and_live_are_one_sequence(tmp_path, sql, monkeypatch):
+def test_history_and_live_are_one_sequence(tmp_path, sql, unit, monkeypatch):
     monkeypatch.setattr(seams, "NEAR_ROWS", 1)
 
     async def run():
-        async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
+        streams = STREAMS.replace("time = 'at'", f"time = 'at', time_unit = '{unit}'")
+        async with running(streams, server={"data_dir": tmp_path}) as daemon:
             rows = Rows(daemon)
             await daemon.catalog.execute(f"CREATE QUERY always AS {sql}")
             some(daemon, 0, 300)

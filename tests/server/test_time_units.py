@@ -484,6 +484,7 @@ def test_datetimes_of_the_client_mean_the_same_in_every_unit(unit):
             async with AsyncClient(str(daemon.listen)) as client, await client.open("s") as feed:
                 await feed.send({"ts": at, "k": 1, "at": at})
                 await feed.send({"ts": NOW_S * PER_SECOND[unit] + PER_SECOND[unit], "k": 2, "at": at})
+                await feed.send({"ts": np.datetime64(at.replace(tzinfo=None), "ns"), "k": 3, "at": at})
                 await feed.punctuate((NOW_S + 1) * PER_SECOND[unit])
                 await feed.flush()
                 rows: list[Any] = []

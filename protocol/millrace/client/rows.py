@@ -77,8 +77,8 @@ def _plain(value: object) -> object:
     """A value that msgpack cannot pack: datetimes as microseconds, numpy scalars as Python values."""
     if isinstance(value, int):
         raise ValueError(f"expected integers of 64 bits, got {value!r:.60}")
-    if isinstance(value, datetime):
-        return parse_timestamp(value)
+    if _is_time(value):
+        return _micros(value)
     item: Any = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():
         return item()
@@ -87,7 +87,18 @@ def _plain(value: object) -> object:
 
 def _in_text(value: object) -> object:
     """The same, with datetimes as text, which means the same in every unit."""
-    return format_timestamp(parse_timestamp(value)) if isinstance(value, datetime) else _plain(value)
+    return format_timestamp(_micros(value)) if _is_time(value) else _plain(value)
+
+
+def _is_time(value: object) -> bool:
+    """Whether the value is a datetime, or numpy's form of one."""
+    return isinstance(value, datetime) or type(value).__name__ == "datetime64"
+
+
+def _micros(value: Any) -> int:
+    return parse_timestamp(
+        value if isinstance(value, datetime) else int(value.astype("datetime64[us]").astype("int64"))
+    )
 
 
 def least_time(rows: Sequence[Row], schema: Schema, time: str, unit: TimeUnit = MICROSECONDS) -> int | None:

@@ -36,7 +36,10 @@ def _from_integers(unit: TimeUnit, numbers: Int64s) -> Int64s:
     if unit.denominator > 1:  # 64 bits of it are all within event time
         return numbers // unit.denominator
     low, high = -(-FIRST_US // unit.numerator), LAST_US // unit.numerator
-    if len(numbers) and not (numbers.min() >= low and numbers.max() <= high):
+    if len(numbers) == 1:
+        if not low <= numbers.item(0) <= high:
+            raise BeyondError(0)
+    elif len(numbers) and not (numbers.min() >= low and numbers.max() <= high):
         raise BeyondError(int(((numbers < low) | (numbers > high)).argmax()))
     return numbers * unit.numerator
 
