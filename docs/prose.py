@@ -53,7 +53,7 @@ ROOM_LIMITS: Final = {
     "operators/millrace/engine": 25.0,
     "operators/millrace/functions": 3.0,
     "operators/millrace/operators": 25.0,
-    "operators/millrace/sql": 25.0,
+    "operators/millrace/sql": 3.0,
     "protocol/millrace/client": 3.0,
     "protocol/millrace/protocol": 3.0,
     "server/millrace/backfill": 25.0,

@@ -115,11 +115,11 @@ CASES = [
     # the caret is under «
     (
         "SELECT «array_agg(DISTINCT v) FROM s GROUP BY k",
-        ("the function array_agg does not exist: Millrace has no list type"),
+        "the function array_agg does not exist: Millrace has no list type",
     ),
     (
         "SELECT «string_agg(t, ',') FROM s GROUP BY k",
-        ("the function string_agg does not exist: Millrace has no list type"),
+        "the function string_agg does not exist: Millrace has no list type",
     ),
     ("SELECT «hour(ts) FROM s", "the function hour does not exist. Write extract(hour FROM ts)"),
     ("SELECT s.v FROM s «ASOF JOIN r ON s.k = r.k AND s.ts >= r.ts", "ASOF JOIN is not supported. Write SELECT"),

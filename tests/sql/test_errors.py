@@ -113,8 +113,10 @@ CASES = [
     ("ALTER STREAM p SET (etz = 'none')".replace("etz", "«etz"), "ALTER STREAM has no option etz; did you mean ets?"),
     ("ALTER STREAM p SET (ets = «'never')", "ets: expected 'none', 'periodic' or 'on-demand', got 'never'"),
     ("ALTER STREAM p SET (ets = 'none', «ets = 'none')", "the option ets is set twice"),
-    ("ALTER STREAM p SET («time = 'ts')", ("time cannot change after p was created; the options "
-    "that can change are time_unit, disorder,")),
+    (
+        "ALTER STREAM p SET («time = 'ts')",
+        "time cannot change after p was created; the options that can change are time_unit, disorder,",
+    ),
     ("ALTER STREAM p SET («timestamps = 'latent')", "timestamps cannot change after p was created"),
     ("ALTER STREAM s SET (ets = 'none', «grace = '1 s')", "grace does not apply here: s is internal"),
     ("ALTER STREAM p SET ()«", "expected what to set"),
@@ -207,16 +209,20 @@ CASES = [
     ("SELECT count(*) FROM TUMBLE(s, ts, '1 s') WHERE «window_start > '2026-01-01'", "move this condition to HAVING"),
     ("SELECT max(«ts - window_start) > INTERVAL '1 s' FROM TUMBLE(s, ts, '1 s')", "use the window's bounds outside"),
     ("SELECT count(*) FROM TUMBLE(s, ts, '1 s') GROUP BY «date_trunc('day', window_start)", "GROUP BY window_start"),
-    ("SELECT count(*) FROM SESSION(s, ts, '1 s' PARTITION BY a) GROUP BY «b", ("PARTITION BY already divides "
-    "these sessions")),
+    (
+        "SELECT count(*) FROM SESSION(s, ts, '1 s' PARTITION BY a) GROUP BY «b",
+        "PARTITION BY already divides these sessions",
+    ),
     ("SELECT count(*) FROM (SELECT a FROM s UNION ALL SELECT a FROM s) «[ROWS 3 SLIDE 1]", "ROWS counts the tuples"),
     ("SELECT count(*) FROM x «[ROWS 3 SLIDE 1]", "ROWS counts the tuples of one stream"),
     ("SELECT a FROM SESSION(s, ts, '1 s' PARTITION BY «window_start)", "the bounds of a session are known when it"),
     ("SELECT a FROM SESSION(s, ts, '1 s' PARTITION BY a, «1)", "got a constant"),
     ("SELECT DISTINCT a FROM SESSION(s, ts, '1 s' PARTITION BY «c)", "the column c does not exist"),
     ("SELECT a FROM (SELECT a FROM s UNION ALL SELECT a FROM s) «[ROWS 3 SLIDE 1]", "ROWS counts the tuples"),
-    ("SELECT DISTINCT «a + extract(hour FROM window_start) FROM TUMBLE(s, ts, '1 s')", ("not in an expression "
-    "with other columns")),
+    (
+        "SELECT DISTINCT «a + extract(hour FROM window_start) FROM TUMBLE(s, ts, '1 s')",
+        "not in an expression with other columns",
+    ),
     ("«SELECT DISTINCT a, count(*) FROM TUMBLE(s, ts, '1 s') GROUP BY a", "remove DISTINCT"),
     ("SELECT ts c FROM p; SELECT sum(1) FROM TUMBLE(q,c,'1s'); CREATE OR REPLACE QUERY «q AS SELECT ts + '1s' c FROM p",
      "q is read by query q2"),
@@ -230,12 +236,16 @@ CASES = [
         "SELECT a, n FROM run UNION ALL «SELECT n, a FROM run",
         "is keyed by a (column 1), this one keyed by a (column 2): it is undefined which row",
     ),
-    ("SELECT «n + 1 AS m FROM (SELECT a, n FROM run WHERE n > 1)", ("and each row must identify the "
-    "row that it replaces")),
+    (
+        "SELECT «n + 1 AS m FROM (SELECT a, n FROM run WHERE n > 1)",
+        "and each row must identify the row that it replaces",
+    ),
     ('SELECT a, «b AS "$gone" FROM s', "$gone marks deleted rows"),
     ('SELECT a, «b AS "$deleted" FROM s', "$deleted marks deleted rows"),
-    ('SELECT «"$gone" FROM (SELECT a, n FROM run WHERE n > 1)', ("the column $gone does not exist; "
-    "the columns are a, n, ts")),
+    (
+        'SELECT «"$gone" FROM (SELECT a, n FROM run WHERE n > 1)',
+        "the column $gone does not exist; the columns are a, n, ts",
+    ),
     ("CREATE QUERY z WITH («max_delay = '1 s') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')", "add flush = 'slow'"),
     ("CREATE QUERY z WITH (flush = «'quick') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')", "flush: expected 'none', "),
     ("CREATE QUERY z WITH (partial = «'omit') AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')", "did you mean emit?"),
@@ -253,8 +263,10 @@ CASES = [
     ("«WITH RECURSIVE r AS (SELECT a FROM s) SELECT a FROM r", "a query cannot read itself"),
     ("WITH r AS (SELECT «z FROM s) SELECT a FROM s", "the column z does not exist"),
     # what cannot run yet
-    ("SELECT a, «ROW_NUMBER() OVER (PARTITION BY a ORDER BY b DESC) FROM s", ("of all rows would change "
-    "with every new row")),
+    (
+        "SELECT a, «ROW_NUMBER() OVER (PARTITION BY a ORDER BY b DESC) FROM s",
+        "of all rows would change with every new row",
+    ),
     ("SELECT a FROM s WHERE «ROW_NUMBER() OVER (ORDER BY b) = 1", "Millrace numbers rows after WHERE"),
     ("SELECT a, «rank() OVER (ORDER BY b) FROM s", "rank OVER (...) is not available. Write SELECT"),
     ("SELECT a, «sum(b) OVER (ORDER BY b) FROM s", "sum OVER (...) is not available"),
@@ -264,8 +276,10 @@ CASES = [
         "SELECT a, b FROM s QUALIFY «ROW_NUMBER() OVER (PARTITION BY a ORDER BY b) <= 2",
         "select ROW_NUMBER() OVER (...) AS",
     ),
-    ("SELECT a, b FROM s QUALIFY «ROW_NUMBER() OVER (ORDER BY b) > 2", ("this condition has no upper bound "
-    "that is a whole number")),
+    (
+        "SELECT a, b FROM s QUALIFY «ROW_NUMBER() OVER (ORDER BY b) > 2",
+        "this condition has no upper bound that is a whole number",
+    ),
     ("SELECT * FROM s «NATURAL JOIN s AS t", "NATURAL JOIN is not supported"),
     ("SELECT * FROM s JOIN s AS t «USING (a)", "USING is not supported: write ON"),
     ("SELECT * FROM s JOIN s AS t ON s.a = t.a; SELECT * FROM s «USING fifo", "expected LATEST before it"),
@@ -298,8 +312,10 @@ CASES = [
         "of all rows would change with every new row",
     ),
     ("SELECT «a FROM (SELECT a, row_number() OVER (ORDER BY b) AS n FROM s) WHERE n <= 3", "select n too"),
-    ("SELECT a FROM HOP(s, ts, INTERVAL '1 s', INTERVAL '2 s') h «LATEST LAZY USING FIFO", ("its input has no key: "
-    "expected a stream WITH")),
+    (
+        "SELECT a FROM HOP(s, ts, INTERVAL '1 s', INTERVAL '2 s') h «LATEST LAZY USING FIFO",
+        "its input has no key: expected a stream WITH",
+    ),
     ("SELECT t, price FROM s «LATEST USING LINECUTTING", "its input has no key"),
     ("SELECT t FROM s «LATEST EAGER USING INPLACE", "its input has no key"),
     ("SELECT t FROM s «SHED RANDOM 0", "expected a number of tuples from 1"),

@@ -1,8 +1,8 @@
-"""What a SELECT with groups or aggregates computes: calls collected while its expressions are bound, then every
-expression said again in terms of the aggregate operator's output.
+"""Translates a SELECT with groups or aggregates: binding collects the aggregate calls, then every expression is
+rewritten over the output of the aggregate operator.
 
-A bound expression first holds columns of the input, of which those of the groups may remain, and placeholders: for the
-bounds of the window, and one for each call.
+A bound expression first holds columns of the input and placeholders. The window's bounds have placeholders, and so has
+each call. Of the columns, only the GROUP BY columns may remain after the rewrite.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIRST_CALL: Final = min(BOUNDS.values()) - 1
 
 
 class Calls:
-    """The aggregates of one SELECT, each once, and the columns that stand for them."""
+    """The aggregates of one SELECT, each once, and their placeholder columns."""
 
     def __init__(self) -> None:
         self._places: dict[AggregateCall, int] = {}
@@ -34,14 +34,14 @@ class Calls:
         return e.Column(call.type, call.nullable, _FIRST_CALL - at, name)
 
 
-class Ungrouped(Exception):  # noqa: N818 - carries a column to the place that knows where it was written
+class Ungrouped(Exception):  # noqa: N818 - carries a column to the caller, which knows its place in the text
     def __init__(self, column: e.Column) -> None:
         super().__init__(column.name)
         self.column = column
 
 
 class Output:
-    """The row of the aggregate operator: keys, calls, and the bounds that somebody names."""
+    """The output row of the aggregate operator: keys, calls, and the window bounds that the SELECT uses."""
 
     def __init__(self, keys: Sequence[e.Expression], calls: Sequence[AggregateCall]) -> None:
         self.keys = keys
@@ -52,7 +52,7 @@ class Output:
         self.bounds: list[str] = []
 
     def column(self, expression: e.Expression) -> e.Expression:
-        """An expression over that row instead of the input's. Raises Ungrouped."""
+        """The expression over the output row instead of the input row. Raises Ungrouped."""
         return e.rewrite(expression, self._part)
 
     def _part(self, part: e.Expression) -> e.Expression | None:
@@ -71,29 +71,29 @@ class Output:
         raise Ungrouped(part)
 
     def names(self, selected: Sequence[tuple[str, e.Expression]]) -> list[str]:
-        """What its columns are called: as the select list calls them, else as what they are."""
+        """The names of its columns: the names in the select list, else the names of the key, function or bound."""
         names: dict[int, str] = {}
         for name, column in selected:
             if isinstance(column, e.Column) and column.position not in names:
                 names[column.position] = name
-        taken = set(names.values())
+        used = set(names.values())
         last: dict[str, int] = {}
         own = [key.name if isinstance(key, e.Column) else "key" for key in self.keys]
         own += [call.function.partition("(")[0] for call in self.calls]
         own += self.bounds
         for position, name in enumerate(own):
             if position not in names:
-                names[position] = free_name(name, taken, last)
-                taken.add(names[position])
+                names[position] = free_name(name, used, last)
+                used.add(names[position])
         return [names[position] for position in range(len(own))]
 
 
-def free_name(name: str, taken: Collection[str], last: dict[str, int] | None = None) -> str:
-    """The name, with a number if it is taken; `last` remembers the numbers, where many names are looked for."""
+def free_name(name: str, used: Collection[str], last: dict[str, int] | None = None) -> str:
+    """The name, with a number if it is in use. `last` caches the last number of each name across calls."""
     last = {} if last is None else last
     number = last.get(name, 1)
     free = name if number == 1 else f"{name}{number}"
-    while free in taken:
+    while free in used:
         number += 1
         free = f"{name}{number}"
     last[name] = number
@@ -101,7 +101,7 @@ def free_name(name: str, taken: Collection[str], last: dict[str, int] | None = N
 
 
 def is_bound(part: e.Expression) -> bool:
-    """Whether it is a bound of a window whose operator is not made yet."""
+    """Whether a part is the placeholder of a window's bound."""
     return isinstance(part, e.Column) and part.position in BOUNDS.values()
 
 
@@ -110,7 +110,7 @@ def has_bound(expression: e.Expression) -> bool:
 
 
 def columns_of(expression: e.Expression) -> Iterator[e.Column]:
-    """The columns in an expression, in the order in which they are written."""
+    """The columns in an expression, in the order of the text."""
     match expression:
         case e.Column():
             yield expression

@@ -1,4 +1,4 @@
-"""A condition alone, over the columns of an arc between two operators: what an admin puts into a running query."""
+"""Parses a standalone condition over the columns of an arc, which an admin adds to a running query."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from millrace.sql.parser import parse
 from millrace.sql.planned import Catalog
 from millrace.sql.planner import plan
 
-# The condition stands on a line of its own, so that places in it are found again.
+# The condition has a separate line, so that positions in it can be mapped back.
 BEFORE: Final = "SELECT * FROM arc WHERE\n"
 
 
 def condition(text: str, schema: Schema, limits: Limits = DEFAULT) -> Expression:
-    """What WHERE means with these columns, and `ts`. Raises SqlError, which shows the place in the condition."""
+    """A WHERE condition over these columns and `ts`. Raises SqlError, which shows the place in the condition."""
     try:
         return _condition(text, schema, limits)
     except SqlError as error:
@@ -32,11 +32,11 @@ def _condition(text: str, schema: Schema, limits: Limits) -> Expression:
     body = statements[0].body
     if len(statements) > 1 or not isinstance(body, s.SelectStatement):
         raise SqlError(text, 0, "expected one condition, as after WHERE")
-    made = plan(statements[0], Catalog(streams={"arc": StreamDefinition("arc", schema)}))
-    assert isinstance(made, QueryPlan)
-    if len(made.nodes) != 1 or not isinstance(made.nodes[0].spec, SelectSpec):
+    query = plan(statements[0], Catalog(streams={"arc": StreamDefinition("arc", schema)}))
+    assert isinstance(query, QueryPlan)
+    if len(query.nodes) != 1 or not isinstance(query.nodes[0].spec, SelectSpec):
         raise SqlError(text, 0, "expected one condition, as after WHERE, and nothing after it")
-    return made.nodes[0].spec.predicate
+    return query.nodes[0].spec.predicate
 
 
 def _placed(text: str, error: SqlError) -> SqlError:

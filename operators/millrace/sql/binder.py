@@ -1,7 +1,7 @@
-"""Giving names and types a meaning: from parsed expressions to typed ones.
+"""The binder resolves names and types: it turns parsed expressions into typed ones.
 
-Types are decided here once and for all; what is left to convert is written into the expression as a cast. Every error
-says what was expected and what came, and points at it.
+All types are decided here, and every remaining conversion becomes a cast in the expression. Every error names the
+expected and the actual input, and points at its place.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ TYPE_NAMES: Final[dict[str, Type]] = {
     **dict.fromkeys(("timestamp", "timestamptz"), Type.TIMESTAMP),
     "interval": Type.INTERVAL,
 }
-# The name of a row's own time where no column has it.
+# The name of a row's time if no column carries it.
 TIME_NAME: Final = "ts"
-# Functions of other systems whose result no two runs would share.
+# Functions of other systems whose result would differ between runs.
 CLOCKS: Final = frozenset(["now", "current_timestamp", "clock_timestamp", "localtimestamp", "current_date", "random"])
-# Each level costs some frames of Python's stack here, in the evaluator and in EXPLAIN.
+# Each level costs some frames of Python's stack in the binder, in the evaluator and in EXPLAIN.
 MAX_DEPTH: Final = 120
-# Parts of an expression, where what stands in several tests counts in each: BETWEEN has its value twice, CASE and IN
-# have theirs in each branch.
+# Parts of an expression. A value that is used in several tests counts once for each: twice for BETWEEN, and once for
+# each branch of CASE and IN.
 MAX_PARTS: Final = 50_000
 _ANY_TYPE: Final[Readings] = dict.fromkeys(Type, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One of the tables of a join: the columns that it brought, by name, at their positions in the joined row.
+    """One of the tables of a join: its columns by name, with their positions in the joined row.
 
-    A position is None if nothing that is planned above needs the column. `time` is the implicit column `ts`, of a table
-    that has it. `absent` says why no column of this table can be had.
+    A position is None if no downstream operator needs the column. `time` is the position of the implicit column `ts`,
+    if the table has one. `absent` is the reason why the columns of this table are not available.
     """
 
     alias: str | None
@@ -70,8 +70,8 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Rows whose number has not been bounded yet: the operator that numbers them, the number's column (-1: it is not
-    selected), where it was written, and whether places are final, because the rows are those of windows.
+    """Numbered rows that have no limit yet: the operator that numbers them, the position of the number (-1: it is not
+    selected), its place in the text, and whether ranks are final because the rows belong to windows.
     """
 
     node: str
@@ -82,19 +82,19 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Rows that a query can read: where they come from and what they look like.
+    """Rows that a query can read: their origin and their form.
 
-    node        the operator that gives them
-    alias       how expressions may qualify their columns
-    time_known  whether every row has a time (those of a latent stream do not)
-    time_name   the field that is the time, if there is one; else the time is the implicit column `ts`
-    ordered     whether they come in order of time for sure
-    lags        how far the fields that are progressing lie from the rows' time
-    update_key  of an update stream: the fields that say which row a row replaces
-    window      how they are cut, where no operator has done it yet: its bounds are columns too
-    ranking     of rows with a ROW_NUMBER(), until something bounds it. Their key is the partition meanwhile
-    edge        what the first operator that reads them is to keep of them
-    tables      of the rows of a join: what they were put together from, which is how their columns are named
+    node        the operator that emits them
+    alias       the name that qualifies their columns in expressions
+    time_known  whether every row has a time (rows of a latent stream do not)
+    time_name   the field that carries the time, if any; else the time is the implicit column `ts`
+    ordered     whether they are always in order of time
+    lags        the distance between each progressing field and the rows' time
+    update_key  of an update stream: the fields that identify the row that a new row replaces
+    window      the window that no operator has applied yet; its bounds are columns too
+    ranking     of rows with a ROW_NUMBER() that has no limit yet; until then their key is the partition
+    edge        the rows that the first operator downstream keeps
+    tables      of the rows of a join: the joined tables, which qualify its columns
     """
 
     node: str
@@ -112,7 +112,7 @@ class Relation:
 
     @property
     def times(self) -> tuple[int, ...]:
-        """The positions of the fields that carry the rows' own time, under whatever names."""
+        """The positions of the fields that carry the rows' own time, under any name."""
         return tuple(position for position, lag in self.lags.items() if lag == EXACT)
 
     @property
@@ -144,17 +144,17 @@ class Relation:
         return None
 
     def holders(self, name: str) -> list[Named]:
-        """The joined tables that have a column, of those that can be had if there are any."""
-        found = [table for table in self.tables if name in table.columns]
-        return [table for table in found if table.absent is None] or found
+        """The joined tables that have a column. Tables with available columns take precedence."""
+        tables = [table for table in self.tables if name in table.columns]
+        return [table for table in tables if table.absent is None] or tables
 
     def column_of(self, table: Named, name: str) -> e.Column | None:
         """A column of one of the joined tables, or its own time."""
         position = table.columns.get(name, table.time if name == TIME_NAME else None)
         if position is None:
             return None
-        found = self.schema.fields[position]
-        return e.Column(found.type, found.nullable, position, found.name)
+        field = self.schema.fields[position]
+        return e.Column(field.type, field.nullable, position, field.name)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -165,16 +165,16 @@ class Relation:
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """The columns that the window brings."""
+        """The columns that the window adds."""
         return () if self.window is None or self.window.spec is None or self.window.joint else tuple(BOUNDS)
 
 
 class Binder:
     """Binds expressions of one SELECT.
 
-    calls     takes the aggregates, where there may be any
-    instead   what to do with them, where there may be none
-    number    what ROW_NUMBER() OVER (...) stands for, where it may be
+    calls     collects the aggregates, where aggregates are allowed
+    instead   the advice of the error, where aggregates are not allowed
+    number    the column for ROW_NUMBER() OVER (...), where it is allowed
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Binder:
         self._instead = instead
         self._number = number
         self._depth = 0
-        self._repeats = False  # whether a part of the expression stands in several places
+        self._repeats = False  # whether a part of the expression is used in several places
 
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self._sql, node.span.start, message)
@@ -248,7 +248,7 @@ class Binder:
         raise AssertionError(node)
 
     def bind_boolean(self, node: s.Expr, where: str) -> e.Expression:
-        """An expression that must be a condition."""
+        """Bind an expression that must be a condition."""
         bound = self.bind(node)
         if Type.BOOLEAN not in readings(node, bound):
             raise self.error(node, f"{where}: expected boolean, got {bound.type}")
@@ -298,7 +298,7 @@ class Binder:
         return column
 
     def _joined_column(self, node: s.ColumnRef, relation: Relation) -> e.Column:
-        """A column where several tables have columns; a name that two of them have must say whose."""
+        """A column of several tables. A name that two of them have must be qualified."""
         name = node.name.text
         if node.table is not None:
             table = self._table(node.table, relation)
@@ -316,12 +316,12 @@ class Binder:
             raise self.error(node, f"several tables have a column {name}: write {write}")
         if holders and holders[0].absent is not None:
             raise self.error(node, f"{name} is not available: {holders[0].absent}")
-        found = relation.column(name)
-        if found is None:
+        match = relation.column(name)
+        if match is None:
             raise self.error(
                 node.name, _no_column(f"the column {name} does not exist in the joined tables", name, relation)
             )
-        return found
+        return match
 
     def _table(self, name: s.Name, relation: Relation) -> Named:
         for table in relation.tables:
@@ -365,7 +365,9 @@ class Binder:
         if word is not None:
             return word.sentence(complaint)
         names = [known for known in self._library.names if known[0].isalpha() and " " not in known]
-        return complaint + did_you_mean(name, [*(one for one in names if one not in _OPERATORS), *AGGREGATES.names])
+        return complaint + did_you_mean(
+            name, [*(name_ for name_ in names if name_ not in _OPERATORS), *AGGREGATES.names]
+        )
 
     # -- aggregates ------------------------------------------------------------------------------------------------
 
@@ -381,8 +383,8 @@ class Binder:
             raise self.error(node, f"{name} {many}")
         inner = self._inner("aggregates do not nest; aggregate again over (SELECT ... ) in FROM")
         bound = [inner.bind(argument) for argument in node.arguments]
-        given = [readings(argument, value) for argument, value in zip(node.arguments, bound, strict=True)]
-        function = AGGREGATES.resolve(name, given)
+        types = [readings(argument, value) for argument, value in zip(node.arguments, bound, strict=True)]
+        function = AGGREGATES.resolve(name, types)
         if function is None:
             raise self._no_such_aggregate(node, bound)
         arguments = tuple(
@@ -397,10 +399,8 @@ class Binder:
             if place is not None and part is not None and any(map(is_bound, columns_of(part))):
                 raise self.error(
                     place,
-                    (
-                        f"{name} reads rows, which may be in several windows: use the window's bounds outside the "
-                        "aggregate"
-                    ),
+                    f"{name} reads rows, which may be in several windows: use the window's bounds outside the "
+                    "aggregate",
                 )
         call = AggregateCall(function.result, function.nullable, function.key, arguments, node.distinct, only)
         return self._calls.column(call, name)
@@ -410,7 +410,7 @@ class Binder:
         if name == "row_number":
             return self.error(
                 node,
-                ("ROW_NUMBER() OVER (...) belongs in the select list or in QUALIFY: Millrace numbers rows after WHERE"),
+                "ROW_NUMBER() OVER (...) belongs in the select list or in QUALIFY: Millrace numbers rows after WHERE",
             )
         word = dialects.OVER.get(name)
         if word is not None:
@@ -434,7 +434,7 @@ class Binder:
             raise self.error(node.arguments[function.constants[0]], error.text) from None
 
     def _inner(self, instead: str) -> Binder:
-        """Binds over the same rows where no aggregate may stand."""
+        """A binder over the same rows that refuses aggregates."""
         inner = Binder(self._sql, self._relation, self._library, instead=instead)
         inner._depth = self._depth
         return inner
@@ -454,14 +454,15 @@ class Binder:
     def _call(
         self, node: s.Expr, name: str, arguments: Sequence[s.Expr], bound: Sequence[e.Expression]
     ) -> e.Expression:
-        given = [readings(argument, value) for argument, value in zip(arguments, bound, strict=True)]
-        function = self._library.resolve(name, given)
+        choices = [readings(argument, value) for argument, value in zip(arguments, bound, strict=True)]
+        function = self._library.resolve(name, choices)
         if function is None:
-            raise self._mismatch(node, name, arguments, bound, given)
-        wanted = function.expected(len(bound))
-        assert wanted is not None
+            raise self._mismatch(node, name, arguments, bound, choices)
+        expected = function.expected(len(bound))
+        assert expected is not None
         converted = tuple(
-            self._convert(argument, value, type) for argument, value, type in zip(arguments, bound, wanted, strict=True)
+            self._convert(argument, value, type)
+            for argument, value, type in zip(arguments, bound, expected, strict=True)
         )
         nullable = function.nullable([value.nullable for value in converted])
         return e.Call(function.result, nullable, function.key, converted)
@@ -472,22 +473,22 @@ class Binder:
         name: str,
         arguments: Sequence[s.Expr],
         bound: Sequence[e.Expression],
-        given: Sequence[Readings],
+        choices: Sequence[Readings],
     ) -> SqlError:
-        """Which argument is wrong if all others fit a signature, else all that there is."""
+        """An error that names the wrong argument if all others fit a signature, else all signatures."""
         signatures = self._library.named(name)
         counts = sorted({len(row.arguments) for row in signatures})
-        fitting = [row for row in signatures if row.expected(len(given)) is not None]
+        fitting = [row for row in signatures if row.expected(len(choices)) is not None]
         if not fitting:
             many = " or ".join(map(str, counts)) + (" or more" if any(row.variadic for row in signatures) else "")
-            return self.error(node, f"{name}: expected {many} arguments, got {len(given)}")
-        for position in reversed(range(len(given))):
+            return self.error(node, f"{name}: expected {many} arguments, got {len(choices)}")
+        for position in reversed(range(len(choices))):
             types: list[Type] = []
             for row in fitting:
-                wanted = row.expected(len(given)) or ()
-                others = [have for at, have in enumerate(given) if at != position]
-                if all(want in have for want, have in zip(_without(wanted, position), others, strict=True)):
-                    types.append(wanted[position])
+                row_types = row.expected(len(choices)) or ()
+                others = [have for at, have in enumerate(choices) if at != position]
+                if all(want in have for want, have in zip(_without(row_types, position), others, strict=True)):
+                    types.append(row_types[position])
             if types:
                 self._refuse_literal(arguments[position], types)
                 expected = _alternatives(dict.fromkeys(types))
@@ -499,14 +500,14 @@ class Binder:
         return self.error(node, f"{_called(name)} does not take ({got}); expected {some}")
 
     def _refuse_literal(self, node: s.Expr, types: Sequence[Type]) -> None:
-        """A text literal where only a time would do was meant as one: say what is wrong with it."""
+        """Treat a text literal as a time if only a time is valid here, and report why it is not one."""
         if isinstance(node, s.Constant) and isinstance(node.value, str):
             for type in types:
                 if type in (Type.TIMESTAMP, Type.INTERVAL):
                     self._literal(node, type, partial(_READ_LITERAL[type], node.value))
 
     def _texts(self, node: s.FunctionCall, bound: Sequence[e.Expression]) -> list[e.Expression]:
-        """`||` beside a text, and concat, take any type by its text."""
+        """`||` with a text operand, and concat, convert any type to text."""
         if node.name.text == "||" and all(value.type is not Type.TEXT for value in bound):
             return list(bound)
         return [
@@ -534,7 +535,7 @@ class Binder:
             )
         return self._call(node, f"extract {word}", [value], [self.bind(value)])
 
-    # -- forms with a syntax of their own --------------------------------------------------------------------------
+    # -- forms with a special syntax -------------------------------------------------------------------------------
 
     def _cast(self, node: s.CastExpr) -> e.Expression:
         type = self.type_named(node.type)
@@ -554,13 +555,11 @@ class Binder:
             word = dialects.TYPES.get(node.text)
             if word is not None:
                 raise self.error(node, word.sentence(f"the type {node.text} does not exist"))
-            known = ", ".join(str(one) for one in Type)
+            known = ", ".join(str(known_type) for known_type in Type)
             raise self.error(
                 node,
-                (
-                    f"the type {node.text} does not "
-                    f"exist{did_you_mean(node.text, TYPE_NAMES) or f'; the types are {known}'}"
-                ),
+                f"the type {node.text} does not "
+                f"exist{did_you_mean(node.text, TYPE_NAMES) or f'; the types are {known}'}",
             )
         return type
 
@@ -580,17 +579,17 @@ class Binder:
         return self._call(test, "=", [node, test], [subject, self.bind(test)])
 
     def unified(self, nodes: Sequence[s.Expr], bound: Sequence[e.Expression], what: str) -> list[e.Expression]:
-        """The expressions as one type: the one that all can be read as for the least."""
-        given = [readings(node, value) for node, value in zip(nodes, bound, strict=True)]
-        costs = {type: sum(have[type] for have in given) for type in Type if all(type in have for have in given)}
+        """The expressions as one type: the common type with the lowest cost of conversion."""
+        choices = [readings(node, value) for node, value in zip(nodes, bound, strict=True)]
+        costs = {type: sum(have[type] for have in choices) for type in Type if all(type in have for have in choices)}
         if not costs:
             first = bound[0].type
-            for node, value, have in zip(nodes, bound, given, strict=True):
+            for node, value, have in zip(nodes, bound, choices, strict=True):
                 if first not in have:
                     raise self.error(node, f"{what} must have one type: expected {first}, got {value.type}")
             raise self.error(nodes[0], f"{what} must have one type")
-        # Nothing but NULLs can be read as anything: then it is a text.
-        type = Type.TEXT if len(costs) == len(Type) else min(costs, key=lambda one: costs[one])
+        # NULL can be read as any type. If all values are NULL, the type is text.
+        type = Type.TEXT if len(costs) == len(Type) else min(costs, key=lambda candidate: costs[candidate])
         return [self._convert(node, value, type) for node, value in zip(nodes, bound, strict=True)]
 
     def _between(self, node: s.Between) -> e.Expression:
@@ -606,9 +605,11 @@ class Binder:
         if all(isinstance(member, e.Constant) for member in members):
             listed = list(zip(node.members, members, strict=True))
             possible = [(at, exact) for at, member in listed if (exact := _exactly(value.type, member)) is not None]
-            # Where none is possible, one of them says so.
+            # If none is possible, one of them reports it.
             name, pairs = ("in", possible) if possible else ("=", listed[:1])
-            bound = self._call(node, name, [node.value, *(at for at, _ in pairs)], [value, *(one for _, one in pairs)])
+            bound = self._call(
+                node, name, [node.value, *(at for at, _ in pairs)], [value, *(constant for _, constant in pairs)]
+            )
         else:
             self._repeats = True
             equal = [
@@ -619,7 +620,7 @@ class Binder:
         return self._negated(bound, node.negated)
 
     def _any_of(self, tests: Sequence[e.Expression]) -> e.Expression:
-        """A shallow tree of ORs."""
+        """Build a shallow tree of ORs."""
         if len(tests) == 1:
             return tests[0]
         half = len(tests) // 2
@@ -627,7 +628,7 @@ class Binder:
 
     def _like(self, node: s.Like) -> e.Expression:
         nodes = [node.value, node.pattern] + ([node.escape] if node.escape else [])
-        bound = self._call(node, "ilike" if node.fold else "like", nodes, [self.bind(one) for one in nodes])
+        bound = self._call(node, "ilike" if node.fold else "like", nodes, [self.bind(part) for part in nodes])
         return self._negated(bound, node.negated)
 
     def _logic(self, word: str, left: e.Expression, right: e.Expression) -> e.Expression:
@@ -640,13 +641,13 @@ class Binder:
         return e.Call(Type.BOOLEAN, bound.nullable, self._library.named("not")[0].key, (bound,))
 
     def both(self, left: e.Expression | None, right: e.Expression | None) -> e.Expression | None:
-        """One condition of two, of which either may be missing."""
+        """The conjunction of two conditions, of which either may be missing."""
         return self._logic("and", left, right) if left is not None and right is not None else left or right
 
     # -- conversions -----------------------------------------------------------------------------------------------
 
     def _convert(self, node: s.Expr, bound: e.Expression, type: Type) -> e.Expression:
-        """The expression as a type that it can be read as."""
+        """The expression converted to a type that it can be read as."""
         if isinstance(bound, e.Constant) and bound.value is None:
             return e.Constant(type, True, None)
         if bound.type is type:
@@ -664,7 +665,7 @@ _READ_LITERAL: Final[dict[Type, Callable[[Any], Any]]] = {
 
 
 def readings(node: s.Expr, bound: e.Expression) -> Readings:
-    """What an argument may be read as: a bigint as a double, a text literal as the time it says, NULL as anything."""
+    """The types that an argument can be read as: a bigint as a double, a text literal as a time, NULL as anything."""
     if isinstance(bound, e.Constant) and bound.value is None:
         return _ANY_TYPE if isinstance(node, s.Constant) else {bound.type: 0}
     if bound.type is Type.BIGINT:
@@ -675,7 +676,7 @@ def readings(node: s.Expr, bound: e.Expression) -> Readings:
 
 
 def _exactly(type: Type, member: e.Expression) -> e.Expression | None:
-    """A number of an IN list as the type that it is compared with; None if no value of that type equals it."""
+    """A number of an IN list converted to the compared type; None if no value of that type equals it."""
     if not isinstance(member, e.Constant) or member.value is None or {type, member.type} != {Type.BIGINT, Type.DOUBLE}:
         return member
     if type is Type.BIGINT:
@@ -718,7 +719,7 @@ def _of(relation: Relation) -> str:
     return f" in {relation.alias}" if relation.alias else ""
 
 
-# Functions of the table that are written as operators: nobody means one of them by a name.
+# Functions of the table that are written as operators. Messages never suggest them for a name.
 _OPERATORS = ("and", "or", "not", "in", "like", "ilike")
 _CURRENT_ROWS = (
     "write JOIN LATEST with a query that groups by a key, such as FROM s JOIN LATEST (SELECT k, max(v) AS "

@@ -1,8 +1,8 @@
-"""What the conditions of a join say: how far apart in time its rows may be, which keys are equal, and what is left.
+"""Analyses the conditions of a join: bounds on the distance in time of its rows, equal keys, and other conditions.
 
-Conditions are bound over all inputs side by side. A bound on the times of two inputs may be written in any way that
-comes to one: as a comparison or BETWEEN, with intervals on either side, over columns that carry the rows' own time or
-lie within known bounds of it.
+Conditions are bound over the columns of all inputs. A bound on the times of two inputs may have any equivalent form: a
+comparison or BETWEEN, with intervals on either side, over columns that carry the rows' own time or lie within known
+bounds of it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _TIMES: Final = (Type.TIMESTAMP, Type.INTERVAL)
 
 
 class Wide:
-    """The columns of several inputs side by side, each input's followed by its rows' own time."""
+    """The wide row: the columns of each input in turn, each followed by the input's own time."""
 
     def __init__(self, inputs: Sequence[Relation]) -> None:
         self.inputs = inputs
         self._places: list[tuple[int, int]] = []
         fields: list[Field] = []
-        for at, one in enumerate(inputs):
-            self._places += [(at, position) for position in (*range(len(one.schema)), e.TIME)]
-            fields += [*one.schema, Field(TIME_NAME, Type.TIMESTAMP, not one.time_known)]
+        for at, relation in enumerate(inputs):
+            self._places += [(at, position) for position in (*range(len(relation.schema)), e.TIME)]
+            fields += [*relation.schema, Field(TIME_NAME, Type.TIMESTAMP, not relation.time_known)]
         self._schema = Schema(tuple(fields))
         self._position = {place: position for position, place in enumerate(self._places)}
 
     def position(self, source: int, position: int) -> int:
-        """Where a column of an input stands."""
+        """The position of an input's column in the wide row."""
         return self._position[source, position]
 
     def place(self, position: int) -> tuple[int, int]:
-        """The input that a column is of, and its position there."""
+        """The input of a column, and its position in that input."""
         return self._places[position]
 
     def column(self, source: int, position: int) -> e.Column:
@@ -52,7 +52,7 @@ class Wide:
         return e.Column(field_.type, field_.nullable, self.position(source, position), field_.name)
 
     def named(self, table: Named, source: int) -> Named:
-        """A table of an input under its positions here."""
+        """A table of an input, with its positions in the wide row."""
 
         def shifted(position: int | None) -> int | None:
             return None if position is None else self.position(source, position)
@@ -61,17 +61,17 @@ class Wide:
         return replace(table, columns=columns, time=shifted(table.time))
 
     def relation(self, tables: Sequence[Named]) -> Relation:
-        """What conditions that see these tables are bound over."""
+        """The relation for binding conditions over these tables."""
         return Relation("", self._schema, None, True, None, False, tables=tuple(tables))
 
     def sources(self, expression: e.Expression) -> set[int]:
-        """The inputs that an expression reads; -1 is the joined row itself, by its time."""
+        """The inputs that an expression reads; -1 stands for the time of the joined row."""
         return {
             -1 if column.position == e.TIME else self._places[column.position][0] for column in columns_of(expression)
         }
 
     def over_input(self, expression: e.Expression) -> e.Expression:
-        """The same over the only input that it reads."""
+        """The expression over the only input that it reads."""
 
         def placed(part: e.Expression) -> e.Expression | None:
             return replace(part, position=self._places[part.position][1]) if isinstance(part, e.Column) else None
@@ -79,7 +79,7 @@ class Wide:
         return e.rewrite(expression, placed)
 
     def lag(self, expression: e.Expression) -> Lag | None:
-        """How far an expression over one input lies from its rows' time."""
+        """The distance between an expression over one input and its rows' time."""
         sources = self.sources(expression)
         if len(sources) != 1 or -1 in sources:
             return None
@@ -87,7 +87,7 @@ class Wide:
 
 
 def conjuncts(condition: e.Expression) -> Iterator[e.Expression]:
-    """What must all be true for a condition to be."""
+    """The operands of a chain of ANDs."""
     if isinstance(condition, e.Call) and name_of(condition) == "and":
         for part in condition.arguments:
             yield from conjuncts(part)
@@ -97,12 +97,12 @@ def conjuncts(condition: e.Expression) -> Iterator[e.Expression]:
 
 @dataclass(slots=True)
 class Conditions:
-    """The conditions of one join, sorted by what they say. Expressions are over the wide row, but for `equal`.
+    """The conditions of one join by kind. Expressions are over the wide row, except `equal`.
 
-    own     what tests rows of one input alone
-    equal   keys of two inputs
-    where   everything else
-    timed   whether to take out bounds on times
+    own     conditions on the rows of one input
+    equal   equal keys of two inputs
+    where   all other conditions
+    timed   whether to extract bounds on times
     """
 
     wide: Wide
@@ -117,7 +117,7 @@ class Conditions:
         return tuple(Band(left, right, *bounds) for (left, right), bounds in sorted(self._bounds.items()))
 
     def add(self, condition: e.Expression) -> None:
-        """Take one condition apart."""
+        """Split one condition and classify its parts."""
         for term in conjuncts(condition):
             self._take(term)
 
@@ -133,7 +133,7 @@ class Conditions:
         self.where.append(term)
 
     def _timed(self, term: e.Expression) -> bool:
-        """Take what a term says of two inputs' times; True if that is all that it says."""
+        """Extract a term's bound on the times of two inputs; True if the bound is equivalent to the term."""
         between = self._between(term) if self.timed else None
         if between is None:
             return False
@@ -144,17 +144,17 @@ class Conditions:
         return exact
 
     def bound(self, left: int, right: int, low: int | None, high: int | None) -> None:
-        """Two inputs' rows are so far apart: low <= right's time - left's time <= high."""
+        """Narrow the distance of two inputs' rows: low <= right's time - left's time <= high."""
         if left > right:
             left, right = right, left
             low, high = (None if high is None else -high), (None if low is None else -low)
         known = self._bounds.get((left, right), (None, None))
-        lows = [one for one in (known[0], low) if one is not None]
-        highs = [one for one in (known[1], high) if one is not None]
+        lows = [limit for limit in (known[0], low) if limit is not None]
+        highs = [limit for limit in (known[1], high) if limit is not None]
         self._bounds[left, right] = max(lows, default=None), min(highs, default=None)
 
     def _keyed(self, term: e.Expression) -> bool:
-        """Take an equality of two inputs' expressions as a key."""
+        """Extract an equality of two inputs' expressions as a key; True if the term is one."""
         pair = equality(term, self.wide)
         if pair is None:
             return False
@@ -165,7 +165,7 @@ class Conditions:
     # -- times -----------------------------------------------------------------------------------------------------
 
     def _between(self, term: e.Expression) -> tuple[int, int, int | None, int | None, bool] | None:
-        """What a comparison says of two inputs' times: the inputs, the bounds, and whether that is all it says."""
+        """A comparison as a bound on two inputs' times: the inputs, the bounds, and whether the bound is exact."""
         compared = comparison(term)
         if compared is None:
             return None
@@ -174,12 +174,12 @@ class Conditions:
         if distance is not None:
             inner, limit = distance
             return self._spread(inner, -limit, limit)
-        one, other = self._linear(left), self._linear(right)
-        if one is None or other is None:
+        first, second = self._linear(left), self._linear(right)
+        if first is None or second is None:
             return None
         # one - other <sign> 0, in whole microseconds
         least, most = {"<": (None, -1), "<=": (None, 0), "=": (0, 0), ">=": (0, None), ">": (1, None)}[sign]
-        return self._apart(_less(one, other), least, most)
+        return self._apart(_less(first, second), least, most)
 
     def _spread(
         self, inner: e.Expression, least: int, most: int
@@ -190,7 +190,7 @@ class Conditions:
     def _apart(
         self, linear: _Linear, least: int | None, most: int | None
     ) -> tuple[int, int, int | None, int | None, bool] | None:
-        """The bounds on rows' times that follow from least <= later - earlier + constant <= most."""
+        """The bounds on the rows' times that least <= later - earlier + constant <= most implies."""
         terms = {atom: times for atom, times in linear.terms.items() if times}
         if sorted(terms.values()) != [-1, 1]:
             return None
@@ -227,11 +227,11 @@ class _Linear:
     constant: int
 
 
-def _less(one: _Linear, other: _Linear) -> _Linear:
-    terms = dict(one.terms)
-    for atom, times in other.terms.items():
+def _less(left: _Linear, right: _Linear) -> _Linear:
+    terms = dict(left.terms)
+    for atom, times in right.terms.items():
         terms[atom] = terms.get(atom, 0) - times
-    return _Linear(terms, one.constant - other.constant)
+    return _Linear(terms, left.constant - right.constant)
 
 
 def _sum(sign: str, parts: Sequence[_Linear]) -> _Linear:
@@ -243,7 +243,7 @@ def _sum(sign: str, parts: Sequence[_Linear]) -> _Linear:
 
 
 def _absolute(sign: str, left: e.Expression, right: e.Expression) -> tuple[e.Expression, int] | None:
-    """abs(difference) at most so much."""
+    """A comparison of the form abs(difference) <= limit."""
     if sign in (">", ">="):
         sign, left, right = _FLIPPED[sign], right, left
     if sign == "=" or not (isinstance(left, e.Call) and name_of(left) == "abs" and left.type is Type.INTERVAL):
@@ -263,7 +263,7 @@ def comparison(term: e.Expression) -> tuple[str, e.Expression, e.Expression] | N
 def equality(term: e.Expression, wide: Wide) -> tuple[tuple[int, e.Expression], tuple[int, e.Expression]] | None:
     """The two sides of an equality between two inputs, each with its input; the lower input first.
 
-    A bigint and a double are compared as numbers and are no key: they have no common form without rounding.
+    A bigint and a double are compared as numbers and are not a key, because they have no common form without rounding.
     """
     compared = comparison(term)
     if compared is None or compared[0] != "=" or compared[1].type is not compared[2].type:
@@ -291,7 +291,7 @@ def constant(expression: e.Expression) -> int | None:
 
 
 def call(name: str, *arguments: e.Expression) -> e.Call:
-    """A function of the library over expressions of just the types that it takes."""
+    """A call of a library function. The arguments must have exactly its types."""
     function = LIBRARY.resolve(name, [{argument.type: 0} for argument in arguments])
     assert function is not None, name
     nullable = function.nullable([argument.nullable for argument in arguments])
@@ -299,7 +299,7 @@ def call(name: str, *arguments: e.Expression) -> e.Call:
 
 
 def all_of(terms: Sequence[e.Expression]) -> e.Expression | None:
-    """One condition of several."""
+    """The conjunction of several conditions."""
     if len(terms) < 2:
         return terms[0] if terms else None
     half = len(terms) // 2
@@ -309,12 +309,12 @@ def all_of(terms: Sequence[e.Expression]) -> e.Expression | None:
     return call("and", left, right)
 
 
-# Functions that are null where an argument is.
+# Functions that return null if an argument is null.
 _STRICT: Final = {*_COMPARED, "<>", "+", "-", "*", "/", "%", "||", "like", "ilike", "in", "date_trunc"}
 
 
 def needs_row_of(source: int, term: e.Expression, wide: Wide) -> bool:
-    """Whether a condition cannot hold where the row of an input is missing, because its columns are null then."""
+    """Whether a condition fails without a row of an input, because the columns of that input are null then."""
     if isinstance(term, e.Call) and name_of(term) == "is not null":
         return _null_without(source, term.arguments[0], wide)
     return _null_without(source, term, wide)

@@ -130,7 +130,7 @@ AGGREGATES: Final[Mapping[str, Word]] = {
     **_same("", "grouping", "grouping_id", note="a query has one grouping"),
 }  # fmt: skip
 
-# By name, with OVER: functions of a row's neighbours. They would need a separate plan, which does not exist yet.
+# By name, with OVER: functions of a row's neighbours, which need an operator that does not exist yet.
 OVER: Final[Mapping[str, Word]] = {
     **_same(
         "SELECT first(v) AS before, last(v) AS v FROM s [ROWS 2 SLIDE 1]",
@@ -183,7 +183,7 @@ TYPES: Final[Mapping[str, Word]] = {
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A sequence of words at which the parser fails; `write` is a whole statement, or a part of one (see the test)."""
+    """A sequence of words at which the parser fails. `write` is a statement or a part of one (see the test)."""
 
     pattern: re.Pattern[str]
     what: str
@@ -204,7 +204,7 @@ _TABLE = "CREATE QUERY q AS SELECT k, count(*) AS n FROM s GROUP BY k"
 _TIMES = "CREATE STREAM z (ts TIMESTAMP, v BIGINT) WITH (time = 'ts', disorder = '5 seconds')"
 _KEYED = "CREATE STREAM z (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', update_key = 'k')"
 
-# In the order in which they are looked for.
+# In the order of the search.
 PHRASES: Final[tuple[Phrase, ...]] = (
     # statements
     _phrase(r"\bCREATE\s+(OR\s+REPLACE\s+)?(TEMP(ORARY)?\s+)?MATERIALIZED\s+VIEW\b", "MATERIALIZED VIEW is not supported", _TABLE, "Millrace keeps a query up to date"),
@@ -247,7 +247,7 @@ PHRASES: Final[tuple[Phrase, ...]] = (
     _phrase(r"\bMETADATA\s+(FROM|VIRTUAL)\b|\bINCLUDE\s+(KEY|TIMESTAMP|PARTITION|OFFSET)\b", "a stream has only the columns that clients feed", note="feed the value with the row"),
     _phrase(r"\bGENERATED\s+ALWAYS\b|\bAS\s+PROCTIME\b", "a stream has no computed columns", "CREATE STREAM z (v BIGINT) WITH (timestamps = 'internal')", "the server stamps the rows; compute the rest in a query"),
     _phrase(r"\bREFERENCES\b|\bUNIQUE\b|\bCHECK\s*\(", "Millrace checks only the types of a row and NOT NULL", "SELECT v FROM s WHERE v > 0"),
-    # what is emitted
+    # when rows are emitted
     _phrase(r"\bEMIT\s+(CHANGES|FINAL|ON\s+(WINDOW\s+CLOSE|UPDATE|CHANGE)|WITH(OUT)?\s+DELAY|STREAM|AFTER)\b", "EMIT is not supported", "CREATE QUERY q WITH (emit = 'every') AS SELECT k, count(*) AS n FROM s GROUP BY k", f"a window emits its rows once, when it closes; without a window, {_EMITS}"),
     _phrase(r"\bGRACE\s+PERIOD\b", "GRACE PERIOD is not supported", _TIMES, "the option disorder sets how late a row may be"),
     _phrase(r"\bWINDOW\s+TUMBLING\b", "a window belongs in FROM", "SELECT k, count(*) AS n FROM TUMBLE(s, ts, INTERVAL '30 seconds') GROUP BY k"),
@@ -298,16 +298,16 @@ REFUSED: Final = frozenset(("EXCEPT", "INTERSECT", "LIMIT", "OFFSET", "RECURSIVE
 
 _BESIDE: Final = re.compile(r"\w+\W+\w+")
 _HIDDEN: Final = re.compile(r"'(?:[^']|'')*'?|\"(?:[^\"]|\"\")*\"?|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-# How far around the place of an error a phrase is looked for: all but the start of a statement are short.
+# The distance from an error within which phrases are searched. All phrases except starts of statements are short.
 _AROUND: Final = 400
 
 
-def said_elsewhere(text: str, at: int) -> tuple[int, str] | None:
+def find_phrase(text: str, at: int) -> tuple[int, str] | None:
     """The phrase of another dialect at which the parser failed: its start, and the sentence with the Millrace form.
 
     It starts at or before the place, and ends at most a word before it. Text in quotes is skipped.
     """
-    shown = _HIDDEN.sub(lambda found: " " * len(found[0]), text)
+    shown = _HIDDEN.sub(lambda match: " " * len(match[0]), text)
     start = shown.rfind(";", 0, at) + 1
     end = shown.find(";", at)
     statement = shown[start : end if end >= 0 else len(shown)]
@@ -318,16 +318,16 @@ def said_elsewhere(text: str, at: int) -> tuple[int, str] | None:
             if phrase.pattern.pattern.startswith((_START, r"\bCREATE", r"\b(DROP", r"\bALTER"))
             else max(0, place - _AROUND)
         )
-        for found in phrase.pattern.finditer(statement, low, place + _AROUND):
-            if found.start() > place:
+        for match in phrase.pattern.finditer(statement, low, place + _AROUND):
+            if match.start() > place:
                 break
-            begin = found.start() + len(found[0]) - len(found[0].lstrip())
-            if not _BESIDE.search(statement[min(found.end(), place) : place]):
+            begin = match.start() + len(match[0]) - len(match[0].lstrip())
+            if not _BESIDE.search(statement[min(match.end(), place) : place]):
                 return start + begin, phrase.sentence
     return None
 
 
-def joined_elsewhere(alias: str) -> str | None:
+def find_join(alias: str) -> str | None:
     """The Millrace form of a join of another dialect whose first word is a table's alias."""
     name = JOINS.get(alias)
-    return None if name is None else next(one.sentence for one in PHRASES if one.pattern.match(name))
+    return None if name is None else next(phrase.sentence for phrase in PHRASES if phrase.pattern.match(name))

@@ -1,7 +1,7 @@
-"""LATEST and SHED RANDOM: what the first operator that reads a table keeps of it.
+"""LATEST and SHED RANDOM: which rows of a table the first operator downstream keeps.
 
-The relation carries the edge until an operator is added above it. Of windows, the edge belongs to the aggregate: WHERE
-tests rows before they are in a window, and so before the queue.
+The relation carries the edge until the plan adds an operator that reads it. With a window, the edge belongs to the
+aggregate: WHERE tests rows before they enter a window, and so before the queue.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 KINDS: Final[tuple[QueueKind, ...]] = get_args(QueueKind)
 
 
-def edged(planner: QueryPlanner, table: s.TablePrimary, relation: Relation) -> Relation:
-    """The table as its LATEST or SHED wants it read."""
+def apply_edge(planner: QueryPlanner, table: s.TablePrimary, relation: Relation) -> Relation:
+    """The table with the edge of its LATEST or SHED RANDOM."""
     if table.latest is not None and table.shed is not None:
         raise planner.error(
             table.shed,
-            (
-                "an edge takes one policy: LATEST keeps the newest row of each key and never sheds rows; remove "
-                "LATEST or SHED RANDOM"
-            ),
+            "an edge takes one policy: LATEST keeps the newest row of each key and never sheds rows; remove "
+            "LATEST or SHED RANDOM",
         )
     if (table.latest is not None or table.shed is not None) and not relation.edge.plain:
         raise planner.error(
@@ -46,17 +44,19 @@ def edged(planner: QueryPlanner, table: s.TablePrimary, relation: Relation) -> R
     return relation
 
 
-def settled(planner: QueryPlanner, relation: Relation) -> Relation:
-    """The rows behind their edge, for an operator that takes all that waits at once: its queue would have nothing to
-    choose from. An operator that takes them as it gets its turns stands between."""
-    return relation if relation.edge.plain else passed(planner, relation)
+def settle_edge(planner: QueryPlanner, relation: Relation) -> Relation:
+    """The rows after their edge, for an operator that takes all queued rows at once, which would leave its queue no
+    choice. An operator in between takes them one turn at a time."""
+    return relation if relation.edge.plain else pass_rows(planner, relation)
 
 
-def passed(planner: QueryPlanner, relation: Relation) -> Relation:
-    """The same rows from an operator of their own."""
-    columns = [(one.name, e.Column(one.type, one.nullable, at, one.name)) for at, one in enumerate(relation.schema)]
-    made = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
-    return replace(made, alias=relation.alias, time_name=relation.time_name, update_key=relation.update_key)
+def pass_rows(planner: QueryPlanner, relation: Relation) -> Relation:
+    """The same rows, passed on by a separate operator."""
+    columns = [
+        (field.name, e.Column(field.type, field.nullable, at, field.name)) for at, field in enumerate(relation.schema)
+    ]
+    passed = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+    return replace(passed, alias=relation.alias, time_name=relation.time_name, update_key=relation.update_key)
 
 
 def _latest(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> Relation:
@@ -93,7 +93,7 @@ def _latest(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> Rela
 
 
 def _kind(planner: QueryPlanner, latest: s.Latest, relation: Relation) -> QueueKind:
-    """The scheduler: as written, else as the stream says."""
+    """The kind of queue: from USING, else from the stream's definition."""
     if latest.using is None:
         return next(
             (stream.queue for name, stream in planner.catalog.streams.items()
@@ -117,7 +117,7 @@ def _windowed(planner: QueryPlanner, latest: s.Latest, relation: Relation, edge:
     if not edge.updates:
         raise planner.error(
             latest,
-            ("LATEST drops windows that a newer window has superseded: expected USING FIFO, INPLACE or LINECUTTING"),
+            "LATEST drops windows that a newer window has superseded: expected USING FIFO, INPLACE or LINECUTTING",
         )
     for option, wrong in (("flush", planner.options.flush != "none"), ("partial", planner.options.partial == "emit")):
         if wrong:
@@ -134,13 +134,13 @@ def _shed(planner: QueryPlanner, shed: s.Shed, relation: Relation) -> Relation:
     if relation.update_key is not None:
         raise planner.error(
             shed,
-            ("shedding a row of an update stream would leave the old row of its key current: write LATEST instead"),
+            "shedding a row of an update stream would leave the old row of its key current: write LATEST instead",
         )
     try:
         edge.check(relation.schema, "this edge")
     except Refuse:
         raise planner.error(shed, f"expected a number of tuples from 1 to 2147483646, got {shed.bound}") from None
-    made = replace(relation, edge=edge)
+    shedding = replace(relation, edge=edge)
     if planner.options.order == "event" or not relation.time_known:
-        return replace(settled(planner, made), window=relation.window)
-    return made
+        return replace(settle_edge(planner, shedding), window=relation.window)
+    return shedding

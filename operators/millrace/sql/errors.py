@@ -1,4 +1,4 @@
-"""An error in SQL: what is wrong, where, and what was probably meant."""
+"""An error in SQL: the problem, its place, and the probable intention."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from millrace.protocol import Refuse
 
 
 class SqlError(Refuse):
-    """A statement that cannot be read or cannot run. The text shows the line with a caret under the place.
+    """A statement that cannot be parsed or cannot run. The text shows the line with a caret under the place.
 
     line, column   counted from 1
-    source         the line it stands in
-    message        the sentence alone
+    source         the line that contains the place
+    message        the sentence without the place
     """
 
     code = "sql"
@@ -30,7 +30,7 @@ class SqlError(Refuse):
 
     @property
     def pointer(self) -> str:
-        """The line and, under it, the caret. A long line is cut around the place; a tab stays one."""
+        """The line and, under it, the caret. A long line is shortened around the place; tabs are kept."""
         before = self.source[: self.column - 1]
         cut = max(0, len(before) - 80)
         shown, before = self.source[cut : cut + 120], before[cut:]

@@ -1,7 +1,8 @@
-"""CREATE of what exists already: whether it says the same, and how a stream can become what it says.
+"""CREATE of an existing stream, query or sink: compares the definitions, and finds the changes for OR REPLACE.
 
-Rule: two definitions are the same if they parse to the same statement, whatever its spaces, comments, letter case and
-defaults that are written out. OR REPLACE of a stream never changes what its tuples and its readers were made by.
+Rule: two definitions are the same if they parse to the same statement. Spaces, comments, letter case and explicit
+defaults do not count. OR REPLACE of a stream never changes the columns and options that existing tuples and readers
+depend on.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from millrace.sql.options import STREAM_OPTIONS
 from millrace.sql.parser import parse, written
 from millrace.sql.planned import SinkDefinition
 
-# What a definition means does not depend on these.
+# These attributes do not affect the meaning of a definition.
 _IGNORED: Final = frozenset(("span", "options_span", "value_span", "replace", "unless_exists"))
 _OPTION_NAMES: Final = {row.becomes: row.name for row in STREAM_OPTIONS}
 
 
 def same_query(before: QueryPlan, options: QueryOptions, query: s.QueryBody) -> bool:
-    """Whether a query's statement says what the query is already."""
+    """Whether a statement defines the query as it already is."""
     body = parse(before.sql, KNOWN)[0].body
     assert isinstance(body, s.CreateQueryStatement | s.SelectStatement)
     return before.options == options and _shape(body.query) == _shape(query)
@@ -50,7 +51,7 @@ def _shape(value: object) -> object:
 
 
 def definition(statement: s.Statement, body: Any, kind: str) -> str:
-    """A CREATE statement as the catalog keeps it: without OR REPLACE and IF NOT EXISTS."""
+    """A CREATE statement as the catalog stores it: without OR REPLACE and IF NOT EXISTS."""
     if not (getattr(body, "replace", False) or body.unless_exists):
         return statement.sql
     return f"CREATE {kind} {statement.text[body.name.span.start : body.span.end]}"
@@ -62,22 +63,22 @@ def definition(statement: s.Statement, body: Any, kind: str) -> str:
 def added_fields(
     sql: str, body: s.CreateStreamStatement, before: StreamDefinition, after: StreamDefinition
 ) -> Sequence[s.FieldDef]:
-    """The columns that a new definition adds at the end; SqlError if it changes any of those before."""
-    name, kept = written(before.name), before.schema.fields
-    for position, old in enumerate(kept):
+    """The columns that a new definition adds at the end. Raises SqlError if it changes any existing column."""
+    name, fields = written(before.name), before.schema.fields
+    for position, old in enumerate(fields):
         if position == len(after.schema.fields):
             raise _incompatible(sql, body.name, name, f"this definition lacks its column {_spelt(old)}")
         new = after.schema.fields[position]
         if new != old:
             what = f"column {position + 1} is {_spelt(old)} in the stream and {_spelt(new)} here"
             raise _incompatible(sql, body.fields[position], name, what)
-    return body.fields[len(kept) :]
+    return body.fields[len(fields) :]
 
 
 def changed_policies(
     sql: str, body: s.CreateStreamStatement, before: StreamDefinition, after: StreamDefinition
 ) -> tuple[tuple[str, Any], ...]:
-    """The policies that a new definition changes, those that it leaves out included; SqlError if it changes more."""
+    """The policies that a new definition changes or omits. Raises SqlError if it changes other options."""
     options = {option.name.text: option for option in body.options}
     changes: list[tuple[str, Any]] = []
     for attribute, option in _OPTION_NAMES.items():

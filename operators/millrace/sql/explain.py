@@ -1,6 +1,6 @@
-"""A plan in words: one line per operator, and what may be compared with what.
+"""EXPLAIN: prints a plan, one line per operator, and its class of equality.
 
-Expressions are printed as SQL that reads back as the same expression.
+Expressions are printed as SQL that parses to the same expression.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from millrace.sql.planned import Catalog
 from millrace.sql.progress import ahead
 from millrace.sql.updates import depends_on_steps, sheds
 
-# A dot stands between a table and its column.
+# A dot separates a table from its column.
 _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
 _INFIX: Final = frozenset(
     (
@@ -66,12 +66,12 @@ _INFIX: Final = frozenset(
     )
 )
 
-# By the inputs whose rows are all given.
+# By the inputs whose rows are all emitted.
 KINDS: Final = {(): "join", (0,): "left join", (1,): "right join", (0, 1): "full join"}
 
 
 def explain(plan: QueryPlan, catalog: Catalog) -> str:
-    """The plan, a line per operator, inputs before readers."""
+    """The plan, one line per operator, inputs before their readers."""
     lines = [f"query {plan.name}: order {plan.options.order}{_key_words(plan)}, equality {equality(plan, catalog)}"]
     rows = [(f"{name}.source", _stream_words(name, catalog)) for name in plan.reads_streams]
     rows += [(catalog.queries[name].output, f"the rows of query {name}") for name in plan.reads_queries]
@@ -96,7 +96,7 @@ def _key_words(plan: QueryPlan) -> str:
 
 
 def _edge_words(edge: EdgeSpec, schema: Schema) -> str:
-    """What an edge keeps, if not everything."""
+    """The policy of an edge, or nothing if it keeps every row."""
     if edge.shed is not None:
         return f" SHED RANDOM {edge.shed}"
     if not edge.updates:
@@ -107,27 +107,29 @@ def _edge_words(edge: EdgeSpec, schema: Schema) -> str:
 
 
 def _schemas(plan: QueryPlan, catalog: Catalog) -> dict[str, Schema]:
-    """What the rows of every operator look like."""
-    found = {stream.source: stream.schema for stream in map(catalog.stream, plan.reads_streams)}
-    found |= {query.output: query.schema for query in map(catalog.queries.__getitem__, plan.reads_queries)}
+    """The schema of every operator's rows."""
+    schemas = {stream.source: stream.schema for stream in map(catalog.stream, plan.reads_streams)}
+    schemas |= {query.output: query.schema for query in map(catalog.queries.__getitem__, plan.reads_queries)}
     for node in plan.nodes:
-        found[node.name] = node.spec.schema([node.edge(at).reads(found[name]) for at, name in enumerate(node.inputs)])
-    return found
+        schemas[node.name] = node.spec.schema(
+            [node.edge(at).reads(schemas[name]) for at, name in enumerate(node.inputs)]
+        )
+    return schemas
 
 
 def _decides(spec: Spec) -> bool:
-    """Whether an operator itself says that a key is gone, and does not only pass it on."""
+    """Whether an operator itself emits tombstones, and does not only pass them on."""
     return isinstance(spec, FilterSpec | TopSpec | AggregateSpec)
 
 
 def equality(plan: QueryPlan, catalog: Catalog) -> str:
-    """The class of equality: what two runs over the same tuples have in common.
+    """The class of equality: the guarantee for two runs over the same tuples.
 
-    `rows`: the same rows, in event order also their order up to ties. `load`: what comes out depends on how busy the
-    engine was: because a latent stream's tuples are stamped when an operator needs their time, or because the rows that
-    are current are read of a query that gives only some of them, or of an edge that keeps the newest; or because of
-    SHED. `final`: the same
-    last row for each key of an update stream, however often it was updated on the way.
+    rows    the same rows; with event order also in the same order, up to ties
+    final   the same last row for each key of an update stream, whatever the number of updates in between
+    load    the rows depend on how busy the engine is. A latent stream's tuples are stamped when an operator needs
+            their time; a query or an edge that emits only some rows of a key changes which row is current; or SHED
+            drops rows.
     """
     if depends_on_steps(plan, catalog) or sheds(plan):
         return "load"
@@ -146,7 +148,7 @@ def _stream_words(name: str, catalog: Catalog) -> str:
 
 
 def spec_words(node: Node) -> str:
-    """What an operator does; one that puts inputs together names them."""
+    """An operator in words; a join or a sequence names its inputs."""
     match node.spec:
         case JoinSpec() as spec:
             return join_words(spec, labels(node.inputs))
@@ -156,13 +158,13 @@ def spec_words(node: Node) -> str:
 
 
 def labels(inputs: Sequence[str]) -> list[str]:
-    """Short names for inputs: a stream's own, and with a number if it is there twice."""
-    found: list[str] = []
+    """Short names for inputs: the stream's name, with a number from its second use on."""
+    names: list[str] = []
     for name in inputs:
         short = name.removesuffix(".source")
-        taken = sum(one.removesuffix(".source") == short for one in inputs[: len(found)])
-        found.append(f"{short}{taken + 1}" if taken else short)
-    return found
+        uses = sum(earlier.removesuffix(".source") == short for earlier in inputs[: len(names)])
+        names.append(f"{short}{uses + 1}" if uses else short)
+    return names
 
 
 def _spec_words(spec: Spec) -> str:
@@ -209,7 +211,7 @@ def _top_words(spec: TopSpec) -> str:
 
 def _rank_words(rank: Rank) -> str:
     words = show(rank.by) + (" DESC" if rank.descending else "")
-    # The other way round is what goes without saying.
+    # The opposite is the default.
     return words if rank.nulls_first == rank.descending else f"{words} NULLS {'FIRST' if rank.nulls_first else 'LAST'}"
 
 
@@ -230,20 +232,19 @@ def _lag_words(lag_us: int) -> str:
 
 
 def join_words(spec: JoinSpec, names: Sequence[str]) -> str:
-    """In which order; keys, bounds on times and what else is tested; what it keeps."""
+    """The order of a join, its keys, bounds on times and other conditions, and the rows that it keeps."""
     how = {
         "arrival": "as rows arrive",
         "sync": "in order of time (sync)",
         "filter": "in order of time (filter)",
         "adaptive": f"in order of time (adaptive, alpha {spec.alpha})",
     }[spec.order]
-    keys = [f"{_of(names[one.left], one.left_key)} = {_of(names[one.right], one.right_key)}" for one in spec.equal]
+    keys = [f"{_of(names[pair.left], pair.left_key)} = {_of(names[pair.right], pair.right_key)}" for pair in spec.equal]
     tests = [*keys, *(_band_words(band, names) for band in spec.bands)]
     tests += [] if spec.where is None else [show(spec.where)]
-    kept = [_kept_words(spec, at, names) for at in range(len(names))]
-    return (
-        f"{KINDS[spec.outer]} {how}: {' with '.join(names)} ON {' AND '.join(tests) or 'TRUE'}; keeps {', '.join(kept)}"
-    )
+    state = [_kept_words(spec, at, names) for at in range(len(names))]
+    condition = " AND ".join(tests) or "TRUE"
+    return f"{KINDS[spec.outer]} {how}: {' with '.join(names)} ON {condition}; keeps {', '.join(state)}"
 
 
 def _of(name: str, key: e.Expression) -> str:
@@ -284,7 +285,7 @@ def _kept_words(spec: JoinSpec, at: int, names: Sequence[str]) -> str:
 
 
 def sequence_words(spec: SequenceSpec, names: Sequence[str]) -> str:
-    """Which row of the first input goes with one of the second."""
+    """How a sequence pairs rows of the first input with rows of the second."""
     first, second = names
     if spec.absent:
         words = f"each {first} that no {second} follows"
@@ -313,7 +314,7 @@ def _sequence_state(spec: SequenceSpec, first: str) -> str:
 
 
 def _aggregate_words(spec: AggregateSpec) -> str:
-    """Window, groups, aggregates; in order or out of order."""
+    """An aggregate's window, groups, aggregates, and whether its rows are in order."""
     words = ["aggregate", _window_words(spec.window) if spec.replaces is None else "the current rows"]
     if spec.newest:
         words[1] = f"the newest of {words[1]}"

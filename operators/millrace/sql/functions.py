@@ -1,7 +1,7 @@
-"""Making a user's functions known to SQL: their names join those of Millrace's own, or are refused.
+"""Registers a user's functions with SQL, next to Millrace's functions, or refuses them.
 
-The tables of functions belong to the process, like its code: what is installed is the same for everything that runs
-in it, and it is installed before anything is planned.
+The tables of functions belong to the process, like its code. All queries of the process use the same functions, which
+are installed before any statement is planned.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from millrace.sql.parser import parse
 from millrace.sql.windows import FUNCTIONS
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-# Names that the binder reads in its own way.
+# Names that the binder handles itself.
 _OWN: Final = frozenset([*CLOCKS, *FUNCTIONS, "extract", "date_part"])
 
 
 def install_module(name: str) -> None:
-    """Load a module of functions and make them known. FunctionsError says why that cannot be."""
+    """Load a module of functions and register them. Raises FunctionsError with the reason."""
     install(load(name))
 
 
 def install(rows: Sequence[Function | Aggregate]) -> None:
-    """Make functions known, all or none. Those that are known already stay."""
+    """Register all functions or none. Functions that are already registered stay."""
     fresh = [row for row in rows if not _is_installed(row)]
     names: dict[str, type] = {}
     keys: set[str] = set()
@@ -49,7 +49,7 @@ def install(rows: Sequence[Function | Aggregate]) -> None:
 
 
 def uninstall(rows: Iterable[Function | Aggregate]) -> None:
-    """Forget functions: for tests, which share a process."""
+    """Unregister functions: for tests, which share a process."""
     for row in rows:
         if _is_installed(row):
             if isinstance(row, Function):
@@ -59,7 +59,7 @@ def uninstall(rows: Iterable[Function | Aggregate]) -> None:
 
 
 def _is_installed(row: Function | Aggregate) -> bool:
-    return any(one is row for one in (LIBRARY if isinstance(row, Function) else AGGREGATES).named(row.name))
+    return any(installed is row for installed in (LIBRARY if isinstance(row, Function) else AGGREGATES).named(row.name))
 
 
 def _check_name(name: str) -> None:
@@ -78,7 +78,7 @@ def _check_name(name: str) -> None:
 
 
 def _called(statement: s.Statement) -> str | None:
-    """The function that a SELECT of nothing but a call calls."""
+    """The function of a SELECT that consists of one call."""
     assert isinstance(statement.body, s.SelectStatement)
     assert isinstance(statement.body.query.first, s.Select)
     (item,) = statement.body.query.first.items

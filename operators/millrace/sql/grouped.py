@@ -1,6 +1,6 @@
-"""A SELECT that groups or aggregates: one aggregate operator, what HAVING keeps of its rows, and the select list.
+"""Plans a SELECT that groups or aggregates: one aggregate operator, the filter of HAVING, and the select list.
 
-Without a window the groups are running totals: an update stream whose key are the GROUP BY columns. With one, every
+Without a window the groups are running totals: an update stream whose key is the GROUP BY columns. With a window, every
 aggregate is per window, whether or not GROUP BY names the window's bounds.
 """
 
@@ -19,7 +19,7 @@ from millrace.sql.aggregation import Calls, Output, Ungrouped, columns_of, has_b
 from millrace.sql.binder import Relation
 from millrace.sql.errors import SqlError
 from millrace.sql.parser import written
-from millrace.sql.updates import mapped, selected
+from millrace.sql.updates import filter_rows, map_rows
 from millrace.sql.windowed import distinct_session_rows, partition_keys
 from millrace.sql.windows import Window
 
@@ -70,26 +70,26 @@ class GroupedSelect:
         if having is not None:
             assert self._select.having is not None
             having = self._over_output(self._select.having, having, output)
-        made = self._aggregate(output, where, output.names(list(zip(names, columns, strict=True))))
+        rows = self._aggregate(output, where, output.names(list(zip(names, columns, strict=True))))
         replaces = self._window.spec is None or self._window.latest is not None
         key = self._update_key(keys, names, columns) if replaces else None
         if having is not None:
-            made = selected(self._planner, _under_names(having, made), made)
-        if not self._planner.changes_nothing(names, columns, made):
-            made = mapped(self._planner, zip(names, columns, strict=True), made)
-        return replace(made, alias=None, update_key=key)
+            rows = filter_rows(self._planner, _under_names(having, rows), rows)
+        if not self._planner.changes_nothing(names, columns, rows):
+            rows = map_rows(self._planner, zip(names, columns, strict=True), rows)
+        return replace(rows, alias=None, update_key=key)
 
     def _error(self, node: s.Node, message: str) -> SqlError:
         return self._planner.error(node, message)
 
-    # -- what it reads ---------------------------------------------------------------------------------------------
+    # -- the input -------------------------------------------------------------------------------------------------
 
     def _check_source(self) -> None:
         if self._relation.window is None:
-            self._relation = self._planner.stamped(self._relation)
+            self._relation = self._planner.stamp_rows(self._relation)
 
     def _where(self) -> e.Expression | None:
-        """What WHERE says: a select of its own, except below ROWS, where the tuples that it leaves out still count."""
+        """The condition of WHERE: a separate select. Over ROWS it stays here, because excluded tuples still count."""
         where = self._select.where
         if where is None:
             return None
@@ -100,13 +100,13 @@ class GroupedSelect:
         if isinstance(self._window.spec, RowWindow):
             return predicate
         relation = self._relation
-        self._relation = replace(selected(self._planner, predicate, relation), window=relation.window)
+        self._relation = replace(filter_rows(self._planner, predicate, relation), window=relation.window)
         return None
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
     def _keys(self) -> list[tuple[s.Expr, e.Expression]]:
-        """The groups that are not the window's bounds, each once, with the place that wrote it."""
+        """The groups except the window's bounds, each once, with its place in the text."""
         keys = list(self._bound_keys(self._select.group_by))
         if not self._window.partition:
             return keys
@@ -116,10 +116,8 @@ class GroupedSelect:
         if {key for _, key in keys} != {key for _, key in partition}:
             raise self._error(
                 self._select.group_by[0],
-                (
-                    "PARTITION BY already divides these sessions: expected GROUP BY with the same columns, or no "
-                    "PARTITION BY"
-                ),
+                "PARTITION BY already divides these sessions: expected GROUP BY with the same columns, or no "
+                "PARTITION BY",
             )
         return keys
 
@@ -127,8 +125,8 @@ class GroupedSelect:
         seen: set[e.Expression] = set()
         binder = self._planner.binder(self._relation, instead="GROUP BY is evaluated before aggregation")
         for node in nodes:
-            meant = self.meant(node)
-            key = binder.bind(meant)
+            resolved = self.resolve_group(node)
+            key = binder.bind(resolved)
             self._planner.check_runs(node, key)
             if is_bound(key) or key in seen:
                 continue
@@ -141,8 +139,8 @@ class GroupedSelect:
             seen.add(key)
             yield node, key
 
-    def meant(self, node: s.Expr) -> s.Expr:
-        """What GROUP BY names: an item by its number, a column of the source, else an item by its alias."""
+    def resolve_group(self, node: s.Expr) -> s.Expr:
+        """The expression for a name in GROUP BY: an item by its number, a source column, else an item by its alias."""
         items = self._select.items
         if isinstance(node, s.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
             if not 1 <= node.value <= len(items):
@@ -201,8 +199,8 @@ class GroupedSelect:
         if self._window.spec is None:
             current = None if self._relation.update_key is None else self._relation.key_at
             spec = replace(spec, emit=options.emit, replaces=current)
-            made = self._planner.add(spec, [self._relation], self._in_order(spec))
-            return replace(made, update_key=tuple(names[:keys]))
+            groups = self._planner.add(spec, [self._relation], self._in_order(spec))
+            return replace(groups, update_key=tuple(names[:keys]))
         delay = 0 if options.flush == "none" else options.max_delay_us
         spec = replace(spec, flush=options.flush, max_delay_us=delay, partial=options.partial)
         if isinstance(self._window.spec, RowWindow):
@@ -212,7 +210,7 @@ class GroupedSelect:
         return self._planner.add(spec, [self._relation], self._in_order(spec))
 
     def _newest(self, spec: AggregateSpec) -> Relation:
-        """The newest window of each key: its groups are the keys, so that a window is one update."""
+        """The newest window of each key. The groups are the keys, so that each window is one update."""
         assert self._window.latest is not None
         edge, place = self._window.latest
         grouped = {key.position if isinstance(key, e.Column) else -1 for _, key in spec.keys}
@@ -223,15 +221,15 @@ class GroupedSelect:
                 f"LATEST keeps the newest window of each {listed}: expected GROUP BY with {listed} and the "
                 "window's bounds only",
             )
-        made = self._planner.add(replace(spec, newest=True), [replace(self._relation, edge=edge)], ordered=False)
-        return replace(made, update_key=tuple(name for name, _ in spec.keys))
+        windows = self._planner.add(replace(spec, newest=True), [replace(self._relation, edge=edge)], ordered=False)
+        return replace(windows, update_key=tuple(name for name, _ in spec.keys))
 
     def _in_order(self, spec: AggregateSpec) -> bool:
         return gives_order(spec, [self._relation.ordered])
 
     def _over_source(self, spec: AggregateSpec) -> AggregateSpec:
-        """The operator read from the stream itself, with the selects and maps in between folded into it."""
-        self._relation, columns, where = self._planner.unfolded(self._relation, self._window.place)
+        """The same operator over the stream itself. It includes the selects and maps in between."""
+        self._relation, columns, where = self._planner.unfold_rows(self._relation, self._window.place)
 
         def over(expression: e.Expression) -> e.Expression:
             return e.substitute(expression, columns)
@@ -257,8 +255,8 @@ class GroupedSelect:
     def _update_key(
         self, keys: Sequence[tuple[s.Expr, e.Expression]], names: Sequence[str], columns: Sequence[e.Expression]
     ) -> tuple[str, ...]:
-        """The columns that carry the key: an update without them could not say what it replaces."""
-        found: list[str] = []
+        """The columns that carry the key. An update without them could not identify the row that it replaces."""
+        key: list[str] = []
         for position, (node, _) in enumerate(keys):
             name = next(
                 (
@@ -274,12 +272,12 @@ class GroupedSelect:
                     "without a window the result is an update stream, and each row must identify the row "
                     "that it replaces: select this column too, or aggregate per window: FROM TUMBLE(...)",
                 )
-            found.append(name)
-        return tuple(found)
+            key.append(name)
+        return tuple(key)
 
 
 def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Relation:
-    """SELECT DISTINCT: each row once per window, which is to group by everything that is selected."""
+    """SELECT DISTINCT: each row once per window, which is GROUP BY of all selected expressions."""
     if relation.window is None or relation.window.spec is None:
         raise planner.error(
             select,
@@ -309,9 +307,9 @@ def distinct(planner: QueryPlanner, select: s.Select, relation: Relation) -> Rel
     return GroupedSelect(planner, grouped, relation).plan()
 
 
-def _under_names(having: e.Expression, made: Relation) -> e.Expression:
-    """The condition with its columns called as they are in the rows that it tests: that is how EXPLAIN shows it."""
-    names = made.schema.names
+def _under_names(having: e.Expression, rows: Relation) -> e.Expression:
+    """The condition with the column names of the rows that it tests, as EXPLAIN shows them."""
+    names = rows.schema.names
 
     def named(part: e.Expression) -> e.Expression | None:
         return replace(part, name=names[part.position]) if isinstance(part, e.Column) and part.position >= 0 else None

@@ -1,8 +1,8 @@
-"""INSERT INTO ... VALUES: constant expressions to the rows of a stream.
+"""INSERT INTO ... VALUES: computes the rows of a stream from constant expressions.
 
-Rule: a value has its column's type, by the conversions that an argument of a function has: a bigint as a double, a text
-as the timestamp that it says, NULL as anything. A number in the time field counts in the stream's unit. Anything else
-is refused at its place, with the column, what was expected and what is there.
+Rule: a value must have its column's type, with the conversions of function arguments: a bigint as a double, a text as a
+timestamp, NULL as anything. A number in the time field is in the stream's unit. Any other value is refused at its
+place. The error names the column, the expected type and the actual value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millrace.sql.binder import Binder, readings
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.planned import Catalog, Insert
 
-# What expressions without columns are computed over.
+# The input for expressions without columns.
 _ONE_ROW: Final = Batch(Schema(()), np.zeros(1, np.int64), ())
 _HINTS: Final = {
     Type.TIMESTAMP: ": write TIMESTAMP '2026-01-31 12:00:00', or the text alone",
@@ -70,7 +70,7 @@ def _target(sql: str, body: s.InsertStatement, catalog: Catalog) -> StreamDefini
 
 
 def _columns(sql: str, body: s.InsertStatement, stream: StreamDefinition) -> Sequence[Field]:
-    """The fields that the statement's values are for."""
+    """The fields that receive the statement's values."""
     if body.columns is None:
         return stream.schema.fields
     known = {field.name: field for field in stream.schema}
@@ -97,7 +97,7 @@ class _Values:
         self._binder = Binder(sql, None, library, instead="VALUES takes expressions over constants")
 
     def value(self, field: Field, node: s.Expr | None, row: s.Node) -> Any:
-        """The value for a field, as a row frame would carry it."""
+        """The value for a field, in the form of a row frame."""
         if node is None or _is_default(node):
             value, place = None, node or row
         else:

@@ -1,9 +1,9 @@
-"""FROM with several tables: joins and sequences, planned from the tree that the parser gives.
+"""FROM with several tables: plans joins and sequences from the parsed tree.
 
-A chain of inner joins becomes one operator; what cannot be in it (an outer join, LATEST, FOLLOWED BY, a seventh input)
-is an input of the next. Every operator is planned in the same way: bind the conditions over its inputs side by side,
-sort them by what they say (`conditions.py`), send what tests one input alone below it, and keep the columns that are
-needed above it.
+A chain of inner joins becomes one operator. Any part that cannot join it (an outer join, LATEST, FOLLOWED BY, a seventh
+input) becomes an input of the next operator. Every operator is planned in the same steps: bind the conditions over all
+inputs, classify them (`conditions.py`), push conditions on one input upstream, and keep the columns that downstream
+operators need.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from millrace.sql import syntax as s
 from millrace.sql.aggregation import columns_of
 from millrace.sql.binder import TIME_NAME, Named, Relation
 from millrace.sql.conditions import Conditions, Wide, all_of, call, conjuncts, needs_row_of
-from millrace.sql.dialects import joined_elsewhere
-from millrace.sql.edges import settled
+from millrace.sql.dialects import find_join
+from millrace.sql.edges import settle_edge
 from millrace.sql.grouped import WHERE
 from millrace.sql.progress import ahead, contradict
-from millrace.sql.sequences import followed, latest
+from millrace.sql.sequences import latest, plan_followed_by
 from millrace.sql.sides import Picks, Side, Table, shifted
 from millrace.sql.updates import read_of
 from millrace.sql.windowed import windowed_rows
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 _AS: Final = re.compile(r"\bAS\s*\Z", re.IGNORECASE)
 
-# The operator looks at every other input for each row, so more of them are put together step by step.
+# The operator probes every other input for each row, so more inputs are joined in several steps.
 MAX_INPUTS: Final = 6
 
-# The sides whose rows are all given, with a match or without.
+# The sides whose rows are all emitted, with or without a match.
 OUTER: Final[Mapping[str, tuple[int, ...]]] = {"left": (0,), "right": (1,), "full": (0, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A link of a chain of inner joins: what is joined, and on what."""
+    """A link of a chain of inner joins: the joined table and its condition."""
 
     table: s.Table
     condition: s.Expr | None = None
@@ -67,7 +67,7 @@ class FromPlanner:
         self._selected: list[s.Node] = [*items, *select.group_by, *filter(None, (select.having, select.qualify))]
 
     def plan(self) -> Relation:
-        """The joined rows, less those that WHERE leaves out."""
+        """The joined rows that pass WHERE."""
         self._check_names()
         where = self._where
         match self._root:
@@ -98,7 +98,7 @@ class FromPlanner:
             seen.add(name)
 
     def side(self, table: s.Table, above: Sequence[s.Node]) -> Side:
-        """The rows of a part of the tree; `above` are the conditions that are tested above it."""
+        """The rows of a part of the tree; `above` are the conditions that are tested downstream of it."""
         match table:
             case s.TablePrimary():
                 return self.leaf(table)
@@ -109,11 +109,11 @@ class FromPlanner:
             case s.Join():
                 return self._outer(table, above, None)[0]
             case s.Followed():
-                return followed(self, table, above)
+                return plan_followed_by(self, table, above)
         raise AssertionError(table)
 
     def leaf(self, table: s.TablePrimary, *, updates: bool = False) -> Side:
-        """One table; `updates` says that it may be an update stream."""
+        """One table; `updates` allows an update stream."""
         planner = self.planner
         relation, window = planner.table(table, self._scope, ranges=True)
         stays = rows = None
@@ -133,14 +133,14 @@ class FromPlanner:
             )
         if relation.update_key is not None and not updates:
             raise planner.error(table, _no_updates(relation))
-        relation = settled(planner, planner.stamped(windowed_rows(planner, None, relation)[0]))
+        relation = settle_edge(planner, planner.stamp_rows(windowed_rows(planner, None, relation)[0]))
         columns: dict[str, int | None] = {field.name: at for at, field in enumerate(relation.schema.data_fields)}
         if relation.time_name is None:
             return Side(relation, (Table(Named(relation.alias, columns, e.TIME), e.TIME, stays),), rows)
         return Side(relation, (Table(Named(relation.alias, columns), columns[relation.time_name], stays),), rows)
 
     def _check_rows(self, window: s.RowsWindow, relation: Relation) -> None:
-        """ROWS counts what a stream took in: nothing in between may leave rows out or put them together."""
+        """ROWS counts the tuples of a stream, so no operator in between may drop or combine rows."""
         if window.rows < 1:
             raise self.planner.error(window, "expected at least one row")
         if self.planner.below(relation.node, MapSpec) not in self.planner.sources:
@@ -153,7 +153,7 @@ class FromPlanner:
     # -- inner joins -----------------------------------------------------------------------------------------------
 
     def _chain(self, root: s.Join, above: Sequence[s.Node], where: s.Expr | None) -> Side:
-        """A chain of inner joins as one operator, or as several where it has too many inputs."""
+        """A chain of inner joins as one operator, or as several if it has too many inputs."""
         operands = list(self._operands(root))
         inside = [operand.condition for operand in operands if operand.condition is not None]
         outside: list[s.Node] = [*above, *inside, *([] if where is None else [where])]
@@ -177,7 +177,7 @@ class FromPlanner:
             yield Operand(table)
 
     def check_condition(self, join: s.Join) -> None:
-        """CROSS has no ON, and every other join has one."""
+        """A CROSS JOIN has no ON; every other join needs one."""
         self._refuse_dialect(_last_alias(join.left))
         if join.kind == "cross" and join.condition is not None:
             raise self.planner.error(
@@ -196,15 +196,19 @@ class FromPlanner:
             )
 
     def _refuse_dialect(self, alias: s.Name | None) -> None:
-        """The first word of another dialect's join is read as an alias: ASOF JOIN, say."""
-        said = None if alias is None else joined_elsewhere(alias.text)
-        if alias is not None and said is not None and not _AS.search(self.planner.statement.text[: alias.span.start]):
-            raise self.planner.error(alias, said)
+        """Refuse a join of another dialect, such as ASOF JOIN, whose first word the parser reads as an alias."""
+        sentence = None if alias is None else find_join(alias.text)
+        if (
+            alias is not None
+            and sentence is not None
+            and not _AS.search(self.planner.statement.text[: alias.span.start])
+        ):
+            raise self.planner.error(alias, sentence)
 
     def _inner(
         self, linked: Sequence[tuple[Side, Operand]], above: Sequence[s.Node], where: s.Expr | None, clocks: bool
     ) -> Side:
-        """One operator over these sides, which tests WHERE too if it is given."""
+        """One operator over these sides, which also tests `where` unless it is None."""
         sides = [side for side, _ in linked]
         wide = Wide([side.relation for side in sides])
         tables = [shifted(side, wide, at) for at, side in enumerate(sides)]
@@ -225,16 +229,16 @@ class FromPlanner:
         where: s.Expr | None,
         clocks: bool,
     ) -> Side:
-        """An inner join, and all of WHERE."""
+        """An inner join, with all conditions of WHERE."""
         own_time = self._add_where(where, conditions, tables)
-        made = self._join(sides, conditions, tables, above, own_time, clocks)
-        predicate = all_of([made.over(term) for term in own_time])
+        joined = self._join(sides, conditions, tables, above, own_time, clocks)
+        predicate = all_of([joined.over(term) for term in own_time])
         if predicate is None:
-            return made.side
-        return replace(made.side, relation=self._selected_of(predicate, made.side.relation))
+            return joined.side
+        return replace(joined.side, relation=self._selected_of(predicate, joined.side.relation))
 
     def _add_where(self, where: s.Expr | None, conditions: Conditions, tables: Sequence[Table]) -> list[e.Expression]:
-        """WHERE is as good as ON in an inner join; what asks for the joined row's own time waits until there is one."""
+        """Add WHERE to the conditions of an inner join. Conditions on the joined row's time are tested downstream."""
         if where is None:
             return []
         later = []
@@ -246,7 +250,7 @@ class FromPlanner:
         return later
 
     def bound(self, condition: s.Expr, wide: Wide, tables: Sequence[Table], what: str = "ON") -> e.Expression:
-        """A condition over the columns of these tables, which stand side by side."""
+        """Bind a condition over the columns of these tables."""
         relation = wide.relation([table.named for table in tables])
         bound = self.planner.binder(relation, instead=WHERE if what == "WHERE" else "ON tests rows").bind_boolean(
             condition, what
@@ -260,7 +264,7 @@ class FromPlanner:
     # -- outer joins -----------------------------------------------------------------------------------------------
 
     def _outer(self, join: s.Join, above: Sequence[s.Node], where: s.Expr | None) -> tuple[Side, s.Expr | None]:
-        """A LEFT, RIGHT or FULL join, and what of WHERE is left to test."""
+        """A LEFT, RIGHT or FULL join, and the conditions of WHERE that remain to be tested."""
         self.check_condition(join)
         assert join.condition is not None
         outside = [*above, join.condition, *([] if where is None else [where])]
@@ -273,13 +277,15 @@ class FromPlanner:
         outer = OUTER[join.kind]
         if where is not None:
             terms = list(conjuncts(self.bound(where, wide, everything, "WHERE")))
-            # WHERE leaves out what has no match on a side that it needs, so none has to be waited for.
+            # If WHERE needs a row of a side, rows without a match there never pass, so the join need not emit them.
             outer = tuple(at for at in outer if not any(needs_row_of(1 - at, term, wide) for term in terms))
             if not outer:
                 return self._tested(sides, conditions, everything, above, where, clocks), None
             if outer in ((0,), (1,)):
-                (kept,) = outer
-                sides[kept] = self._less(sides[kept], [term for term in terms if wide.sources(term) == {kept}], wide)
+                (outer_side,) = outer
+                sides[outer_side] = self._less(
+                    sides[outer_side], [term for term in terms if wide.sources(term) == {outer_side}], wide
+                )
         needed = [*above, *([] if where is None else [where])]
         return self._join(sides, conditions, everything, needed, (), clocks, outer=outer).side, where
 
@@ -296,10 +302,10 @@ class FromPlanner:
         *,
         outer: tuple[int, ...] = (),
     ) -> Joined:
-        """One join operator. What tests a side alone whose rows are all given decides about matches."""
+        """One join operator. If all rows of a side are emitted, conditions on that side stay in the join."""
         for range_ in _ranges(conditions.wide, tables):
             conditions.add(range_)
-        sides = [self.pushed(side, conditions, at, keep=at in outer) for at, side in enumerate(sides)]
+        sides = [self.push_conditions(side, conditions, at, keep=at in outer) for at, side in enumerate(sides)]
         picks = self.picks(conditions.wide, tables, above, [*conditions.where, *own_time], clocks=clocks)
         where = all_of([picks.over(term) for term in conditions.where])
         options = self.planner.options
@@ -315,12 +321,12 @@ class FromPlanner:
             options.alpha,
         )
         self._warn(spec, sides)
-        return Joined(self.made(spec, sides, tables, picks, spec.order != "arrival" or spec.counts_rows), picks)
+        return Joined(self.joined_side(spec, sides, tables, picks, spec.order != "arrival" or spec.counts_rows), picks)
 
-    def pushed(self, side: Side, conditions: Conditions, at: int, *, keep: bool = False) -> Side:
-        """The side less the rows that its own conditions leave out, so that they are not stored.
+    def push_conditions(self, side: Side, conditions: Conditions, at: int, *, keep: bool = False) -> Side:
+        """The side without the rows that fail its own conditions, so that the join does not store them.
 
-        With `keep`, and under ROWS, which counts them all the same, the conditions stay in the join.
+        With `keep`, and with ROWS, which counts those rows too, the conditions stay in the join.
         """
         terms = conditions.own.pop(at, [])
         if keep or side.rows is not None:
@@ -329,7 +335,7 @@ class FromPlanner:
         return self._less(side, terms, conditions.wide)
 
     def _less(self, side: Side, terms: Sequence[e.Expression], wide: Wide) -> Side:
-        """The side less the rows for which these do not hold."""
+        """The side without the rows that fail these conditions."""
         predicate = all_of([wide.over_input(term) for term in terms])
         if predicate is None or side.rows is not None:
             return side
@@ -338,7 +344,9 @@ class FromPlanner:
     def _selected_of(self, predicate: e.Expression, relation: Relation) -> Relation:
         return self.planner.add(SelectSpec(predicate), [relation], relation.ordered)
 
-    def made(self, spec: Spec, sides: Sequence[Side], tables: Sequence[Table], picks: Picks, ordered: bool) -> Side:
+    def joined_side(
+        self, spec: Spec, sides: Sequence[Side], tables: Sequence[Table], picks: Picks, ordered: bool
+    ) -> Side:
         """The operator's rows, under the names of its tables."""
         relation = self.planner.add(spec, [side.relation for side in sides], ordered)
         placed = tuple(
@@ -367,20 +375,20 @@ class FromPlanner:
         *,
         clocks: bool,
     ) -> Picks:
-        """The columns that a row must hold: what is selected, and what conditions ask for."""
+        """The columns that a row must have: selected columns, and columns in conditions."""
         picks = Picks(wide, tables)
         parts = (part for node in (*self._selected, *above) for part in s.walk(node))
-        asked = {(part.table and part.table.text, part.name.text) for part in parts if isinstance(part, s.ColumnRef)}
+        names = {(part.table and part.table.text, part.name.text) for part in parts if isinstance(part, s.ColumnRef)}
         for table in tables:
             for name, position in (*table.named.columns.items(), (TIME_NAME, table.named.time)):
                 if position is None or table.named.absent is not None:
                     continue
-                # Without its table a name may be this one's; the implicit time of a table is never named so.
+                # An unqualified name may be a column of this table. The implicit time of a table is always qualified.
                 own = name in table.named.columns
-                if (own and (self._in_star(table.named) or (None, name) in asked)) or (
+                if (own and (self._in_star(table.named) or (None, name) in names)) or (
                     table.named.alias,
                     name,
-                ) in asked:
+                ) in names:
                     picks.add(position)
         for term in tested:
             for column in columns_of(term):
@@ -395,23 +403,23 @@ class FromPlanner:
         return picks
 
     def picks_of(self, wide: Wide, tables: Sequence[Table], columns: Iterable[e.Column]) -> Picks:
-        """Just these columns."""
+        """Keep only these columns."""
         picks = Picks(wide, tables)
         for column in columns:
             picks.add(column.position)
         return picks
 
     def clocks(self, table: s.Table) -> bool:
-        """Whether something above a part of the tree asks for its tables' own times, as ranges do."""
+        """Whether an operator downstream of a part of the tree needs its tables' own times, as ranges do."""
         return self._ranged and table is not self._root
 
     def _in_star(self, table: Named) -> bool:
         return any(star.table is None or star.table.text == table.alias for star in self._stars)
 
-    # -- what to think of ------------------------------------------------------------------------------------------
+    # -- warnings --------------------------------------------------------------------------------------------------
 
     def _warn_versions(self, side: Side) -> None:
-        """The rows of a stream with an update key are rows like all others to whoever does not say LATEST."""
+        """Warn that a join without LATEST treats each version of a key as a separate row."""
         name = read_of(side.relation.node, self.planner.nodes).removesuffix(".source")
         stream = self.planner.catalog.streams.get(name)
         if stream is not None and stream.update_key and side.relation.edge.plain:
@@ -423,13 +431,15 @@ class FromPlanner:
             )
 
     def _warn(self, spec: JoinSpec, sides: Sequence[Side]) -> None:
-        """Rows that are kept for ever, and unmatched rows that never come."""
+        """Warn about rows that are kept without a limit, and about unmatched rows that are emitted late or never."""
         if contradict(spec.bands, len(sides)):
             self.planner.warnings.append("no rows can match: the ranges and conditions on time contradict each other")
             return
         bounds = ahead(spec.bands, len(sides))
         endless = [
-            side.title for at, side in enumerate(sides) if side.rows is None and any(one is None for one in bounds[at])
+            side.title
+            for at, side in enumerate(sides)
+            if side.rows is None and any(bound is None for bound in bounds[at])
         ]
         if endless:
             self.planner.warnings.append(
@@ -438,20 +448,22 @@ class FromPlanner:
                 "condition on both times, such as b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 minute'"
             )
         for at, side in enumerate(sides):
-            if any(one is None for one in bounds[at]) or any(bounds[other][at] is None for other in range(len(sides))):
+            if any(bound is None for bound in bounds[at]) or any(
+                bounds[other][at] is None for other in range(len(sides))
+            ):
                 self._warn_versions(side)
         for at in spec.outer:
-            beside = sides[1 - at]
-            if bounds[at][1 - at] is None and beside.rows is None:
+            other = sides[1 - at]
+            if bounds[at][1 - at] is None and other.rows is None:
                 self.planner.warnings.append(
-                    f"rows of {sides[at].title} without a match are emitted only when {beside.title} ends: "
+                    f"rows of {sides[at].title} without a match are emitted only when {other.title} ends: "
                     "until then a match may still arrive"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a join came to: its rows, and how expressions over its inputs are said over them."""
+    """The result of a join: its rows, and the mapping of expressions over its inputs to them."""
 
     side: Side
     picks: Picks
@@ -461,18 +473,18 @@ class Joined:
 
 
 def _ranges(wide: Wide, tables: Sequence[Table]) -> Iterator[e.Expression]:
-    """What the ranges say: a row that stays for its range is matched by rows of others that are at most so much later.
+    """Translate ranges to bounds: a row matches rows of other inputs that are later by at most its range.
 
-    Of tables that one side has put together before, a row may be missing: then there is nothing to be later than.
+    A side that is itself a join may lack a row of one of its tables. Then that table sets no bound.
     """
-    for one in tables:
+    for table in tables:
         for other in tables:
-            if one.stays is None or one.clock is None or other.clock is None:
+            if table.stays is None or table.clock is None or other.clock is None:
                 continue
-            if wide.place(one.clock)[0] == wide.place(other.clock)[0]:
+            if wide.place(table.clock)[0] == wide.place(other.clock)[0]:
                 continue
-            early, late = wide.column(*wide.place(one.clock)), wide.column(*wide.place(other.clock))
-            range_: e.Expression = call("<=", late, call("+", early, e.Constant(Type.INTERVAL, False, one.stays)))
+            early, late = wide.column(*wide.place(table.clock)), wide.column(*wide.place(other.clock))
+            range_: e.Expression = call("<=", late, call("+", early, e.Constant(Type.INTERVAL, False, table.stays)))
             for clock in (early, late):
                 if clock.nullable:
                     range_ = call("or", call("is null", clock), range_)
@@ -503,7 +515,7 @@ def _leaves(table: s.Table) -> Iterator[s.TablePrimary]:
 
 
 def _alias(table: s.TablePrimary) -> str | None:
-    """How columns of a table are qualified."""
+    """The name that qualifies columns of a table."""
     if table.alias is not None:
         return table.alias.text
     source: s.Node = table.source
@@ -518,7 +530,7 @@ def _alias(table: s.TablePrimary) -> str | None:
 
 
 def _last_alias(table: s.Table) -> s.Name | None:
-    """The alias before the word JOIN: NATURAL is no word of ours, and is taken for one."""
+    """The alias before the word JOIN. The grammar does not have NATURAL, so the parser reads it as an alias."""
     match table:
         case s.TablePrimary():
             return table.alias

@@ -1,8 +1,9 @@
-"""GROUP BY of all times of a join: each group once, when it is complete, without a window being written.
+"""GROUP BY of all times of a join: emits each group once, when it is complete, without an explicit window.
 
-No row of the join can come for a group any more once the join's own time is past all of the group's times: a promise
-about the pair of times, not about each by itself (joint punctuation; OOP, section 7). The row's time is the latest of
-the times, so groups by whole times, or by times cut to spans, are windows of that time, as long as the longest span.
+When the join's own time is past all times of a group, no further row of the join can belong to the group. This is a
+promise about the pair of times, not about each time alone (joint punctuation; OOP, section 7). A row's time is the
+latest of the times. Groups by whole or truncated times are therefore windows of that time. The longest span sets the
+length of the windows.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from millrace.sql.windows import Window
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
 
-# How long the windows are and where they begin, and how GROUP BY writes the time.
+# The length and the start of the windows, and the time as GROUP BY writes it.
 _Cut = tuple[int, int]
 
 
 def joint_window(planner: QueryPlanner, select: s.Select, relation: Relation) -> Window | None:
-    """The windows of the join's own time that the groups of a SELECT are, or None if they are not."""
+    """The windows of the join's own time that are equivalent to the groups of a SELECT, or None."""
     joined = planner.below(relation.node, SelectSpec)
-    node = next((one for one in planner.nodes if one.name == joined), None)
+    node = next((candidate for candidate in planner.nodes if candidate.name == joined), None)
     if node is None or not isinstance(node.spec, JoinSpec) or not select.group_by:
         return None
     grouped = GroupedSelect(planner, select, relation)
     cuts: dict[int, _Cut] = {}
     for group in select.group_by:
         try:
-            key = planner.binder(relation).bind(grouped.meant(group))
+            key = planner.binder(relation).bind(grouped.resolve_group(group))
         except SqlError:
-            # Whoever plans the groups will say what is wrong.
+            # Planning the groups reports the error.
             return None
-        found = _cut(planner, key, node)
-        if found is not None:
-            source, cut = found
-            # Of two spans of one time the shorter says where the row lies.
+        source_and_cut = _cut(planner, key, node)
+        if source_and_cut is not None:
+            source, cut = source_and_cut
+            # Of two spans of one time, the shorter one bounds the row's time.
             cuts[source] = min(cut, cuts.get(source, cut))
     _follow(cuts, node.spec, len(node.inputs))
     if len(cuts) < len(node.inputs):
@@ -58,7 +59,7 @@ def joint_window(planner: QueryPlanner, select: s.Select, relation: Relation) ->
 
 
 def _cut(planner: QueryPlanner, key: e.Expression, node: Node) -> tuple[int, _Cut] | None:
-    """The input whose rows' own time a group is by, whole or cut to spans of one length."""
+    """The input whose own time a group uses, whole or truncated to spans of one length."""
     assert isinstance(node.spec, JoinSpec)
     cut = (1, 0)
     if isinstance(key, e.Call) and name_of(key) == "date_trunc":
@@ -75,16 +76,16 @@ def _cut(planner: QueryPlanner, key: e.Expression, node: Node) -> tuple[int, _Cu
 
 
 def _follow(cuts: dict[int, _Cut], spec: JoinSpec, count: int) -> None:
-    """Rows of equal time are in the group together."""
+    """Rows of equal time are in the same group."""
     most = ahead(spec.bands, count)
     missing = {1 - at for at in spec.outer}
-    for one in range(count):
+    for source in range(count):
         for other in range(count):
             if (
-                one in cuts
-                and one not in missing
+                source in cuts
+                and source not in missing
                 and other not in cuts
-                and most[one][other] == 0
-                and most[other][one] == 0
+                and most[source][other] == 0
+                and most[other][source] == 0
             ):
-                cuts[other] = cuts[one]
+                cuts[other] = cuts[source]

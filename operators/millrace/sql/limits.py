@@ -1,11 +1,11 @@
-"""What a text of SQL may cost before anybody has parsed it: its length, its tokens, and how deeply it is nested.
+"""Limits the cost of a text of SQL before it is parsed: its length, its tokens, and its depth of nesting.
 
-Rule: one pass of one regular expression, with no backtracking, decides; it stops at the first token too many. A refused
-text costs milliseconds and a slice of memory, however long it is. What is admitted takes time in proportion to its
+Rule: one pass of one regular expression without backtracking decides. It stops at the first token over the limit. A
+refused text costs milliseconds and little memory, however long it is. An accepted text takes time in proportion to its
 tokens in the parser, the binder and the planner, and its nesting fits Python's stack in all of them.
 
-To change with this file: the terminals of `grammar.lark`. A token that is counted differently here costs nothing but
-accuracy.
+To change with this file: the terminals of `grammar.lark`. A token that is counted differently here only makes the limit
+less accurate.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Final, NamedTuple
 
 from millrace.sql.errors import SqlError
 
-# A text may have so many times the tokens of a statement: a file of definitions is long and flat, and its trees live
-# one at a time.
+# A text may have this many times the tokens of a statement: a file of definitions is long and flat, and only one of its
+# trees is in memory at a time.
 STATEMENTS: Final = 4
-# Longer names and numbers mean nothing anywhere: streams and queries have 128 characters, a double 17 digits.
+# No valid name or number is longer: streams and queries have at most 128 characters, a double 17 digits.
 WORD: Final = 1_000
-# Constants in IN from which the whole list is one token; the grammar's LITERALS say the same.
+# From this many constants on, a list in IN is one token. The grammar's LITERALS has the same number.
 LIST: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a text may be.
+    """The size limits of a text.
 
     characters  of the whole text
-    tokens      of one statement; a list of constants behind IN is one
+    tokens      of one statement; a list of constants after IN is one
     depth       of parentheses, brackets, CASE and signs inside each other
     """
 
@@ -41,7 +41,7 @@ class Limits:
 
 
 DEFAULT: Final = Limits()
-# For what a server has accepted before, perhaps under other limits.
+# For statements that a server has already accepted, perhaps under other limits.
 KNOWN: Final = Limits(characters=2**31, tokens=2**31)
 
 _LITERAL: Final = r"(?:-?(?:\d++(?:\.\d*+)?+|\.\d++)(?:e[+-]?\d++)?+(?![\w$.])|'(?:[^']++|'')*+'|(?:true|false|null)\b)"
@@ -62,14 +62,14 @@ _MEMBER: Final = re.compile(_LITERAL, re.IGNORECASE)
 
 
 class Piece(NamedTuple):
-    """Where a statement stands in the text, with the semicolon that ends it."""
+    """The place of a statement in the text, with the semicolon that ends it."""
 
     start: int
     end: int
 
 
 def pieces(text: str, limits: Limits) -> Sequence[Piece]:
-    """The statements of a text that is within the limits. Raises SqlError at the first place that is not."""
+    """Split a text into statements. Raises SqlError at the first place that exceeds a limit."""
     if len(text) > limits.characters:
         raise SqlError(
             text,
@@ -99,7 +99,7 @@ class _Scan:
             if kind is None:
                 continue
             if kind == "never":
-                break  # a quote or a comment without an end: the parser says so
+                break  # a quote or a comment without an end: the parser reports it
             self._tokens += 1
             if self._tokens > most or before + self._tokens > all_tokens:
                 raise self._too_many(match.start(), self._tokens > most)
@@ -117,7 +117,7 @@ class _Scan:
         return self._found
 
     def _nest(self, kind: str, match: re.Match[str]) -> None:
-        """Follow one token deeper or out again."""
+        """Update the depth of nesting with one token."""
         self._signs = self._signs + 1 if kind == "sign" else 0
         if kind == "word":
             self._check_word(match)

@@ -1,7 +1,7 @@
-"""The options of WITH: which there are, what they may be, and what they become.
+"""The options of WITH: their names, their valid values, and the attributes that they set.
 
-One row per option, so that docs, suggestions and errors come from one place. An option that belongs to something that
-does not run yet is known here all the same and refused with the reason.
+Each option has one row, which docs, suggestions and errors use. An option whose feature does not run yet is listed here
+too and refused with the reason.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class OptionKind:
-    """`becomes` is the attribute of the definition; `read` turns the value into what is stored there.
+    """`becomes` is the attribute of the definition; `read` converts the value to the value of that attribute.
 
-    `kinds` are the kinds of timestamps of a stream that the option can say something about.
+    `kinds` are the kinds of timestamps of a stream to which the option applies.
     """
 
     name: str
@@ -34,8 +34,8 @@ class OptionKind:
     kinds: Sequence[str] = ("external", "internal", "latent")
 
 
-class _Wrong(Exception):  # noqa: N818 - carries a sentence to the place that knows the position
-    """The value is not one the option takes; the text says which are."""
+class _Wrong(Exception):  # noqa: N818 - carries a sentence to the caller, which knows the position
+    """The option does not accept the value. The text names the valid values."""
 
 
 def choice(*values: str) -> Callable[[Value], str]:
@@ -49,7 +49,7 @@ def choice(*values: str) -> Callable[[Value], str]:
 
 
 def interval(least_us: int = 0, *, unset: bool = False) -> Callable[[Value], int | None]:
-    """A time; with `unset` also 'none', which takes it away."""
+    """A time; with `unset` also 'none', which removes it."""
 
     def read(value: Value) -> int | None:
         if unset and isinstance(value, str) and value.lower() == "none":
@@ -111,7 +111,7 @@ def _shown(value: Value) -> str:
 
 _TIMED: Final = ("external", "internal")
 _EXTERNAL: Final = ("external",)
-# Why an option of time says nothing about a stream of another kind.
+# Why an option of time does not apply to a stream of another kind.
 _NO_USE: Final = {
     "internal": "the server's clock stamps its tuples as they arrive",
     "latent": "its tuples have no time, and no operator waits for it",
@@ -132,7 +132,7 @@ STREAM_OPTIONS: Sequence[OptionKind] = (
     OptionKind("ets_interval", "ets_interval_us", interval(1), "how often, if periodic", _TIMED),
     OptionKind("ets_retry", "ets_retry_us", interval(1), "when to request a timestamp again", _EXTERNAL),
     OptionKind("propagation", "propagation", choice("arcs", "punctuation"), "how such a timestamp travels", _TIMED),
-    OptionKind("lull", "lull_us", interval(1, unset=True), "how far its time may fall behind the clock", _TIMED),
+    OptionKind("lull", "lull_us", interval(1, unset=True), "how far the mark may lag the server's clock", _TIMED),
     OptionKind("progress", "progress", choice("tuples", "punctuation"), "whether tuples move the mark", _EXTERNAL),
     OptionKind("grace", "grace_us", interval(), "how long a disconnected feed may take to reconnect", _EXTERNAL),
     OptionKind("update_key", "update_key", names, "the columns that identify what a row updates"),
@@ -140,7 +140,7 @@ STREAM_OPTIONS: Sequence[OptionKind] = (
     OptionKind("history", "history", switch, "whether the stream is archived"),
     OptionKind("extra", "extra", choice("refuse", "ignore"), "how keys that are not columns are handled"),
 )
-# Those that ALTER STREAM may change while the stream goes on.
+# The options that ALTER STREAM may change while the stream runs.
 POLICY_OPTIONS: Final = tuple(row for row in STREAM_OPTIONS if row.becomes in POLICIES)
 
 QUERY_OPTIONS: Sequence[OptionKind] = (
@@ -164,27 +164,27 @@ SINK_OPTIONS: Sequence[OptionKind] = (
     OptionKind("path", "path", text, "the file"),
     OptionKind("format", "format", choice("jsonl", "csv", "parquet", "arrow"), "how rows are written"),
     OptionKind(
-        "on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect", "latest"), "the policy when it falls behind"
+        "on_slow", "on_slow", choice("wait", "drop_oldest", "disconnect", "latest"), "the policy for a slow sink"
     ),
-    OptionKind("slow_limit", "slow_limit", count, "by how many rows it may fall behind"),
-    OptionKind("slow_bytes", "slow_bytes", count, "by how many bytes of rows in memory it may fall behind"),
+    OptionKind("slow_limit", "slow_limit", count, "how many rows may wait for the sink"),
+    OptionKind("slow_bytes", "slow_bytes", count, "how many bytes of rows in memory may wait for the sink"),
     OptionKind("freshness", "freshness_us", interval(1), "how old a row may be when it is written"),
     OptionKind("rotate_rows", "rotate_rows", count, "the most rows of a Parquet or Arrow file"),
     OptionKind("rotate_bytes", "rotate_bytes", count, "the most bytes in memory of a Parquet or Arrow file"),
     OptionKind("rotate_age", "rotate_age_us", interval(1), "the longest wait for a Parquet or Arrow file"),
 )
-# Those of sinks that write whole files.
+# The options of sinks that write whole files.
 ROTATION_OPTIONS: Final = tuple(row.name for row in SINK_OPTIONS if row.name.startswith("rotate_"))
 
 
 def read_options(
-    sql: str, given: Sequence[s.Option], known: Sequence[OptionKind], of_what: str
+    sql: str, options: Sequence[s.Option], known: Sequence[OptionKind], of_what: str
 ) -> tuple[dict[str, Any], Mapping[str, s.Option]]:
-    """The values by attribute, and the options by name for errors found later."""
+    """The values by attribute, and the options by name for later errors."""
     rows = {row.name: row for row in known}
     values: dict[str, Any] = {}
     seen: dict[str, s.Option] = {}
-    for option in given:
+    for option in options:
         name = option.name.text
         row = rows.get(name)
         if row is None:
@@ -201,7 +201,7 @@ def read_options(
 
 
 def shown_options(definition: Any, known: Sequence[OptionKind]) -> dict[str, Any]:
-    """The options of a definition whose value is not the default, as WITH would have them."""
+    """The options of a definition that differ from the default, as written in WITH."""
     shown: dict[str, Any] = {}
     for attribute in fields(definition):
         row = next((row for row in known if row.becomes == attribute.name), None)
@@ -220,7 +220,7 @@ def _as_written(row: OptionKind, value: Any) -> Any:
 
 
 def check_kind(sql: str, seen: Mapping[str, s.Option], stream: str, kind: str) -> None:
-    """Refuse options that say nothing about a stream with this kind of timestamps."""
+    """Refuse options that do not apply to a stream with this kind of timestamps."""
     rows = {row.name: row for row in STREAM_OPTIONS}
     for name, option in seen.items():
         if kind not in rows[name].kinds:

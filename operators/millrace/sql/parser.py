@@ -1,7 +1,7 @@
-"""From text to statements: the grammar's trees read into `syntax.py`'s nodes.
+"""Parses text into statements: reads the grammar's trees into the nodes of `syntax.py`.
 
-One method per rule of `grammar.lark`, named as it. Nothing is looked up here: what a name or a type means is the
-binder's.
+Each rule of `grammar.lark` has a method of the same name. The parser looks nothing up: the binder resolves names and
+types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lark import Lark, TextSlice, Token, Tree
 from lark.exceptions import UnexpectedInput
 
 from millrace.sql import syntax as s
-from millrace.sql.dialects import said_elsewhere
+from millrace.sql.dialects import find_phrase
 from millrace.sql.errors import SqlError
 from millrace.sql.limits import DEFAULT, Limits, Piece, members, pieces
 from millrace.sql.tables import GRAMMAR, TABLES, make_parser
@@ -30,9 +30,9 @@ Branch = Tree[Token]
 
 
 def parse(text: str, limits: Limits = DEFAULT) -> list[s.Statement]:
-    """The statements of a text that is within the limits, in order. Raises SqlError.
+    """Parse a text within the limits into its statements, in order. Raises SqlError.
 
-    They are parsed one after the other: the trees of one are gone before the next one's are made.
+    Statements are parsed one at a time: the trees of one are freed before the next one is parsed.
     """
     return [statement for piece in pieces(text, limits) for statement in _parsed(text, piece)]
 
@@ -48,7 +48,7 @@ def _parsed(text: str, piece: Piece) -> list[s.Statement]:
 
 
 def _take_apart(tree: Branch) -> None:
-    """Free a tree branch by branch: freed as one, a large one would keep Python's lock for tens of milliseconds."""
+    """Free a tree branch by branch. Freeing a large tree at once would hold Python's lock for tens of milliseconds."""
     branches = [tree]
     while branches:
         children = branches.pop().children
@@ -58,14 +58,14 @@ def _take_apart(tree: Branch) -> None:
 
 @cache
 def grammar() -> Lark:
-    """The parser, made once: from its tables if they lie beside the grammar, else by building them."""
+    """The parser, created once: from its stored tables if they exist, else by building the tables."""
     source = pkgutil.get_data("millrace.sql", GRAMMAR)
     assert source is not None
     return make_parser(source.decode(), kept_tables())
 
 
 def kept_tables() -> bytes | None:
-    """The file of tables, also inside a zip; None where nobody has made it."""
+    """The file of tables, also inside a zip; None if it does not exist."""
     try:
         return pkgutil.get_data("millrace.sql", TABLES)
     except OSError:
@@ -73,25 +73,25 @@ def kept_tables() -> bytes | None:
 
 
 def unquoted(token: Token) -> str:
-    """A name as it is compared: folded unless it was quoted."""
+    """A name in its compared form: folded unless it was quoted."""
     return token[1:-1].replace('""', '"') if token.type == "QUOTED" else str(token).lower()
 
 
 @cache
 def _words() -> frozenset[str]:
-    """What the grammar has as words; signs, literals and names are terminals too, and are none."""
+    """The words of the grammar. Signs, literals and names are terminals too, but not words."""
     patterns = [re.fullmatch(r"([a-z]+)\\b", terminal.pattern.value) for terminal in grammar().terminals]
-    return frozenset(found[1] for found in patterns if found is not None)
+    return frozenset(match[1] for match in patterns if match is not None)
 
 
 def written(name: str) -> str:
-    """A name as any statement may have it: in quotes if it could be taken for a word of the language."""
+    """A name as SQL that is valid in any statement: in quotes if it could be read as a word of the language."""
     plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in _words()
     return name if plain else '"' + name.replace('"', '""') + '"'
 
 
 def text_of(token: Token) -> str:
-    """What a string literal says."""
+    """The content of a string literal."""
     return token[1:-1].replace("''", "'")
 
 
@@ -106,7 +106,7 @@ def _span(item: Branch | Token) -> s.Span:
 
 
 def _types(children: Sequence[Any]) -> set[str]:
-    """Which keywords are among a rule's children."""
+    """The keywords among a rule's children."""
     return {child.type for child in children if isinstance(child, Token)}
 
 
@@ -325,21 +325,21 @@ class Reader:
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def _from(self, tables: Sequence[s.Table]) -> s.Table:
-        """Tables with commas between them are joined by what WHERE says."""
+        """Tables with commas between them are joined by the conditions of WHERE."""
         first, *others = tables
         for other in others:
             first = self._behind(first, other)
         return first
 
     def _behind(self, left: s.Table, right: s.Table) -> s.Table:
-        """A table before the first one of another tree of joins, which gives the same rows as the product of both."""
+        """Put a table before the first table of a tree of joins, which is equivalent to the product of both."""
         match right:
             case s.TablePrimary():
                 return s.Join(right.span, left, right, "cross", None, False)
             case s.Join() if right.kind in ("inner", "cross", "left"):
                 return replace(right, left=self._behind(left, right.left))
-        told = "a comma before this kind of join is ambiguous: write JOIN ... ON"
-        raise SqlError(self._text, right.span.start, told)
+        message = "a comma before this kind of join is ambiguous: write JOIN ... ON"
+        raise SqlError(self._text, right.span.start, message)
 
     def read_table_primary(self, tree: Branch) -> s.TablePrimary:
         source, *modifiers = tree.children
@@ -348,7 +348,7 @@ class Reader:
             place = _MODIFIERS[str(_tree(modifier).data)]
             if place in parts:
                 at = _span(modifier).start
-                elsewhere = said_elsewhere(self._text, at)
+                elsewhere = find_phrase(self._text, at)
                 raise SqlError(self._text, *(elsewhere or (at, f"this table already has {_ONE_OF[place]}")))
             parts[place] = self.read(modifier)
         return s.TablePrimary(
@@ -494,8 +494,8 @@ class Reader:
     def read_in_list(self, tree: Branch) -> s.InList:
         value, *written_out = self._all(tree.children)
         many = next((child for child in tree.children if _is_token(child, "LITERALS")), None)
-        found = written_out if many is None else _constants(_token(many))
-        return s.InList(_span(tree), value, tuple(found), "NOT" in _types(tree.children))
+        members = written_out if many is None else _constants(_token(many))
+        return s.InList(_span(tree), value, tuple(members), "NOT" in _types(tree.children))
 
     def read_in_query(self, tree: Branch) -> s.QueryExpr:
         return s.QueryExpr(_span(tree), "in", self.read(tree.children[-1]))
@@ -633,7 +633,7 @@ def _operator(word: str, left: s.Expr, right: s.Expr, at: s.Span | None = None) 
 
 
 def _constants(token: Token) -> list[s.Constant]:
-    """The members of a list that is one token."""
+    """Read the members of a list that is one token."""
     start = token.start_pos or 0
     return [s.Constant(s.Span(start + at, start + at + len(text)), _constant(text)) for at, text in members(token)]
 
@@ -659,9 +659,9 @@ def _is(child: Any, *rules: str) -> bool:
 
 
 def _need(tree: Branch, rule: str, last: bool = False) -> Branch:
-    found = [child for child in tree.children if isinstance(child, Tree) and child.data == rule]
-    assert found, f"{tree.data} without {rule}"
-    return found[-1 if last else 0]
+    matches = [child for child in tree.children if isinstance(child, Tree) and child.data == rule]
+    assert matches, f"{tree.data} without {rule}"
+    return matches[-1 if last else 0]
 
 
 def _tree(child: Branch | Token) -> Branch:

@@ -1,7 +1,7 @@
-"""What statements come to: definitions to create, things to drop, plans to show. Nothing is done here.
+"""Planned statements: definitions to create, names to drop, plans to show. This module changes nothing.
 
-A catalog is a value: `with_` gives the one in which a planned statement has been carried out, so that a file of
-statements is planned as a whole, each on top of those before it, and only then applied.
+A catalog is a value: `with_` returns the catalog after a planned statement. A file of statements is therefore planned
+as a whole, each statement in the catalog after the previous ones, and only then applied.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Format = Literal["jsonl", "csv", "parquet", "arrow"]
 
 @dataclass(frozen=True, slots=True)
 class SinkDefinition:
-    """Where a query's rows go beside its subscribers.
+    """A destination of a query's rows in addition to its subscribers.
 
-    `on_slow` says what happens when it falls behind by `slow_limit` tuples or `slow_bytes` bytes: the feeds of the
-    query's streams wait, its oldest rows are dropped, or the sink ends. With `latest`, of an update stream, it gets the
-    newest row of each key.
-    `freshness_us` is how old a row may be when it is written; older ones are counted. `rotate_...` say when a file of
-    Parquet or Arrow is full: at so many rows, bytes in memory, or so long after its first row.
+    `on_slow` is the policy when `slow_limit` tuples or `slow_bytes` bytes wait for the sink: the feeds of the query's
+    streams wait, the sink's oldest rows are dropped, or the sink ends. With `latest`, the sink of an update
+    stream receives the newest row of each key.
+    `freshness_us` is the maximum age of a row when it is written; older rows are counted. `rotate_...` limit a file of
+    Parquet or Arrow: its rows, its bytes in memory, and the time after its first row.
     """
 
     name: str
@@ -53,8 +53,8 @@ class CreateStream:
 
 @dataclass(frozen=True, slots=True)
 class AlterStatement:
-    """Other policies, or more fields, for a stream that goes on: the attributes that change, the definition that comes
-    of it, the fields, and how the queries that read the stream read then."""
+    """Other policies, or more fields, for a running stream: the changed attributes, the resulting definition, the added
+    fields, and the rewritten queries that read the stream."""
 
     name: str
     changes: tuple[tuple[str, Any], ...]
@@ -78,7 +78,7 @@ class CreateQuery:
 
 @dataclass(frozen=True, slots=True)
 class RenameStatement:
-    """Another name for a query: how it, those that read it, and its sinks read then."""
+    """A new name for a query, with the rewritten texts of the query, its readers and its sinks."""
 
     name: str
     to: str
@@ -109,7 +109,7 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """A statement that changes nothing: what it would have done, to what, and why it does not."""
+    """A statement that changes nothing: its action, the kind and name of its object, and the reason."""
 
     statement: str
     kind: Literal["stream", "query", "sink"]
@@ -120,7 +120,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Rows for a stream, in the order of its fields; `places` are where they stand in the text."""
+    """Rows for a stream, in the order of its fields; `places` are the offsets of the values in the text."""
 
     stream: str
     rows: tuple[tuple[Any, ...], ...]
@@ -130,14 +130,14 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """A list of what a server has."""
+    """A list of a server's streams, queries, sinks, components or operators."""
 
     of: Literal["streams", "queries", "sinks", "components", "operators"]
 
 
 @dataclass(frozen=True, slots=True)
 class ShowCreate:
-    """The statement that creates something as it is now."""
+    """The statement that creates a stream, query or sink in its current form."""
 
     kind: Literal["stream", "query", "sink"]
     name: str
@@ -146,7 +146,7 @@ class ShowCreate:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """The columns and options of something; a stream may be that of another's late tuples."""
+    """The columns and options of a stream, query or sink. The stream may be the late side stream of another."""
 
     kind: Literal["stream", "query", "sink"]
     name: str
@@ -154,14 +154,14 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class ExplainRunning:
-    """The plan of a query by its name, or with `analyze` what it does."""
+    """The plan of a query by its name, with `analyze` also its measurements."""
 
     name: str
     analyze: bool
     text: str
 
 
-# Statements that read what there is and change nothing.
+# Statements that only read.
 Inspection = Show | ShowCreate | Describe | ExplainRunning
 
 Planned = (
@@ -185,8 +185,8 @@ _Value = TypeVar("_Value")
 
 
 class Facts(NamedTuple):
-    """What a query's readers rely on: its rows come in order of time, all have a time, and how far which columns lie
-    from it."""
+    """Facts that a query's readers rely on: whether its rows are in order of time, whether all have a time, and the
+    distance of its columns from that time."""
 
     ordered: bool
     timed: bool
@@ -195,10 +195,10 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What exists, by name.
+    """Streams, queries and sinks by name.
 
-    facts   what has been found out of queries, each with the plan that it holds for; found once, because it needs
-            everything upstream. Additions keep it, any other change begins with none
+    facts   a cache of the facts of queries, each with the plan that it holds for, because computing them needs all
+            upstream queries. Additions keep the cache; any other change clears it.
     """
 
     streams: Mapping[str, StreamDefinition] = field(default_factory=dict)
@@ -207,7 +207,7 @@ class Catalog:
     facts: dict[str, tuple[QueryPlan, Facts]] = field(default_factory=dict, compare=False, repr=False)
 
     def with_(self, planned: Planned) -> Catalog:
-        """The catalog after this."""
+        """The catalog after this statement."""
         after = self._with(planned)
         adds = isinstance(planned, CreateStream | CreateSink | Explain)
         if adds or (isinstance(planned, CreateQuery) and not planned.replaces):
@@ -240,7 +240,7 @@ class Catalog:
                 return self
 
     def _reading(self, plan: QueryPlan) -> Mapping[str, QueryPlan]:
-        """The queries, of which those that read this one read its output under this plan."""
+        """The queries after a replacement: readers of the query read the output of its new plan."""
         before = self.queries.get(plan.name)
         if before is None or before.output == plan.output:
             return self.queries
@@ -255,12 +255,12 @@ class Catalog:
         return replace(self, queries=queries, sinks={**self.sinks, **step.sinks})
 
     def stream(self, name: str) -> StreamDefinition:
-        """The stream that a plan names, which may be the side stream of another's late tuples."""
+        """The stream that a plan names, which may be the late side stream of another."""
         origin = origin_of(name)
         return self.streams[name] if origin is None else self.streams[origin].late
 
     def kind_of(self, name: str) -> str | None:
-        """Whether a stream or a query has this name: the two share theirs, because FROM names either."""
+        """Whether a stream or a query has this name. Both share one namespace, because FROM can name either."""
         return "stream" if name in self.streams else "query" if name in self.queries else None
 
 

@@ -1,6 +1,7 @@
-"""From statements to what they come to: definitions of streams and sinks, drops, and plans (made in `queries.py`).
+"""Plans statements: definitions of streams and sinks, drops, and query plans (from `queries.py`).
 
-Planning changes nothing. A statement is planned in a catalog and refused whole, or gives the catalog after it.
+Planning changes nothing. A statement is planned in a catalog. It is either refused as a whole, or it returns the next
+catalog.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from millrace.sql.planned import (
     Unchanged,
 )
 from millrace.sql.queries import QueryPlanner, facts_of, upstream
-from millrace.sql.rewriting import changed, renamed_input, renaming, widening, with_column
+from millrace.sql.rewriting import rename_in_readers, renamed_input, replace_places, widen_readers, with_column
 
 # Names appear in operators' names, URLs, file names and metrics' labels.
 _NAME: Final = re.compile(r"[^\W\d][\w-]{0,127}")
-# Names that an answer lists where none is near what was written.
+# The number of names that an error lists if no known name is similar.
 _NAMES_SHOWN: Final = 5
 
 Kind = Literal["stream", "query", "sink"]
@@ -66,10 +67,10 @@ def plan(
     *,
     idempotent: bool = False,
 ) -> Planned:
-    """What a statement comes to in this catalog. Raises SqlError.
+    """Plan a statement in this catalog. Raises SqlError.
 
-    `name` is what a bare SELECT or EXPLAIN is called; where it is taken, q2, q3 and so on. With `idempotent` a CREATE
-    of what exists with the same definition changes nothing; else it is refused.
+    `name` is the name of a bare SELECT or EXPLAIN; if it is in use, q2, q3 and so on. With `idempotent`, a CREATE with
+    the definition of an existing object changes nothing; else it is refused.
     """
     body = statement.body
     if catalog.kind_of(name):
@@ -98,8 +99,8 @@ def plan(
         case s.DescribeStatement():
             return _describe(statement, body, catalog)
         case s.ExplainStatement():
-            made = QueryPlanner(statement, catalog, name, QueryOptions(), library).run(body.query)
-            return Explain(made, explain(made, catalog))
+            planned_query = QueryPlanner(statement, catalog, name, QueryOptions(), library).run(body.query)
+            return Explain(planned_query, explain(planned_query, catalog))
         case s.ExplainRunningStatement():
             return _explain_running(statement, body, catalog)
         case s.SelectStatement():
@@ -114,7 +115,7 @@ def plan_all(
     name: str = "q",
     idempotent: bool = False,
 ) -> tuple[list[Planned], Catalog]:
-    """All statements of a file, each on top of those before it; bare SELECTs are q, q2, q3 and so on."""
+    """Plan all statements of a file, each in the catalog after the previous ones. Bare SELECTs are q, q2 and so on."""
     planned: list[Planned] = []
     for statement in statements:
         planned.append(plan(statement, catalog, name, library, idempotent=idempotent))
@@ -177,14 +178,14 @@ def _refuse_both(sql: str, body: s.CreateStreamStatement | s.CreateQueryStatemen
 
 
 def _or(same: bool, kind: str, hint: str) -> str:
-    """What to write for a CREATE of what exists."""
+    """A hint for a CREATE with an existing name."""
     if same:
         return f", with this definition; CREATE {kind} IF NOT EXISTS leaves it as it is"
     return f", with another definition; {hint}"
 
 
 def _exists(kind: Kind, name: str, same: bool) -> Unchanged:
-    """CREATE of what is there, and stays."""
+    """CREATE with an existing name, which changes nothing."""
     if same:
         return Unchanged(f"create_{kind}", kind, name, f"{kind} {name} exists with this definition")
     warning = f"{kind} {name} exists with another definition, which stays"
@@ -192,7 +193,7 @@ def _exists(kind: Kind, name: str, same: bool) -> Unchanged:
 
 
 def _as_written(stream: StreamDefinition) -> StreamDefinition:
-    """A stream as its statement alone defines it: a server settles what the statement leaves open."""
+    """A stream as its statement alone defines it. A server sets the options that the statement omits."""
     if not stream.sql:
         return stream
     statement = parse(stream.sql, KNOWN)[0]
@@ -208,7 +209,7 @@ def _replace_stream(
     before: StreamDefinition,
     after: StreamDefinition,
 ) -> AlterStatement:
-    """What ALTER STREAM would have to say, at once."""
+    """CREATE OR REPLACE of a stream as one change: its policies, and its columns as ADD COLUMN would add them."""
     changes = changed_policies(statement.text, body, _as_written(before), after)
     stream, queries = before, dict[str, QueryPlan]()
     added: list[Field] = []
@@ -238,7 +239,7 @@ def _stream(statement: s.Statement, body: s.CreateStreamStatement) -> StreamDefi
     check_kind(sql, seen, name, values.get("timestamps", "internal"))
     if values.get("timestamps") == "external" and "time" not in values:
         at = seen["timestamps"].value_span.start
-        times = [one.name for one in fields if one.type is Type.TIMESTAMP]
+        times = [field.name for field in fields if field.type is Type.TIMESTAMP]
         hint = f": add time = '{times[0]}'" if times else ": it needs a column of type TIMESTAMP"
         raise SqlError(sql, at, f"an external stream names the column that carries its time{hint}")
     try:
@@ -257,24 +258,26 @@ def _fields_of(sql: str, written: Sequence[s.FieldDef], time: str | None) -> lis
     binder = Binder(sql, None)
     fields: list[Field] = []
     names: set[str] = set()
-    for one in written:
-        if one.name.text in TOMBSTONE_NAMES:
-            raise SqlError(sql, one.name.span.start, f"{one.name.text} marks deleted rows: choose another name")
-        if one.name.text in names:
-            raise SqlError(sql, one.name.span.start, f"two columns are called {one.name.text}")
-        type = binder.type_named(one.type)
+    for column in written:
+        if column.name.text in TOMBSTONE_NAMES:
+            raise SqlError(sql, column.name.span.start, f"{column.name.text} marks deleted rows: choose another name")
+        if column.name.text in names:
+            raise SqlError(sql, column.name.span.start, f"two columns are called {column.name.text}")
+        type = binder.type_named(column.type)
         if type is Type.INTERVAL:
-            raise SqlError(sql, one.type.span.start, "a column cannot be an interval: make it a bigint of microseconds")
-        # A tuple without its time cannot enter the stream, so nobody downstream has to expect a null there.
-        names.add(one.name.text)
-        fields.append(Field(one.name.text, type, not (one.not_null or one.name.text == time)))
+            raise SqlError(
+                sql, column.type.span.start, "a column cannot be an interval: make it a bigint of microseconds"
+            )
+        # A tuple without its time cannot enter the stream, so downstream operators need not expect a null there.
+        names.add(column.name.text)
+        fields.append(Field(column.name.text, type, not (column.not_null or column.name.text == time)))
     return fields
 
 
 def _check_columns(sql: str, option: s.Option | None, value: Any, fields: Sequence[Field]) -> None:
     if option is None:
         return
-    known = [one.name for one in fields]
+    known = [field.name for field in fields]
     for name in (value,) if isinstance(value, str) else value:
         if name not in known:
             hint = did_you_mean(name, known) or f"; the columns are {', '.join(known)}"
@@ -318,11 +321,11 @@ def _widen(
     catalog: Catalog,
     library: Library,
 ) -> tuple[Field, StreamDefinition, Mapping[str, QueryPlan]]:
-    """One column more: the column, the stream with it, and how the queries that read the stream read then."""
+    """ADD COLUMN: the column, the new definition of the stream, and the rewritten queries that read the stream."""
     sql = statement.text
     added = _new_field(statement, body, before)
     after = replace(before.with_fields([added]), sql=with_column(before.sql, _slice(sql, body.field)))
-    queries, stuck = widening(before, after, added.name, catalog, library)
+    queries, stuck = widen_readers(before, after, added.name, catalog, library)
     if stuck:
         raise SqlError(
             sql,
@@ -335,34 +338,34 @@ def _widen(
 
 
 def _new_field(statement: s.Statement, body: s.AddColumnStatement, stream: StreamDefinition) -> Field:
-    """A column for a stream that has tuples already."""
-    sql, made = statement.text, body.field
-    if made.not_null:
+    """A column for a stream that may already have tuples."""
+    sql, column = statement.text, body.field
+    if column.not_null:
         raise SqlError(
             sql,
-            made.span.start,
-            f"an added column must be nullable: existing tuples have no {made.name.text}, nor do tuples of "
+            column.span.start,
+            f"an added column must be nullable: existing tuples have no {column.name.text}, nor do tuples of "
             "connected feeds",
         )
     if body.default is not None and not (isinstance(body.default, s.Constant) and body.default.value is None):
         raise SqlError(
             sql, body.default.span.start, "an added column is null where a feed does not send it: write DEFAULT NULL"
         )
-    (added,) = _fields_of(sql, (made,), None)
+    (added,) = _fields_of(sql, (column,), None)
     if added.name in stream.schema.names:
-        raise SqlError(sql, made.name.span.start, f"{stream.name} already has a column {added.name}")
+        raise SqlError(sql, column.name.span.start, f"{stream.name} already has a column {added.name}")
     if added.name in stream.late.schema.names:
         raise SqlError(
             sql,
-            made.name.span.start,
-            (
-                f"{stream.name}.late already has a column {added.name}, which describes each late tuple: choose "
-                "another name"
-            ),
+            column.name.span.start,
+            f"{stream.name}.late already has a column {added.name}, which describes each late tuple: choose "
+            "another name",
         )
     if added.name == TIME_NAME and stream.timestamps != "external":
         raise SqlError(
-            sql, made.name.span.start, f"{stream.name} already has a column {TIME_NAME}, the time that the server sets"
+            sql,
+            column.name.span.start,
+            f"{stream.name} already has a column {TIME_NAME}, the time that the server sets",
         )
     return added
 
@@ -372,7 +375,7 @@ def _slice(sql: str, node: s.Node) -> str:
 
 
 def _refuse_fixed(sql: str, body: s.AlterStreamStatement, stream: str) -> None:
-    """Options that a stream keeps for its life: its tuples and its readers have been made by them."""
+    """Refuse options that are fixed for the life of a stream, because its tuples and readers depend on them."""
     changeable = [row.name for row in POLICY_OPTIONS]
     fixed = {row.name for row in STREAM_OPTIONS} - set(changeable)
     for option in body.options:
@@ -380,15 +383,13 @@ def _refuse_fixed(sql: str, body: s.AlterStreamStatement, stream: str) -> None:
             raise SqlError(
                 sql,
                 option.name.span.start,
-                (
-                    f"{option.name.text} cannot change after {stream} was created; the options that can change "
-                    f"are {', '.join(changeable)}"
-                ),
+                f"{option.name.text} cannot change after {stream} was created; the options that can change "
+                f"are {', '.join(changeable)}",
             )
 
 
 def _rewritten(created: str, statement: s.Statement, body: s.AlterStreamStatement) -> str:
-    """The CREATE STREAM that would have said it at once: it is what a catalog keeps, and what `show` shows."""
+    """The equivalent CREATE STREAM, which a catalog stores and `show` prints."""
     if not created:
         return created
     before = parse(created, KNOWN)[0].body
@@ -404,11 +405,11 @@ def _rewritten(created: str, statement: s.Statement, body: s.AlterStreamStatemen
             changes.append((old.value_span, statement.text[slice(*option.value_span)]))
     if added:
         changes.append(_addition(before, ", ".join(added)))
-    return changed(created, changes)
+    return replace_places(created, changes)
 
 
 def _addition(before: s.CreateStreamStatement, options: str) -> tuple[s.Span, str]:
-    """Where more options go into a CREATE STREAM, and what is written there."""
+    """The edit that adds options to a CREATE STREAM: its place and its text."""
     if before.options_span is None:
         return s.Span(before.span.end, before.span.end), f" WITH ({options})"
     if not before.options:
@@ -430,8 +431,8 @@ def _create_sink(
     if body.unless_exists or (same and idempotent):
         return _exists("sink", name, same)
     hint = f"DROP SINK {name} first to replace it"
-    told = f"there is already a sink called {name}{_or(same, 'SINK', hint)}"
-    raise SqlError(statement.text, body.name.span.start, told)
+    message = f"there is already a sink called {name}{_or(same, 'SINK', hint)}"
+    raise SqlError(statement.text, body.name.span.start, message)
 
 
 def _sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog) -> SinkDefinition:
@@ -501,17 +502,17 @@ def _there_are(known: Iterable[str]) -> str:
 
 
 def _users(catalog: Catalog, kind: str, name: str) -> list[str]:
-    wanted = {name, name + LATE}
+    names = {name, name + LATE}
     queries = [
         f"query {query.name}"
         for query in catalog.queries.values()
-        if not wanted.isdisjoint(query.reads_streams if kind == "stream" else query.reads_queries)
+        if not names.isdisjoint(query.reads_streams if kind == "stream" else query.reads_queries)
     ]
     sinks = [f"sink {sink.name}" for sink in catalog.sinks.values() if kind == "query" and sink.query == name]
     return queries + sinks
 
 
-# -- what there is -----------------------------------------------------------------------------------------------------
+# -- show and describe -------------------------------------------------------------------------------------------------
 
 
 def _show_create(statement: s.Statement, body: s.ShowCreateStatement, catalog: Catalog) -> ShowCreate:
@@ -541,11 +542,11 @@ def _describe(statement: s.Statement, body: s.DescribeStatement, catalog: Catalo
     if body.part is None:
         return Describe(kind, name)
     if kind != "stream" or body.part.text != LATE.removeprefix("."):
-        told = f"{name} has no part {body.part.text}: a stream has {LATE.removeprefix('.')}, its late tuples"
-        raise SqlError(statement.text, body.part.span.start, told)
+        message = f"{name} has no part {body.part.text}: a stream has {LATE.removeprefix('.')}, its late tuples"
+        raise SqlError(statement.text, body.part.span.start, message)
     if catalog.streams[name].timestamps != "external":
-        told = f"{name} has no late tuples: the server sets the time of its tuples"
-        raise SqlError(statement.text, body.part.span.start, told)
+        message = f"{name} has no late tuples: the server sets the time of its tuples"
+        raise SqlError(statement.text, body.part.span.start, message)
     return Describe(kind, name + LATE)
 
 
@@ -593,8 +594,8 @@ def _create_query(
                 seen[option].name.span.start,
                 f"{option} applies to joins that emit their rows in order of time: add order = 'event'",
             )
-    made = QueryPlanner(statement, catalog, name, QueryOptions(**values), library).run(body.query)
-    if values.get("on_max_state") == "backpressure" and len(_streams_of(made, catalog)) < 2:
+    planned_query = QueryPlanner(statement, catalog, name, QueryOptions(**values), library).run(body.query)
+    if values.get("on_max_state") == "backpressure" and len(_streams_of(planned_query, catalog)) < 2:
         raise SqlError(
             sql,
             seen["on_max_state"].name.span.start,
@@ -602,10 +603,10 @@ def _create_query(
             "query reads only one stream: use on_max_state = 'fail'",
         )
     if replaces:
-        _check_readers(statement, body.name, catalog, made)
+        _check_readers(statement, body.name, catalog, planned_query)
     if body.unless_exists:
-        made = replace(made, sql=definition(statement, body, "QUERY"))
-    return CreateQuery(made, replaces)
+        planned_query = replace(planned_query, sql=definition(statement, body, "QUERY"))
+    return CreateQuery(planned_query, replaces)
 
 
 def _rename(statement: s.Statement, body: s.AlterQueryStatement, catalog: Catalog, library: Library) -> RenameStatement:
@@ -614,7 +615,7 @@ def _rename(statement: s.Statement, body: s.AlterQueryStatement, catalog: Catalo
         why = "is a stream, not a query" if before in catalog.streams else "does not exist"
         hint = did_you_mean(before, catalog.queries)
         raise SqlError(statement.text, body.name.span.start, f"the query {before} {why}{hint}")
-    queries, stuck = renaming(before, after, catalog, library)
+    queries, stuck = rename_in_readers(before, after, catalog, library)
     if stuck:
         raise SqlError(
             statement.text,
@@ -630,29 +631,29 @@ def _rename(statement: s.Statement, body: s.AlterQueryStatement, catalog: Catalo
     return RenameStatement(before, after, queries, sinks)
 
 
-def _streams_of(made: QueryPlan, catalog: Catalog) -> set[str]:
-    """The streams under a query, directly and through others."""
-    found = set(made.reads_streams)
-    for name in made.reads_queries:
+def _streams_of(plan: QueryPlan, catalog: Catalog) -> set[str]:
+    """The streams that a query reads, directly and through other queries."""
+    streams = set(plan.reads_streams)
+    for name in plan.reads_queries:
         for query in upstream(name, catalog).values():
-            found.update(query.reads_streams)
-    return found
+            streams.update(query.reads_streams)
+    return streams
 
 
-def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, made: QueryPlan) -> None:
-    """Queries that read a replaced one go on reading it: its rows must still look the same."""
-    before = catalog.queries[made.name]
-    readers = [user for user in _users(catalog, "query", made.name) if user.startswith("query ")]
-    if readers and _looks(before, catalog) != _looks(made, catalog):
+def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, after: QueryPlan) -> None:
+    """Refuse a replacement that changes the form of its rows while other queries read them."""
+    before = catalog.queries[after.name]
+    readers = [user for user in _users(catalog, "query", after.name) if user.startswith("query ")]
+    if readers and _looks(before, catalog) != _looks(after, catalog):
         raise SqlError(
             statement.text,
             name.span.start,
-            f"{made.name} is read by {', '.join(readers)}, which need the same columns, in the same kind of order: "
+            f"{after.name} is read by {', '.join(readers)}, which need the same columns, in the same kind of order: "
             "drop them first",
         )
 
 
-def _looks(made: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
-    """What readers of a query rely on."""
-    facts = facts_of(made, catalog)
-    return made.schema, made.update_key, facts.ordered, facts.lags
+def _looks(query: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
+    """The properties that readers of a query rely on."""
+    facts = facts_of(query, catalog)
+    return query.schema, query.update_key, facts.ordered, facts.lags

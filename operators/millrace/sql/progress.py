@@ -1,8 +1,8 @@
-"""Which columns are progressing, and how far they may lie from the rows' own time.
+"""Finds progressing columns, and the bounds of their distance from the rows' own time.
 
-A promise about the rows' time is a promise about every column whose distance from it is known: that is what lets a
-join of windowed sources forget, and what lets a window read a join by one side's time. A column's lag is that distance,
-row time - column, as the least and the greatest that it can be.
+A promise about the rows' time is also a promise about every column whose distance from it is known. It lets a join of
+windowed sources drop state, and lets a window use the time of one side of a join. A column's lag is that distance, row
+time - column, as its minimum and its maximum.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Schema, Type
 
-# None is no bound.
+# None means unbounded.
 Lag = tuple[int | None, int | None]
-# By the position of a column. What is not named is no progressing column.
+# By the position of a column. Columns that are not listed are not progressing.
 Lags = Mapping[int, Lag]
 EXACT: Final[Lag] = (0, 0)
 
-# How long the spans of date_trunc are: all the same, aligned to an offset (a week begins on Monday, 1970 on a Thursday)
+# The spans of date_trunc with a fixed length: length and offset (a week starts on Monday, 1970 started on a Thursday).
 SPANS: Final[Mapping[str, tuple[int, int]]] = {
     "microseconds": (1, 0),
     "milliseconds": (1000, 0),
@@ -51,7 +51,7 @@ SPANS: Final[Mapping[str, tuple[int, int]]] = {
     "day": (DAY, 0),
     "week": (7 * DAY, 4 * DAY),
 }
-# or at most so long.
+# The maximum length of the other spans.
 _LONGEST: Final[Mapping[str, int]] = {
     "month": 31 * DAY,
     "quarter": 92 * DAY,
@@ -62,16 +62,16 @@ _LONGEST: Final[Mapping[str, int]] = {
 }
 
 
-def plus(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def plus(left: int | None, right: int | None) -> int | None:
+    return None if left is None or right is None else left + right
 
 
-def minus(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one - other
+def minus(left: int | None, right: int | None) -> int | None:
+    return None if left is None or right is None else left - right
 
 
-def _added(one: Lag, other: Lag) -> Lag:
-    return plus(one[0], other[0]), plus(one[1], other[1])
+def _added(left: Lag, right: Lag) -> Lag:
+    return plus(left[0], right[0]), plus(left[1], right[1])
 
 
 def _widest(lags: Sequence[Lag]) -> Lag:
@@ -91,7 +91,7 @@ def name_of(call: e.Call) -> str:
 
 
 def lag_of(expression: e.Expression, lags: Lags) -> Lag | None:
-    """How far the value of an expression may lie from the row's time; None if nothing is known."""
+    """The bounds of the distance between an expression's value and the row's time; None if unknown."""
     if expression.type is not Type.TIMESTAMP:
         return None
     match expression:
@@ -114,7 +114,7 @@ def _call_lag(call: e.Call, lags: Lags) -> Lag | None:
             lag = lag_of(time, lags)
             return None if lag is None else _added(lag, (0, longest(unit) - 1))
         case "coalesce" | "greatest" | "least" as name, times:
-            known = [lag for one in times if (lag := lag_of(one, lags)) is not None]
+            known = [lag for argument in times if (lag := lag_of(argument, lags)) is not None]
             return _one_of(name, call, known) if len(known) == len(times) else None
     return None
 
@@ -125,7 +125,7 @@ def _moved(time: e.Expression, by: int, lags: Lags) -> Lag | None:
 
 
 def _one_of(name: str, call: e.Call, lags: Sequence[Lag]) -> Lag:
-    """The lag of a value that is one of several; the greatest of them lies nearest to the row's time."""
+    """The lag of a value that is one of several. The greatest value is the nearest to the row's time."""
     if name == "greatest" and not any(argument.nullable for argument in call.arguments):
         lows, highs = [low for low, _ in lags if low is not None], [high for _, high in lags if high is not None]
         return min(lows) if len(lows) == len(lags) else None, min(highs, default=None)
@@ -133,7 +133,7 @@ def _one_of(name: str, call: e.Call, lags: Sequence[Lag]) -> Lag:
 
 
 def longest(unit: str) -> int:
-    """How long a span of date_trunc can be, and its unit has been checked."""
+    """The maximum length of a span of date_trunc, whose unit is already checked."""
     try:
         name = unit_named(unit)
     except RowFault:
@@ -145,7 +145,7 @@ def longest(unit: str) -> int:
 
 
 def lags_of(spec: Spec, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> Lags:
-    """The progressing columns of an operator's rows, from those of its inputs."""
+    """The progressing columns of an operator's rows, derived from its inputs."""
     match spec:
         case SelectSpec() | FilterSpec() | SortSpec():
             return inputs[0]
@@ -176,7 +176,7 @@ def _computed(columns: Sequence[e.Expression], lags: Lags) -> Lags:
 
 
 def _window_rows(spec: WindowSpec, lags: Lags, width: int) -> Lags:
-    """Rows with the bounds of a window that they are in: start <= time < end. Those of rows are no times."""
+    """The lags of rows with the bounds of their window: start <= time < end. The bounds of ROWS windows have none."""
     if isinstance(spec.window, RowWindow):
         return lags if spec.columns is None else _computed([column for _, column in spec.columns], lags)
     size = spec.window.size_us
@@ -184,7 +184,7 @@ def _window_rows(spec: WindowSpec, lags: Lags, width: int) -> Lags:
 
 
 def _window_ends(spec: AggregateSpec, lags: Lags, width: int) -> Lags:
-    """The bounds of windows, whose rows lie at their last microsecond, and of sessions the columns of their rows."""
+    """The lags of window bounds, for rows at the window's last microsecond, and of the columns of session rows."""
     match spec.window:
         case TimeWindow(size):
             return _bounds(spec.bounds, len(spec.keys) + len(spec.calls), (size - 1, size - 1), (-1, -1))
@@ -207,45 +207,49 @@ def _retimed(lags: Lags, position: int) -> Lags:
 
 
 def _picked(columns: Sequence[Picked], inputs: Sequence[Lags], of_inputs: Sequence[Lag]) -> Lags:
-    """Columns taken from inputs whose own times lie so far from the row's."""
-    found = {}
+    """The lags of columns from inputs whose own times have these lags."""
+    lags = {}
     for at, (_, source, position) in enumerate(columns):
         lag = EXACT if position == e.TIME else inputs[source].get(position)
         if lag is not None:
-            found[at] = _added(lag, of_inputs[source])
-    return found
+            lags[at] = _added(lag, of_inputs[source])
+    return lags
 
 
 # -- joins -------------------------------------------------------------------------------------------------------------
 
 
 def ahead(bands: Sequence[Band], count: int) -> list[list[int | None]]:
-    """By two inputs: how much later than the first the second's row can be, with what follows from all bands."""
-    most: list[list[int | None]] = [[0 if one == other else None for other in range(count)] for one in range(count)]
+    """By pairs of inputs: how much later the second row can be than the first, as implied by all bands."""
+    most: list[list[int | None]] = [
+        [0 if first == second else None for second in range(count)] for first in range(count)
+    ]
     for band in bands:
         low = None if band.low_us is None else -band.low_us
         _tighten(most, band.left, band.right, band.high_us)
         _tighten(most, band.right, band.left, low)
-    for middle, one, other in product(range(count), repeat=3):
-        if one != other:
-            _tighten(most, one, other, plus(most[one][middle], most[middle][other]))
+    for middle, first, second in product(range(count), repeat=3):
+        if first != second:
+            _tighten(most, first, second, plus(most[first][middle], most[middle][second]))
     return most
 
 
 def contradict(bands: Sequence[Band], count: int) -> bool:
-    """Whether no rows can be so far apart as all of the bands say."""
+    """Whether the bands contradict each other, so that no rows can match."""
     most = ahead(bands, count)
-    return any((plus(most[one][other], most[other][one]) or 0) < 0 for one in range(count) for other in range(one))
+    return any(
+        (plus(most[first][second], most[second][first]) or 0) < 0 for first in range(count) for second in range(first)
+    )
 
 
-def _tighten(most: list[list[int | None]], one: int, other: int, bound: int | None) -> None:
-    known = most[one][other]
+def _tighten(most: list[list[int | None]], first: int, second: int, bound: int | None) -> None:
+    known = most[first][second]
     if bound is not None and (known is None or bound < known):
-        most[one][other] = bound
+        most[first][second] = bound
 
 
 def join_lags(bands: Sequence[Band], count: int) -> list[Lag]:
-    """How far each input's time may lie below the joined row's, which is the latest of them."""
+    """How much earlier each input's time may be than the joined row's time, which is the latest of them."""
     lags: list[Lag] = []
     for bounds in ahead(bands, count):
         known = [bound for bound in bounds if bound is not None]

@@ -1,6 +1,6 @@
-"""One query's plan: its operators, made in plan order, depth first and the left input first, which is what names count.
+"""Plans one query. Operators are added depth first, left input first; the numbers in their names follow that order.
 
-What cannot run on a stream is refused here with the reason and what would make it legal.
+A query that cannot run on a stream is refused here, with the reason and a query that works.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from millrace.protocol import GONE, TOMBSTONE_NAMES, Refuse, Schema, Type
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import Calls
 from millrace.sql.binder import MAX_DEPTH, MAX_PARTS, TIME_NAME, Binder, Relation, readings
-from millrace.sql.edges import edged, passed
+from millrace.sql.edges import apply_edge, pass_rows
 from millrace.sql.errors import SqlError, did_you_mean
 from millrace.sql.grouped import WHERE, GroupedSelect, aggregates, distinct
 from millrace.sql.joins import FromPlanner
@@ -40,21 +40,21 @@ from millrace.sql.joint import joint_window
 from millrace.sql.parser import written
 from millrace.sql.planned import Catalog, Facts
 from millrace.sql.progress import EXACT, Lags, lag_of, lags_of
-from millrace.sql.ranked import bounded, ranked, row_numbers, unbounded, without_number
+from millrace.sql.ranked import limit_rows, missing_limit, number_rows, row_numbers, without_number
 from millrace.sql.sequences import key_of
-from millrace.sql.updates import appended, mapped, selected
+from millrace.sql.updates import append_rows, filter_rows, map_rows
 from millrace.sql.windowed import windowed_rows
-from millrace.sql.windows import Window, bracketed, window_of
+from millrace.sql.windows import Window, bracket_window, window_of
 
-# A query of WITH is planned anew wherever it is read, which can double with each level.
+# A query of WITH is planned again for each reader, which can double the number of operators with each level.
 MAX_OPERATORS: Final = 1000
 
 
-# Queries in parentheses and of WITH inside each other, which costs a dozen frames of Python's stack each.
+# Levels of queries in parentheses and WITH. Each level costs a dozen frames of Python's stack.
 MAX_QUERIES: Final = 40
-# Columns of all operators together: what a * costs is not seen from the length of its statement.
+# Columns of all operators together: the cost of a * does not show in the length of its statement.
 MAX_COLUMNS: Final = 50_000
-# Operators that are made to check the queries of WITH, each with all that it reads.
+# Operators that are planned to check the queries of WITH, each with all its upstream operators.
 MAX_CHECKED: Final = 5_000
 
 
@@ -66,24 +66,24 @@ def reaches(name: str, goal: str, catalog: Catalog) -> bool:
 
 
 def upstream(name: str, catalog: Catalog) -> dict[str, QueryPlan]:
-    """A query and all that it reads, each behind what it reads itself."""
-    found: dict[str, QueryPlan] = {}
+    """A query and all its upstream queries, each after the queries that it reads."""
+    plans: dict[str, QueryPlan] = {}
     waiting = [name]
     while waiting:
         plan = catalog.queries.get(waiting[-1])
-        more = [] if plan is None else [one for one in plan.reads_queries if one not in found]
+        more = [] if plan is None else [name_ for name_ in plan.reads_queries if name_ not in plans]
         if more:
             waiting += more
             continue
         done = waiting.pop()
         if plan is not None:
-            found[done] = plan
-    return found
+            plans[done] = plan
+    return plans
 
 
 @dataclass(slots=True)
 class _Work:
-    """What the planning of one statement has cost so far."""
+    """The cost of planning one statement so far."""
 
     operators: int = 0
     columns: int = 0
@@ -91,7 +91,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Cte:
-    """A query of WITH and the ones that it can see itself."""
+    """A query of WITH and the queries of WITH that it can read."""
 
     query: s.QueryBody
     scope: Mapping[str, _Cte]
@@ -99,7 +99,7 @@ class _Cte:
 
 @dataclass(slots=True)
 class QueryPlanner:
-    """Makes the plan of one query."""
+    """Plans one query."""
 
     statement: s.Statement
     catalog: Catalog
@@ -112,7 +112,7 @@ class QueryPlanner:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lags: dict[str, Lags] = field(default_factory=dict)
-    stars: dict[s.Span, str] = field(default_factory=dict)  # what each * stands for, as it could be written
+    stars: dict[s.Span, str] = field(default_factory=dict)  # the columns of each *, as SQL
     work: _Work = field(default_factory=_Work)
     nested: int = 0  # queries that are being planned inside each other
     namer: Namer = field(init=False)
@@ -124,7 +124,7 @@ class QueryPlanner:
         relation = self._query(body, {})
         self._check_bounded(relation)
         if not self.nodes or not relation.edge.plain:
-            relation = passed(self, relation)
+            relation = pass_rows(self, relation)
         if self.options.order == "event" and not relation.ordered:
             relation = self.add(SortSpec(), [relation], ordered=True)
         return QueryPlan(
@@ -143,23 +143,25 @@ class QueryPlanner:
 
     def _check_bounded(self, relation: Relation) -> None:
         if relation.ranking is not None:
-            raise unbounded(self, relation.ranking)
+            raise missing_limit(self, relation.ranking)
 
     def error(self, node: s.Node, message: str) -> SqlError:
         return SqlError(self.statement.text, node.span.start, message)
 
     def add(self, spec: Spec, inputs: Sequence[Relation], ordered: bool) -> Relation:
-        """One more operator. Its rows have the times of those it reads."""
+        """Add an operator. Its rows have the times of its inputs."""
         if len(self.nodes) >= MAX_OPERATORS:
             raise self.error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
-        schema = self._spent(spec.schema([one.schema for one in inputs]))
+        schema = self._spent(spec.schema([relation.schema for relation in inputs]))
         name = self.namer.name(spec.kind)
-        edges = () if all(one.edge.plain for one in inputs) else tuple(one.edge for one in inputs)
-        self.nodes.append(Node(name, spec, tuple(one.node for one in inputs), edges))
+        edges = () if all(relation.edge.plain for relation in inputs) else tuple(relation.edge for relation in inputs)
+        self.nodes.append(Node(name, spec, tuple(relation.node for relation in inputs), edges))
         first = inputs[0]
-        time_known = isinstance(spec, AggregateSpec) or all(one.time_known for one in inputs)
+        time_known = isinstance(spec, AggregateSpec) or all(relation.time_known for relation in inputs)
         keeps = isinstance(spec, SelectSpec | FilterSpec | SortSpec | WindowSpec)
-        self.lags[name] = lags_of(spec, [one.lags for one in inputs], [one.schema for one in inputs])
+        self.lags[name] = lags_of(
+            spec, [relation.lags for relation in inputs], [relation.schema for relation in inputs]
+        )
         return Relation(
             name,
             schema,
@@ -173,7 +175,7 @@ class QueryPlanner:
         )
 
     def _spent(self, schema: Schema) -> Schema:
-        """The row of one more operator, which the statement pays for."""
+        """The schema of another operator's rows, which counts towards the statement's limits."""
         self.work.operators += 1
         self.work.columns += len(schema)
         if self.work.columns > MAX_COLUMNS:
@@ -217,7 +219,7 @@ class QueryPlanner:
         return self._union(branches)
 
     def _branches(self, body: s.QueryBody, scope: Mapping[str, _Cte]) -> list[tuple[s.Node, Relation]]:
-        """The sides of a UNION ALL, however it is nested, each with the place that wrote it."""
+        """The sides of a UNION ALL at any nesting, each with its place in the text."""
         self._refuse_clauses(body)
         scope = self._with_ctes(body, scope)
         branches: list[tuple[s.Node, Relation]] = []
@@ -252,7 +254,7 @@ class QueryPlanner:
         for cte in body.ctes:
             if counts[cte.name.text] > 1:
                 raise self.error(cte, f"two queries of WITH are called {cte.name.text}")
-            # One that nobody reads is checked all the same, in a plan that is thrown away.
+            # An unused query of WITH is checked too, in a plan that is discarded.
             checked = QueryPlanner(self.statement, self.catalog, self.name, self.options, self.library)
             checked.work, checked.nested = self.work, self.nested
             checked._query(cte.query, scope)
@@ -268,10 +270,8 @@ class QueryPlanner:
             if len(relation.schema.data_fields) != width:
                 raise self.error(
                     place,
-                    (
-                        f"UNION ALL matches columns by position: expected {width} columns, got "
-                        f"{len(relation.schema.data_fields)}"
-                    ),
+                    f"UNION ALL matches columns by position: expected {width} columns, got "
+                    f"{len(relation.schema.data_fields)}",
                 )
         types = [self._union_type(position, branches) for position in range(width)]
         inputs = [self._as_types(relation, types) for _, relation in branches]
@@ -281,11 +281,11 @@ class QueryPlanner:
         return replace(self.add(spec, inputs, spec.ordered), alias=None)
 
     def _check_arm(self, place: s.Node, relation: Relation, first: Relation) -> None:
-        """Arms are append streams, or update streams of one key: else nobody could tell whose row replaces whose."""
+        """Require append streams, or update streams of one key. Otherwise it is undefined which row replaces which."""
         if relation.update_key is None and first.update_key is None:
             return
         if relation.update_key is None or first.update_key is None or relation.key_at != first.key_at:
-            kinds = [_kind(one) for one in (first, relation)]
+            kinds = [_kind(arm) for arm in (first, relation)]
             raise self.error(
                 place,
                 f"the first side of this UNION ALL is {kinds[0]}, this one {kinds[1]}: it is undefined which "
@@ -294,21 +294,21 @@ class QueryPlanner:
             )
 
     def _youngest(self, inputs: Sequence[Relation]) -> Relation:
-        """Update streams of one key: the youngest row of each is delivered, and older ones are dropped."""
-        inputs = [self.stamped(relation) for relation in inputs]
+        """A union of update streams of one key: it emits the newest row of each key and drops older ones."""
+        inputs = [self.stamp_rows(relation) for relation in inputs]
         if any(relation.retracts for relation in inputs):
             inputs = [relation if relation.retracts else self._never_gone(relation) for relation in inputs]
-        made = self.add(UnionSpec(False, inputs[0].key_at), inputs, ordered=False)
-        return replace(made, alias=None, update_key=inputs[0].update_key)
+        union = self.add(UnionSpec(False, inputs[0].key_at), inputs, ordered=False)
+        return replace(union, alias=None, update_key=inputs[0].update_key)
 
     def _never_gone(self, relation: Relation) -> Relation:
         columns: list[tuple[str, e.Expression]] = [
-            (one.name, e.Column(one.type, one.nullable, position, one.name))
-            for position, one in enumerate(relation.schema)
+            (field.name, e.Column(field.type, field.nullable, position, field.name))
+            for position, field in enumerate(relation.schema)
         ]
         columns.append((GONE, e.Constant(Type.BOOLEAN, False, False)))
-        made = self.add(MapSpec(tuple(columns)), [relation], relation.ordered)
-        return replace(made, update_key=relation.update_key)
+        rows = self.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+        return replace(rows, update_key=relation.update_key)
 
     def _union_type(self, position: int, branches: Sequence[tuple[s.Node, Relation]]) -> Type:
         types = {relation.schema.fields[position].type: None for _, relation in branches}
@@ -316,35 +316,37 @@ class QueryPlanner:
             return Type.DOUBLE
         expected = next(iter(types))
         for place, relation in branches:
-            one = relation.schema.fields[position]
-            if one.type is not expected:
+            field = relation.schema.fields[position]
+            if field.type is not expected:
                 raise self.error(
-                    place, f"column {position + 1} of UNION ALL: expected {expected}, got {one.type} ({one.name})"
+                    place, f"column {position + 1} of UNION ALL: expected {expected}, got {field.type} ({field.name})"
                 )
         return expected
 
     def _as_types(self, relation: Relation, types: Sequence[Type]) -> Relation:
-        """The relation with its columns widened, if any has to be."""
-        if [one.type for one in relation.schema.data_fields] == list(types):
+        """The relation with its columns converted to these types, if any differs."""
+        if [field.type for field in relation.schema.data_fields] == list(types):
             return relation
         if relation.update_key is not None:
             return self._as_types_by_key(relation, types)
         for at, node in enumerate(self.nodes):
             if node.name == relation.node and isinstance(node.spec, MapSpec):
-                # The branch computes its columns anyway: it can give them the type at once.
+                # The branch computes its columns anyway, so it can convert them too.
                 self.nodes[at] = replace(node, spec=_widened(node.spec.columns, types))
                 return replace(relation, schema=self.nodes[at].spec.schema([]))
         columns = [
-            (one.name, e.Column(one.type, one.nullable, position, one.name))
-            for position, one in enumerate(relation.schema)
+            (field.name, e.Column(field.type, field.nullable, position, field.name))
+            for position, field in enumerate(relation.schema)
         ]
         return self.add(_widened(columns, types), [relation], relation.ordered)
 
     def _as_types_by_key(self, relation: Relation, types: Sequence[Type]) -> Relation:
-        """The same of an update stream, whose key keeps its place."""
-        columns = [e.Column(one.type, one.nullable, at, one.name) for at, one in enumerate(relation.schema.data_fields)]
-        made = mapped(self, _widened([(column.name, column) for column in columns], types).columns, relation)
-        return replace(made, update_key=relation.update_key)
+        """The same for an update stream, whose key keeps its position."""
+        columns = [
+            e.Column(field.type, field.nullable, at, field.name) for at, field in enumerate(relation.schema.data_fields)
+        ]
+        converted = map_rows(self, _widened([(column.name, column) for column in columns], types).columns, relation)
+        return replace(converted, update_key=relation.update_key)
 
     # -- select ----------------------------------------------------------------------------------------------------
 
@@ -355,7 +357,7 @@ class QueryPlanner:
             relation = self._from(select, scope)
         if relation.ranking is not None:
             at = relation.ranking.position
-            relation, rest = bounded(self, select.where, relation, relation.schema.names[at] if at >= 0 else None)
+            relation, rest = limit_rows(self, select.where, relation, relation.schema.names[at] if at >= 0 else None)
             select = replace(select, where=rest)
         numbers = row_numbers(select)
         if select.qualify is not None and not numbers:
@@ -377,14 +379,14 @@ class QueryPlanner:
         if where is not None:
             predicate = self.binder(relation, instead=WHERE).bind_boolean(where, "WHERE")
             self.check_runs(where, predicate)
-            relation = selected(self, predicate, relation)
+            relation = filter_rows(self, predicate, relation)
         if numbers:
             return self._numbered(select, relation, numbers)
         return self._mapped(select, relation, *self.columns(select, relation, self.binder(relation)))
 
     def _numbered(self, select: s.Select, relation: Relation, numbers: Sequence[s.FunctionCall]) -> Relation:
-        """Rows with their number in an order, and what QUALIFY says of it."""
-        relation = ranked(self, select, replace(relation, window=None), numbers)
+        """Rows with their number in an order, limited by QUALIFY."""
+        relation = number_rows(self, select, replace(relation, window=None), numbers)
         assert relation.ranking is not None
         at = relation.ranking.position
         number = e.Column(Type.BIGINT, False, at, relation.schema.names[at])
@@ -392,25 +394,25 @@ class QueryPlanner:
         names, columns = self.columns(select, seen, self.binder(seen, number=number))
         at = next((at for at, column in enumerate(columns) if column == number), -1)
         if select.qualify is None:
-            made = self._mapped(select, relation, names, columns)
-            return replace(made, ranking=replace(relation.ranking, position=at))
-        # A row says its place if the number is selected; QUALIFY may name it as the select list does.
-        relation, rest = bounded(self, select.qualify, relation, names[at] if at >= 0 else None)
+            numbered = self._mapped(select, relation, names, columns)
+            return replace(numbered, ranking=replace(relation.ranking, position=at))
+        # A row shows its place if the number is selected. QUALIFY may use its name in the select list.
+        relation, rest = limit_rows(self, select.qualify, relation, names[at] if at >= 0 else None)
         if rest is not None:
             predicate = self.binder(relation, number=number).bind_boolean(rest, "QUALIFY")
             self.check_runs(rest, predicate)
-            relation = selected(self, predicate, relation)
+            relation = filter_rows(self, predicate, relation)
         return self._mapped(select, relation, names, columns)
 
     def _mapped(
         self, select: s.Select, relation: Relation, names: Sequence[str], columns: Sequence[e.Expression]
     ) -> Relation:
-        """The select list. An update stream keeps its key, under whatever names."""
+        """The select list. An update stream keeps its key, under any names."""
         if self.changes_nothing(names, columns, relation):
             return replace(relation, alias=None, tables=())
         key = self._key_after(select, names, columns, relation)
-        made = mapped(self, zip(names, columns, strict=True), relation)
-        return replace(made, alias=None, update_key=key)
+        rows = map_rows(self, zip(names, columns, strict=True), relation)
+        return replace(rows, alias=None, update_key=key)
 
     def _key_after(
         self, select: s.Select, names: Sequence[str], columns: Sequence[e.Expression], relation: Relation
@@ -418,7 +420,7 @@ class QueryPlanner:
         """The key of an update stream under the names of the select list."""
         if relation.update_key is None:
             return None
-        found: list[str] = []
+        key_names: list[str] = []
         for key in relation.update_key:
             position = relation.schema.index(key)
             named = [
@@ -432,18 +434,18 @@ class QueryPlanner:
                     f"this reads an update stream keyed by {_listed(relation.update_key)}, and each row must "
                     f"identify the row that it replaces: select {key} too",
                 )
-            found.append(named[0])
-        return tuple(found)
+            key_names.append(named[0])
+        return tuple(key_names)
 
     def columns(
         self, select: s.Select, relation: Relation, binder: Binder, *, check: bool = True
     ) -> tuple[list[str], list[e.Expression]]:
-        """The names and the expressions of a select list. Those that hold placeholders are not checked yet."""
+        """The names and the expressions of a select list. Without `check`, they may contain placeholders."""
         names: dict[str, None] = {}
         columns: list[e.Expression] = []
         for position, item in enumerate(select.items, 1):
             if isinstance(item, s.Star):
-                made = self._star(item, relation, names)
+                pairs = self._star(item, relation, names)
             else:
                 bound = binder.bind(item.expression)
                 if check:
@@ -452,8 +454,8 @@ class QueryPlanner:
                     raise self.error(
                         item, "a query cannot return an interval: CAST it AS text, or use extract(epoch FROM ...)"
                     )
-                made = [(item.alias.text if item.alias else _name_of(item.expression, position, names), bound)]
-            for name, column in made:
+                pairs = [(item.alias.text if item.alias else _name_of(item.expression, position, names), bound)]
+            for name, column in pairs:
                 if name in TOMBSTONE_NAMES:
                     raise self.error(item, f"{name} marks deleted rows, and is added automatically")
                 if name in names:
@@ -462,20 +464,20 @@ class QueryPlanner:
                 columns.append(column)
         return list(names), columns
 
-    def _star(self, item: s.Star, relation: Relation, taken: Collection[str]) -> list[tuple[str, e.Expression]]:
+    def _star(self, item: s.Star, relation: Relation, used: Collection[str]) -> list[tuple[str, e.Expression]]:
         if relation.tables:
-            return self._joined_star(item, relation, taken)
+            return self._joined_star(item, relation, used)
         if item.table is not None and item.table.text != relation.alias:
             known = [relation.alias] if relation.alias else []
             raise self.error(item, f"FROM has no table {item.table.text}{did_you_mean(item.table.text, known)}")
-        self.stars[item.span] = ", ".join(written(one.name) for one in relation.schema.data_fields)
+        self.stars[item.span] = ", ".join(written(field.name) for field in relation.schema.data_fields)
         return [
-            (one.name, e.Column(one.type, one.nullable, position, one.name))
-            for position, one in enumerate(relation.schema.data_fields)
+            (field.name, e.Column(field.type, field.nullable, position, field.name))
+            for position, field in enumerate(relation.schema.data_fields)
         ]
 
-    def _joined_star(self, item: s.Star, relation: Relation, taken: Collection[str]) -> list[tuple[str, e.Expression]]:
-        """All columns of the joined tables, or of one. A name that is taken already gets its table's before it."""
+    def _joined_star(self, item: s.Star, relation: Relation, used: Collection[str]) -> list[tuple[str, e.Expression]]:
+        """All columns of the joined tables, or of one. A name that is in use is prefixed with its table's name."""
         tables = [table for table in relation.tables if table.absent is None]
         if item.table is not None:
             tables = [table for table in relation.tables if table.alias == item.table.text]
@@ -485,35 +487,35 @@ class QueryPlanner:
                 raise self.error(item, f"FROM has no table {item.table.text}{hint}")
             if tables[0].absent is not None:
                 raise self.error(item, f"{item.table.text}.* is not available: {tables[0].absent}")
-        made: list[tuple[str, e.Expression]] = []
-        told: list[str] = []
-        names = set(taken)
+        columns: list[tuple[str, e.Expression]] = []
+        listed: list[str] = []
+        names = set(used)
         for table in tables:
             for name in table.columns:
                 column = relation.column_of(table, name)
                 assert column is not None
                 shown = f"{table.alias}_{name}" if name in names and table.alias else name
                 names.add(shown)
-                made.append((shown, column))
+                columns.append((shown, column))
                 column_of = f"{written(table.alias)}.{written(name)}" if table.alias else written(name)
-                told.append(column_of if shown == name else f"{column_of} AS {written(shown)}")
-        self.stars[item.span] = ", ".join(told)
-        return made
+                listed.append(column_of if shown == name else f"{column_of} AS {written(shown)}")
+        self.stars[item.span] = ", ".join(listed)
+        return columns
 
     @property
     def sources(self) -> set[str]:
-        """The operators that give the streams which are read."""
+        """The operators that emit the streams that the query reads."""
         return {self.catalog.stream(name).source for name in self.streams}
 
     def below(self, name: str, *through: type[Spec]) -> str:
-        """The operator under a path of operators of these kinds."""
+        """The first operator upstream that is not of these kinds."""
         for node in reversed(self.nodes):
             if node.name == name and isinstance(node.spec, through):
                 (name,) = node.inputs
         return name
 
     def check_runs(self, node: s.Expr, bound: e.Expression) -> None:
-        """Compile once now: a bad constant (a pattern, a unit) is found here and not by the first tuple."""
+        """Compile once now, so that a bad constant (a pattern, a unit) fails here and not at the first tuple."""
         try:
             compile_expression(bound, self.library)
         except Refuse as error:
@@ -534,7 +536,7 @@ class QueryPlanner:
         return self.table(select.table, scope)[0]
 
     def _joined(self, select: s.Select, scope: Mapping[str, _Cte]) -> tuple[s.Select, Relation]:
-        """The rows of several tables; WHERE has been tested then."""
+        """The rows of several tables after WHERE."""
         relation = FromPlanner(self, select, scope).plan()
         if aggregates(select):
             relation = replace(relation, window=joint_window(self, select, relation))
@@ -543,17 +545,17 @@ class QueryPlanner:
     def table(
         self, table: s.TablePrimary, scope: Mapping[str, _Cte], *, ranges: bool = False
     ) -> tuple[Relation, s.RangeWindow | s.RowsWindow | None]:
-        """A table of FROM. With `ranges`, brackets without SLIDE say how long a join keeps its rows, and are told."""
+        """A table of FROM. With `ranges`, brackets without SLIDE set how long a join keeps its rows, not a window."""
         relation = self._source(table.source, scope)
         if ranges:
             self._check_bounded(relation)
-        told = table.window if ranges and table.window is not None and table.window.slide is None else None
-        if table.window is not None and told is None:
+        keeps = table.window if ranges and table.window is not None and table.window.slide is None else None
+        if table.window is not None and keeps is None:
             if relation.window is not None:
                 raise self.error(table.window, "this table already has a window")
-            relation = self._windowed(relation, bracketed(self.statement.text, table.window))
-        relation = edged(self, table, relation)
-        return replace(relation, alias=table.alias.text) if table.alias else relation, told
+            relation = self._windowed(relation, bracket_window(self.statement.text, table.window))
+        relation = apply_edge(self, table, relation)
+        return replace(relation, alias=table.alias.text) if table.alias else relation, keeps
 
     def _source(self, source: s.TableSource, scope: Mapping[str, _Cte]) -> Relation:
         match source:
@@ -569,7 +571,7 @@ class QueryPlanner:
     # -- windows ---------------------------------------------------------------------------------------------------
 
     def _constant_us(self, node: s.Expr) -> int:
-        """A time that an argument says."""
+        """The value of an argument that is a time."""
         binder = self.binder(None)
         bound = binder.bind(node)
         if not isinstance(bound, e.Constant) or Type.INTERVAL not in readings(node, bound) or bound.value is None:
@@ -579,7 +581,7 @@ class QueryPlanner:
         return int(constant.value)
 
     def _table_of(self, node: s.Expr) -> s.TableSource:
-        """What a window is over: a name, a side stream, or a query in parentheses."""
+        """The input of a window: a name, a side stream, or a query in parentheses."""
         match node:
             case s.ColumnRef(table=None):
                 return s.NamedTable(node.span, node.name, None)
@@ -590,7 +592,7 @@ class QueryPlanner:
         raise self.error(node, "expected a stream, a query, or a query in parentheses")
 
     def _timed_by(self, node: s.Expr, relation: Relation) -> Relation:
-        """The rows at the time that a window goes by: their own, or a column's that lies not far from it."""
+        """The rows at the time that a window uses: their own, or a column at a bounded distance from it."""
         if isinstance(node, s.ColumnRef):
             column = relation.column(node.name.text)
             if column is None and node.name.text == TIME_NAME:
@@ -616,32 +618,32 @@ class QueryPlanner:
         if column.nullable:
             raise self.error(
                 node,
-                (f"{column.name} may be null, but a row in a window needs a time: select coalesce({column.name}, ...)"),
+                f"{column.name} may be null, but a row in a window needs a time: select coalesce({column.name}, ...)",
             )
-        made = self.add(RetimeSpec(column.position, lag_us), [relation], ordered=False)
-        return replace(made, alias=relation.alias, time_name=column.name)
+        retimed = self.add(RetimeSpec(column.position, lag_us), [relation], ordered=False)
+        return replace(retimed, alias=relation.alias, time_name=column.name)
 
     def _windowed(self, relation: Relation, window: Window) -> Relation:
         self._check_bounded(relation)
         window = replace(window, key=key_of(self, relation))
         if window.spec is not None:
-            relation = appended(self, relation)
+            relation = append_rows(self, relation)
         if not isinstance(window.spec, RowWindow):
-            relation = self.stamped(relation)
+            relation = self.stamp_rows(relation)
         return replace(relation, window=window)
 
-    def stamped(self, relation: Relation) -> Relation:
-        """Latent tuples have no time until an operator needs one, and a union in order of time gives it."""
+    def stamp_rows(self, relation: Relation) -> Relation:
+        """The rows with a time: latent tuples have none until a union in order of time stamps them."""
         if relation.time_known:
             return relation
-        made = self.add(UnionSpec(True), [relation], ordered=True)
-        return replace(made, alias=relation.alias, time_known=True, update_key=relation.update_key)
+        stamped = self.add(UnionSpec(True), [relation], ordered=True)
+        return replace(stamped, alias=relation.alias, time_known=True, update_key=relation.update_key)
 
-    def unfolded(
+    def unfold_rows(
         self, relation: Relation, place: s.Node
     ) -> tuple[Relation, Sequence[e.Expression], e.Expression | None]:
-        """The stream under a path of selects and maps, which are taken out of the plan: the relation that reads it,
-        what each column is over it, and what its rows must fulfil.
+        """Remove the selects and maps between a relation and its stream from the plan. Returns the relation that reads
+        the stream, each column as an expression over it, and the condition on its rows.
         """
         path: list[Node] = []
         name = relation.node
@@ -657,14 +659,19 @@ class QueryPlanner:
                 "ROWS counts the tuples of one stream as they arrive: expected a stream, or a query in "
                 "parentheses that only selects and computes",
             )
-        kept = [node for node in self.nodes if node not in path]
-        self.nodes[:] = kept
+        nodes = [node for node in self.nodes if node not in path]
+        self.nodes[:] = nodes
         self.namer = Namer(self.name)
-        for node in kept:
+        for node in nodes:
             self.namer.name(node.spec.kind)
-        stream = next(self.catalog.stream(one) for one in self.streams if self.catalog.stream(one).source == name)
+        stream = next(
+            self.catalog.stream(stream_name)
+            for stream_name in self.streams
+            if self.catalog.stream(stream_name).source == name
+        )
         columns: list[e.Expression] = [
-            e.Column(one.type, one.nullable, position, one.name) for position, one in enumerate(stream.schema)
+            e.Column(stream_name.type, stream_name.nullable, position, stream_name.name)
+            for position, stream_name in enumerate(stream.schema)
         ]
         where: e.Expression | None = None
         sizes: Sequence[e.Extent] = [e.Extent()] * len(columns)
@@ -678,20 +685,20 @@ class QueryPlanner:
         return replace(relation, node=name, schema=stream.schema, lags=lags), columns, where
 
     def _written_out(self, spec: Spec, columns: Sequence[e.Extent], place: s.Node) -> Sequence[e.Extent]:
-        """How large each column is, if this operator's are put into those that read it."""
-        made: list[e.Expression] = []
+        """The size of each column if this operator's expressions are substituted into its readers'."""
+        expressions: list[e.Expression] = []
         if isinstance(spec, SelectSpec):
-            made = [spec.predicate]
+            expressions = [spec.predicate]
         elif isinstance(spec, MapSpec):
-            made = [column for _, column in spec.columns]
-        found = [e.extent(one, columns) for one in made]
-        if sum(one.parts for one in found) > MAX_PARTS or any(one.depth > MAX_DEPTH for one in found):
+            expressions = [column for _, column in spec.columns]
+        extents = [e.extent(extent, columns) for extent in expressions]
+        if sum(extent.parts for extent in extents) > MAX_PARTS or any(extent.depth > MAX_DEPTH for extent in extents):
             raise self.error(
                 place,
                 "ROWS computes the columns of the inner query from the stream itself, which takes more than "
                 f"{MAX_PARTS:,} parts or {MAX_DEPTH} levels of nesting here: create the inner query separately",
             )
-        return found if isinstance(spec, MapSpec) else columns
+        return extents if isinstance(spec, MapSpec) else columns
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -734,7 +741,7 @@ class QueryPlanner:
     def _stream(self, stream: StreamDefinition) -> Relation:
         self.streams.append(stream.name)
         known = stream.timestamps != "latent"
-        # What waits for nothing needs no sorting: the engine's stamps are in order, and latent tuples never wait.
+        # Such streams need no sorting: the engine's stamps are in order, and no operator waits for latent tuples.
         ordered = stream.always_ordered or not known
         lags = self.lags[stream.source] = stream_lags(stream, self.catalog)
         return Relation(stream.source, stream.schema, stream.name, known, stream.time, ordered, lags)
@@ -747,7 +754,7 @@ class QueryPlanner:
 
 
 def _kind(relation: Relation) -> str:
-    """What a side of a union is."""
+    """The kind of a union's side in words."""
     if relation.update_key is None:
         return "an append stream"
     if not relation.update_key:
@@ -770,72 +777,76 @@ def _widened(columns: Sequence[tuple[str, e.Expression]], types: Sequence[Type])
     )
 
 
-def _name_of(node: s.Expr, position: int, taken: Collection[str]) -> str:
-    """What a column without AS is called: the column's or function's own name, else its number."""
+def _name_of(node: s.Expr, position: int, used: Collection[str]) -> str:
+    """The name of a column without AS: the column's or function's name, else its number."""
     match node:
         case s.ColumnRef():
             return node.name.text
         case s.CastExpr():
-            return _name_of(node.argument, position, taken)
-        case s.FunctionCall() if not node.operator and node.name.text not in taken:
+            return _name_of(node.argument, position, used)
+        case s.FunctionCall() if not node.operator and node.name.text not in used:
             return node.name.text
-        case s.CaseExpr() if "case" not in taken:
+        case s.CaseExpr() if "case" not in used:
             return "case"
     return f"column{position}"
 
 
-def facts_of(made: QueryPlan, catalog: Catalog) -> Facts:
-    """What readers of a query rely on. What it reads is in the catalog; it may be about to be."""
+def facts_of(query: QueryPlan, catalog: Catalog) -> Facts:
+    """The facts that readers of a query rely on. Its inputs are in the catalog; the query itself need not be yet."""
     known = catalog.facts
-    waiting = [made]
+    waiting = [query]
     while waiting:
         plan = waiting[-1]
-        more = [one for name in plan.reads_queries if not _is_known(one := catalog.queries[name], known)]
+        more = [inner for name in plan.reads_queries if not _is_known(inner := catalog.queries[name], known)]
         if more:
             waiting += more
             continue
-        found = _facts(waiting.pop(), catalog)
+        facts = _facts(waiting.pop(), catalog)
         if catalog.queries.get(plan.name) is plan:
-            known[plan.name] = plan, found
-    return found
+            known[plan.name] = plan, facts
+    return facts
 
 
 def _is_known(plan: QueryPlan, known: Mapping[str, tuple[QueryPlan, Facts]]) -> bool:
     return plan.name in known and known[plan.name][0] is plan
 
 
-def _facts(made: QueryPlan, catalog: Catalog) -> Facts:
-    """The same, where the facts of all that it reads are known."""
-    streams = [catalog.stream(name) for name in made.reads_streams]
-    queries = [catalog.queries[name] for name in made.reads_queries]
-    found: dict[str, tuple[bool, Lags, Schema]] = {
-        one.source: (one.always_ordered or one.timestamps == "latent", stream_lags(one, catalog), one.schema)
-        for one in streams
+def _facts(plan: QueryPlan, catalog: Catalog) -> Facts:
+    """The same, if the facts of all its inputs are known."""
+    streams = [catalog.stream(name) for name in plan.reads_streams]
+    queries = [catalog.queries[name] for name in plan.reads_queries]
+    sources: dict[str, tuple[bool, Lags, Schema]] = {
+        stream.source: (
+            stream.always_ordered or stream.timestamps == "latent",
+            stream_lags(stream, catalog),
+            stream.schema,
+        )
+        for stream in streams
     }
     for query in queries:
         facts = catalog.facts[query.name][1]
-        found[query.output] = facts.ordered, facts.lags, query.schema
-    for node in made.nodes:
-        inputs = [_read(node.edge(at), *found[one][1:]) for at, one in enumerate(node.inputs)]
+        sources[query.output] = facts.ordered, facts.lags, query.schema
+    for node in plan.nodes:
+        inputs = [_read(node.edge(at), *sources[stream][1:]) for at, stream in enumerate(node.inputs)]
         schemas = [schema for _, schema in inputs]
-        orders = [found[one][0] and not node.edge(at).updates for at, one in enumerate(node.inputs)]
+        orders = [sources[stream][0] and not node.edge(at).updates for at, stream in enumerate(node.inputs)]
         lags = lags_of(node.spec, [lags for lags, _ in inputs], schemas)
-        found[node.name] = gives_order(node.spec, orders), lags, node.spec.schema(schemas)
-    timed = all(one.timestamps != "latent" for one in streams) and all(
+        sources[node.name] = gives_order(node.spec, orders), lags, node.spec.schema(schemas)
+    timed = all(stream.timestamps != "latent" for stream in streams) and all(
         catalog.facts[query.name][1].timed for query in queries
     )
-    return Facts(found[made.output][0], timed, found[made.output][1])
+    return Facts(sources[plan.output][0], timed, sources[plan.output][1])
 
 
 def stream_lags(stream: StreamDefinition, catalog: Catalog) -> Lags:
-    """Which columns of a stream are its rows' own time; late tuples tell last when they came."""
+    """The columns of a stream that carry its rows' own time. The last column of late tuples is their arrival time."""
     if stream.name not in catalog.streams:
         return {len(stream.schema) - 1: EXACT}
     return {} if stream.time_position is None else {stream.time_position: EXACT}
 
 
 def _read(edge: EdgeSpec, lags: Lags, schema: Schema) -> tuple[Lags, Schema]:
-    """What an edge reads of what it is given."""
+    """The rows that an operator reads from an edge."""
     if edge.columns is None:
         return lags, schema
     return {at: lags[position] for at, position in enumerate(edge.columns) if position in lags}, edge.reads(schema)

@@ -1,8 +1,8 @@
-"""ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...), bounded from above: the top n of each partition.
+"""ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) with an upper limit: the top n of each partition.
 
-The operator is made where the number is selected. How many rows it keeps is said by a condition on the number: by
-QUALIFY in the same SELECT, or by WHERE in the one around it. A number that nobody bounds would have to be changed for
-every row that comes, and is refused.
+The SELECT that selects the number adds the operator. A condition on the number limits the rows that it keeps: QUALIFY
+in the same SELECT, or WHERE in the outer one. Without a limit, every new row would change the numbers of all rows, so
+such a query is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from millrace.protocol import MAX_INT64, Schema
 from millrace.sql import syntax as s
 from millrace.sql.aggregation import free_name
 from millrace.sql.binder import Ranking, Relation
-from millrace.sql.windowed import conjoined, conjuncts
+from millrace.sql.windowed import conjoin, conjuncts
 
 if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
@@ -48,9 +48,11 @@ def row_numbers(select: s.Select) -> list[s.FunctionCall]:
     ]
 
 
-def ranked(planner: QueryPlanner, select: s.Select, relation: Relation, calls: Sequence[s.FunctionCall]) -> Relation:
-    """The rows with their number behind them, as far as it will be asked for."""
-    relation = planner.stamped(relation)
+def number_rows(
+    planner: QueryPlanner, select: s.Select, relation: Relation, calls: Sequence[s.FunctionCall]
+) -> Relation:
+    """The rows with their number as the last column. A later condition limits how many are kept."""
+    relation = planner.stamp_rows(relation)
     partition, order = _over(planner, relation, calls[0])
     for other in calls[1:]:
         if _over(planner, relation, other) != (partition, order):
@@ -71,19 +73,19 @@ def ranked(planner: QueryPlanner, select: s.Select, relation: Relation, calls: S
     closes = _closes(planner, relation, spec.partition_at)
     if closes is not None:
         spec = replace(spec, closes_at=closes[0], closes_us=closes[1], emit="latest", ordered=False)
-    made = planner.add(spec, [relation], spec.ordered or closes is not None or relation.ordered)
+    top = planner.add(spec, [relation], spec.ordered or closes is not None or relation.ordered)
     final = closes is not None
     return replace(
-        made,
+        top,
         time_known=True,
         tables=relation.tables,
-        update_key=tuple(made.schema.names[at] for at in spec.partition_at),
-        ranking=Ranking(made.node, len(names), calls[0], final),
+        update_key=tuple(top.schema.names[at] for at in spec.partition_at),
+        ranking=Ranking(top.node, len(names), calls[0], final),
     )
 
 
 def without_number(relation: Relation) -> Relation:
-    """The rows as expressions see them: the number is no column, but has a way of its own to be said."""
+    """The rows as expressions read them: the number is not a column, but the value of ROW_NUMBER() OVER (...)."""
     assert relation.ranking is not None
     return replace(relation, schema=Schema(relation.schema.fields[: relation.ranking.position]))
 
@@ -118,46 +120,44 @@ def _over(
     return tuple(partition), tuple(order)
 
 
-# -- the bound ---------------------------------------------------------------------------------------------------------
+# -- the limit ---------------------------------------------------------------------------------------------------------
 
 
-def bounded(
+def limit_rows(
     planner: QueryPlanner, where: s.Expr | None, relation: Relation, name: str | None
 ) -> tuple[Relation, s.Expr | None]:
-    """The relation with as many rows as a condition asks for, and what else the condition says.
+    """The relation limited by a condition on the number, and the rest of the condition.
 
-    `name` is what the number is called, if it is selected.
+    `name` is the name of the number, if it is selected.
     """
     ranking = relation.ranking
     assert ranking is not None
     most, rest = None, None
     for part in () if where is None else conjuncts(where):
-        found = _most(part, name, relation)
-        if found is None:
-            rest = conjoined(rest, part)
+        limit = _most(part, name, relation)
+        if limit is None:
+            rest = conjoin(rest, part)
         else:
-            most = found if most is None else min(most, found)
+            most = limit if most is None else min(most, limit)
     if most is None:
-        raise unbounded(planner, ranking, said=where is not None)
+        raise missing_limit(planner, ranking, conditional=where is not None)
     if most < 1:
         assert where is not None
         raise planner.error(
             where,
-            (
-                "this condition limits ROW_NUMBER() to less than 1, and numbers start at 1: the query would never "
-                "emit a row"
-            ),
+            "this condition limits ROW_NUMBER() to less than 1, and numbers start at 1: the query would never "
+            "emit a row",
         )
     return _with_most(planner, relation, ranking, most, name is not None), rest
 
 
-def unbounded(planner: QueryPlanner, ranking: Ranking, *, said: bool = False) -> Exception:
-    """`said`: there is a condition, which does not bound it."""
+def missing_limit(planner: QueryPlanner, ranking: Ranking, *, conditional: bool = False) -> Exception:
+    """The error for a number without a limit; `conditional` if a condition exists but does not limit it."""
     text = (
         "ROW_NUMBER() of all rows would change with every new row: limit it with QUALIFY ROW_NUMBER() OVER "
         "(...) <= 10, or select it as r in a query in parentheses and write WHERE r <= 10 around it"
     )
-    if said:
+    if conditional:
         text += "; this condition has no upper bound that is a whole number, such as <= 10, < 11 or = 1"
     return planner.error(ranking.place, text)
 
@@ -175,14 +175,14 @@ def _with_most(planner: QueryPlanner, relation: Relation, ranking: Ranking, most
         if not selected:
             raise planner.error(
                 ranking.place,
-                ("each row must show its place, because there are several: select ROW_NUMBER() OVER (...) AS r too"),
+                "each row must show its place, because there are several: select ROW_NUMBER() OVER (...) AS r too",
             )
         key = (*key, relation.schema.names[ranking.position])
     return replace(relation, update_key=key, ranking=None)
 
 
 def _most(node: s.Expr, name: str | None, relation: Relation) -> int | None:
-    """How many rows a condition leaves, if it is about the number alone and from above."""
+    """The number of rows that a condition admits, if it is an upper limit of the number alone."""
     match node:
         case s.FunctionCall(operator=True, name=s.Name(text=sign), arguments=(left, right)) if sign in _MIRRORED:
             if _is_number(right, name, relation):
@@ -210,7 +210,7 @@ def _is_number(node: s.Expr, name: str | None, relation: Relation) -> bool:
 
 
 def _closes(planner: QueryPlanner, relation: Relation, partition: Sequence[int]) -> tuple[int, int] | None:
-    """A column of the partition that is the bound of a window of time, and how far above it rows of the window lie."""
+    """A partition column that is a bound of a time window, and the maximum of row time - bound."""
     for at in partition:
         lag = relation.lags.get(at)
         if lag is not None and lag[1] is not None and _is_bound(planner, relation.node, at):
@@ -219,8 +219,8 @@ def _closes(planner: QueryPlanner, relation: Relation, partition: Sequence[int])
 
 
 def _is_bound(planner: QueryPlanner, name: str, at: int) -> bool:
-    """Whether a column comes from the bound of a window."""
-    node = next((one for one in _nodes(planner) if one.name == name), None)
+    """Whether a column is derived from the bound of a window."""
+    node = next((candidate for candidate in _nodes(planner) if candidate.name == name), None)
     if node is None:
         return False
     match node.spec:
@@ -240,7 +240,7 @@ def _is_bound(planner: QueryPlanner, name: str, at: int) -> bool:
             first = len(node.spec.keys) + len(node.spec.calls)
             return window is not None and not isinstance(window, RowWindow) and first <= at < first + len(bounds)
         case AggregateSpec(bounds=bounds, window=window) | WindowSpec(bounds=bounds, window=window):
-            # The bounds stand last, and how far they lie from the rows' time is always known.
+            # The bounds are the last columns, and their distance from the rows' time is always known.
             lags = planner.lags.get(name, {})
             return not isinstance(window, RowWindow) and at > max(lags, default=at) - len(bounds)
     return False

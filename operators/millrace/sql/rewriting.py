@@ -1,7 +1,6 @@
-"""Statements of a catalog in other words, when what they name has changed its name.
+"""Rewrites statements of a catalog after a rename or an added column.
 
-Rule: a rewritten text means the same plan. Whoever rewrites plans the new text and compares; nothing is kept that has
-not been found equal.
+Rule: a rewritten text has the same plan. Every rewrite is planned and compared, and used only if the plans are equal.
 """
 
 from __future__ import annotations
@@ -18,48 +17,48 @@ from millrace.sql.parser import parse, written
 from millrace.sql.planned import Catalog
 from millrace.sql.queries import QueryPlanner
 
-# A place in a text, and what is written there instead.
+# A place in a text, and its replacement.
 Change = tuple[s.Span, str]
 
 
-def changed(text: str, changes: Sequence[Change]) -> str:
-    """The text with these places exchanged; none of them overlap."""
-    made, at = [], 0
+def replace_places(text: str, changes: Sequence[Change]) -> str:
+    """The text with these places replaced; they do not overlap."""
+    parts, at = [], 0
     for span, words in sorted(changes):
-        made += [text[at : span.start], words]
+        parts += [text[at : span.start], words]
         at = span.end
-    return "".join([*made, text[at:]])
+    return "".join([*parts, text[at:]])
 
 
 def renamed_query(sql: str, to: str) -> str:
-    """CREATE QUERY under another name. A bare SELECT has none to change."""
+    """CREATE QUERY under another name. A bare SELECT has no name to change."""
     body = parse(sql, KNOWN)[0].body
-    return changed(sql, [(body.name.span, written(to))]) if isinstance(body, s.CreateQueryStatement) else sql
+    return replace_places(sql, [(body.name.span, written(to))]) if isinstance(body, s.CreateQueryStatement) else sql
 
 
 def renamed_input(sql: str, to: str) -> str:
     """CREATE SINK over a query of another name."""
     body = parse(sql, KNOWN)[0].body
     assert isinstance(body, s.CreateSinkStatement)
-    return changed(sql, [(body.query.span, written(to))])
+    return replace_places(sql, [(body.query.span, written(to))])
 
 
-def reading(query: QueryPlan, before: str, after: str, catalog: Catalog, library: Library) -> QueryPlan | None:
-    """A query that reads one of another name now; None if no text was found that says so.
+def rewrite_reader(query: QueryPlan, before: str, after: str, catalog: Catalog, library: Library) -> QueryPlan | None:
+    """A query whose input has a new name; None if no equivalent text was found.
 
-    The catalog has the other query under its new name. A column may be written `before.x`, so the new name may have to
-    be given the old one as an alias.
+    The catalog has the input under its new name. A column may be written `before.x`, so the new name may need the old
+    one as an alias.
     """
     for alias in (False, True):
-        wanted = replace(query.renamed(before, after), sql=_reading(query.sql, before, after, alias))
-        found = _planned_again(wanted, catalog, library)
-        if found is not None and _same(found[0], wanted):
-            return wanted if _narrowed(wanted) else found[0]
+        expected = replace(query.renamed(before, after), sql=_reading(query.sql, before, after, alias))
+        planned = _planned_again(expected, catalog, library)
+        if planned is not None and _same(planned[0], expected):
+            return expected if _narrowed(expected) else planned[0]
     return None
 
 
 def _planned_again(query: QueryPlan, catalog: Catalog, library: Library) -> tuple[QueryPlan, QueryPlanner] | None:
-    """What a query's text would come to now, with the options that it has; None if it would be refused."""
+    """The plan of a query's text in this catalog, with the query's options; None if it is refused."""
     try:
         statement = parse(query.sql, KNOWN)[0]
         assert isinstance(statement.body, s.CreateQueryStatement | s.SelectStatement)
@@ -72,12 +71,12 @@ def _planned_again(query: QueryPlan, catalog: Catalog, library: Library) -> tupl
         return None
 
 
-def _same(found: QueryPlan, wanted: QueryPlan) -> bool:
-    """Whether two plans do the same. One that reads less of a stream than there is now has no equal: its rows look the
-    same at least, and every name in it has been found to mean what it did when the stream got more."""
-    if _narrowed(wanted):
-        return _looks(found) == _looks(wanted)
-    return replace(found, warnings=(), notes=()) == replace(wanted, warnings=(), notes=())
+def _same(planned: QueryPlan, expected: QueryPlan) -> bool:
+    """Whether two plans are equivalent. A plan that reads fewer columns than the stream now has cannot be compared
+    exactly. Then the schemas must be equal: ADD COLUMN has already checked that every name keeps its meaning."""
+    if _narrowed(expected):
+        return _looks(planned) == _looks(expected)
+    return replace(planned, warnings=(), notes=()) == replace(expected, warnings=(), notes=())
 
 
 def _looks(query: QueryPlan) -> tuple[object, ...]:
@@ -88,12 +87,12 @@ def _narrowed(query: QueryPlan) -> bool:
     return any(edge.columns is not None for node in query.nodes for edge in node.edges)
 
 
-# -- where a text names a query ----------------------------------------------------------------------------------------
+# -- names of queries in texts -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where FROM names it, and where its alias would go if it has none."""
+    """The edits of FROM: the name, and the alias if it has none."""
 
     span: s.Span
     alias_at: int | None
@@ -107,11 +106,11 @@ def _reading(sql: str, before: str, after: str, alias: bool) -> str:
         changes.append((place.span, written(after)))
         if alias and place.alias_at is not None:
             changes.append((s.Span(place.alias_at, place.alias_at), f" AS {written(before)}"))
-    return changed(sql, changes)
+    return replace_places(sql, changes)
 
 
 def _places(node: s.Node, name: str, hidden: bool) -> Iterator[_Place]:
-    """Every table that is the query of this name; one of WITH that is called so hides it."""
+    """Every table that reads the query of this name. A query of WITH with the same name hides it."""
     if isinstance(node, s.QueryBody):
         for cte in node.ctes:
             yield from _places(cte.query, name, hidden)
@@ -128,7 +127,7 @@ def _places(node: s.Node, name: str, hidden: bool) -> Iterator[_Place]:
 
 
 def _named(source: s.TableSource, name: str) -> s.Span | None:
-    """Where a source of rows says this name."""
+    """The place of this name in a source of rows."""
     match source:
         case s.NamedTable(name=s.Name(span=span, text=text), part=None) if text == name:
             return span
@@ -137,44 +136,45 @@ def _named(source: s.TableSource, name: str) -> s.Span | None:
     return None
 
 
-def renaming(before: str, after: str, catalog: Catalog, library: Library) -> tuple[Mapping[str, QueryPlan], list[str]]:
-    """The queries as they read when one has another name, by their new names, and those that cannot be rewritten."""
+def rename_in_readers(
+    before: str, after: str, catalog: Catalog, library: Library
+) -> tuple[Mapping[str, QueryPlan], list[str]]:
+    """The rewritten queries after a rename, by their new names, and the queries that cannot be rewritten."""
     own = catalog.queries[before].renamed(before, after)
     own = replace(own, sql=renamed_query(own.sql, after))
     queries = {after if name == before else name: own if name == before else plan
                for name, plan in catalog.queries.items()}  # fmt: skip
     stuck: list[str] = []
-    found: dict[str, QueryPlan] = {after: own}
+    rewrites: dict[str, QueryPlan] = {after: own}
     for name, plan in catalog.queries.items():
         if before in plan.reads_queries:
-            rewritten = reading(plan, before, after, replace(catalog, queries=queries), library)
+            rewritten = rewrite_reader(plan, before, after, replace(catalog, queries=queries), library)
             if rewritten is None:
                 stuck.append(name)
             else:
-                queries[name] = found[name] = rewritten
-    return found, stuck
+                queries[name] = rewrites[name] = rewritten
+    return rewrites, stuck
 
 
-# -- more columns ------------------------------------------------------------------------------------------------------
+# -- added columns -----------------------------------------------------------------------------------------------------
 
 
 def with_column(created: str, column: str) -> str:
-    """CREATE STREAM with one column more."""
+    """CREATE STREAM with the added column."""
     if not created:
         return created
     body = parse(created, KNOWN)[0].body
     assert isinstance(body, s.CreateStreamStatement)
     end = body.fields[-1].span.end
-    return changed(created, [(s.Span(end, end), f", {column}")])
+    return replace_places(created, [(s.Span(end, end), f", {column}")])
 
 
-def widening(
+def widen_readers(
     before: StreamDefinition, after: StreamDefinition, column: str, catalog: Catalog, library: Library
 ) -> tuple[Mapping[str, QueryPlan], list[str]]:
-    """The queries that read a stream as they read when it has one column more, and those whose text would not mean the
-    same any more."""
+    """The rewritten readers of a stream after ADD COLUMN, and the readers whose text would change its meaning."""
     wider = replace(catalog, streams={**catalog.streams, after.name: after})
-    found: dict[str, QueryPlan] = {}
+    rewrites: dict[str, QueryPlan] = {}
     stuck: list[str] = []
     for name, query in catalog.queries.items():
         if not {before.name, before.late.name} & set(query.reads_streams):
@@ -184,31 +184,31 @@ def widening(
         if rewritten is None:
             stuck.append(name)
         else:
-            found[name] = rewritten
-    return found, stuck
+            rewrites[name] = rewritten
+    return rewrites, stuck
 
 
 def _without_stars(query: QueryPlan, catalog: Catalog, library: Library) -> str | None:
-    """The query's text with every * written out, as it stands now."""
-    found = _planned_again(query, catalog, library)
-    return None if found is None else changed(query.sql, list(found[1].stars.items()))
+    """The query's text with every * expanded to its current columns."""
+    planned = _planned_again(query, catalog, library)
+    return None if planned is None else replace_places(query.sql, list(planned[1].stars.items()))
 
 
 def _widened(
     query: QueryPlan, before: StreamDefinition, after: StreamDefinition, column: str, catalog: Catalog, library: Library
 ) -> QueryPlan | None:
-    """The plan as it is, which reads what it has read, if its text still means it."""
-    found = _planned_again(query, catalog, library)
-    if found is None or _looks(found[0]) != _looks(query):
+    """The unchanged plan, which reads the same columns as before, if its text keeps its meaning."""
+    planned = _planned_again(query, catalog, library)
+    if planned is None or _looks(planned[0]) != _looks(query):
         return None
-    if found[0].nodes != query.nodes and _names(query.sql, column):
-        return None  # its columns stand elsewhere now, so nothing shows which of them the name means
+    if planned[0].nodes != query.nodes and _names(query.sql, column):
+        return None  # its columns have moved, so the plans do not show which column the name refers to
     plan = query.reading_of(before.source, before.schema, after.schema)
     return plan.reading_of(before.late.source, before.late.schema, after.late.schema)
 
 
 def _names(sql: str, column: str) -> bool:
-    """Whether a column is called so anywhere in a text."""
+    """Whether a text uses this column name anywhere."""
     return any(isinstance(node, s.ColumnRef) and node.name.text == column for node in _all(parse(sql, KNOWN)[0].body))
 
 

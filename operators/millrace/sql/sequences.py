@@ -1,4 +1,4 @@
-"""FOLLOWED BY, and JOIN LATEST, which is the same operator: a row with the newest row before it of an update stream."""
+"""FOLLOWED BY and JOIN LATEST. Both use one operator, which pairs a row with an earlier row of another input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Keys = tuple[tuple[e.Expression, e.Expression], ...]
 
 
-def followed(tables: FromPlanner, node: s.Followed, above: Sequence[s.Node]) -> Side:
+def plan_followed_by(tables: FromPlanner, node: s.Followed, above: Sequence[s.Node]) -> Side:
     """a FOLLOWED BY [NO] b."""
     planner = tables.planner
     condition = [] if node.condition is None else [node.condition]
@@ -38,8 +38,8 @@ def followed(tables: FromPlanner, node: s.Followed, above: Sequence[s.Node]) -> 
     joined = [*first, *second]
     keys, conditions = _sorted(tables, node.condition, wide, joined)
     if node.absent or node.mode == "recent":
-        # A row that cannot follow anything changes nothing: it need not be looked at.
-        sides[1] = tables.pushed(sides[1], conditions, 1)
+        # A row that cannot follow any row has no effect, so it is filtered out upstream.
+        sides[1] = tables.push_conditions(sides[1], conditions, 1)
     where = [*conditions.where, *(term for terms in conditions.own.values() for term in terms)]
     if node.absent:
         joined = [*first, *map(_absent, second)]
@@ -53,7 +53,7 @@ def followed(tables: FromPlanner, node: s.Followed, above: Sequence[s.Node]) -> 
 
 
 def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
-    """a [LEFT] JOIN LATEST b: each row of a with the row that is current in b at its time."""
+    """a [LEFT] JOIN LATEST b: pairs each row of a with the row of b that is current at its time."""
     planner = tables.planner
     if join.kind not in ("inner", "left"):
         raise planner.error(
@@ -84,7 +84,7 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     return _made(tables, join, spec, sides, joined, where, above)
 
 
-# -- what both share ---------------------------------------------------------------------------------------------------
+# -- shared parts ------------------------------------------------------------------------------------------------------
 
 
 def _made(
@@ -96,21 +96,21 @@ def _made(
     where: Sequence[e.Expression],
     above: Sequence[s.Node],
 ) -> Side:
-    """The operator, with the columns that are selected and those that are tested."""
+    """The operator, with the selected columns and the tested ones."""
     wide = Wide([side.relation for side in sides])
     picks = tables.picks(wide, joined, above, clocks=tables.clocks(node))
     test = all_of(where)
     if test is not None:
-        asked = tables.picks_of(wide, joined, columns_of(test))
-        if any(position not in picks.order for position in asked.order):
-            spec = replace(spec, tested=asked.columns(), where=asked.over(test))
+        tested = tables.picks_of(wide, joined, columns_of(test))
+        if any(position not in picks.order for position in tested.order):
+            spec = replace(spec, tested=tested.columns(), where=tested.over(test))
         else:
             spec = replace(spec, where=picks.over(test))
-    return tables.made(replace(spec, columns=picks.columns()), sides, joined, picks, ordered=True)
+    return tables.joined_side(replace(spec, columns=picks.columns()), sides, joined, picks, ordered=True)
 
 
 def _check_side(tables: FromPlanner, table: s.TablePrimary, side: Side) -> None:
-    """No windows: a pattern is bounded by WITHIN, and one row is one event."""
+    """Refuse windows: WITHIN limits a pattern, and each row is one event."""
     if table.window is not None:
         raise tables.planner.error(table.window, "a range belongs to a JOIN: limit a pattern with WITHIN '...' instead")
     if isinstance(table.source, s.TableFunction):
@@ -132,7 +132,7 @@ def _check_form(tables: FromPlanner, node: s.Followed, within_us: int | None) ->
     if within_us is None:
         raise error(
             node.right,
-            ("FOLLOWED BY NO is decided when a time has passed: add that time, FOLLOWED BY NO ... WITHIN '5 seconds'"),
+            "FOLLOWED BY NO is decided when a time has passed: add that time, FOLLOWED BY NO ... WITHIN '5 seconds'",
         )
     if node.mode == "chronicle":
         raise error(
@@ -143,7 +143,7 @@ def _check_form(tables: FromPlanner, node: s.Followed, within_us: int | None) ->
 def _sorted(
     tables: FromPlanner, condition: s.Expr | None, wide: Wide, joined: Sequence[Table]
 ) -> tuple[Keys, Conditions]:
-    """The keys that tell patterns apart, and the conditions that test the chosen pair."""
+    """The keys that separate patterns, and the conditions that test the chosen pair."""
     conditions = Conditions(wide, timed=False)
     if condition is not None:
         conditions.add(tables.bound(condition, wide, joined))
@@ -160,9 +160,9 @@ def _absent(table: Table) -> Table:
 
 
 def key_of(planner: QueryPlanner, relation: Relation) -> tuple[int, ...] | None:
-    """The columns that say which row a row replaces: of running totals, or declared for the stream below.
+    """The update key: of running totals, or as declared for the stream upstream.
 
-    A sample has none: where a row was shed, the one before it would be taken for the current one.
+    A sample has none: after a row is shed, the previous row would be read as the current one.
     """
     if relation.update_key is not None:
         return tuple(relation.schema.names.index(name) for name in relation.update_key)
@@ -174,35 +174,35 @@ def key_of(planner: QueryPlanner, relation: Relation) -> tuple[int, ...] | None:
             computed = [column for _, column in node.spec.columns]
             columns = [_copied(computed[at]) if at >= 0 else at for at in columns]
             (name,) = node.inputs
-    stream = next((one for one in map(planner.catalog.stream, planner.streams) if one.source == name), None)
+    stream = next((source for source in map(planner.catalog.stream, planner.streams) if source.source == name), None)
     if stream is None or not stream.update_key:
         return None
-    wanted = [stream.schema.names.index(key) for key in stream.update_key]
-    return tuple(columns.index(at) for at in wanted) if set(wanted) <= set(columns) else None
+    positions = [stream.schema.names.index(key) for key in stream.update_key]
+    return tuple(columns.index(at) for at in positions) if set(positions) <= set(columns) else None
 
 
 def _copied(column: e.Expression) -> int:
-    """The column that is only passed on; -1 if it is computed."""
+    """The position of a column that is only passed on; -1 if the column is computed."""
     return column.position if isinstance(column, e.Column) else -1
 
 
 def _key_of(
     tables: FromPlanner, join: s.Join, wide: Wide, joined: Sequence[Table], key: Sequence[int]
 ) -> tuple[Keys, list[e.Expression]]:
-    """ON as the whole key of the update stream, and what else it tests of the current row."""
+    """ON as equalities for the whole key of the update stream, and its other conditions on the current row."""
     assert join.condition is not None
-    found: dict[int, tuple[e.Expression, e.Expression]] = {}
+    pairs: dict[int, tuple[e.Expression, e.Expression]] = {}
     where = []
     for term in conjuncts(tables.bound(join.condition, wide, joined)):
         pair = equality(term, wide)
         if pair is not None:
             (_, left), (_, right) = pair
-            if isinstance(left, e.Column) and left.position in key and left.position not in found:
-                found[left.position] = left, right
+            if isinstance(left, e.Column) and left.position in key and left.position not in pairs:
+                pairs[left.position] = left, right
                 continue
         where.append(term)
     names = wide.inputs[0].schema.names
-    missing = [names[at] for at in key if at not in found]
+    missing = [names[at] for at in key if at not in pairs]
     if missing:
         listed = ", ".join(names[at] for at in key)
         raise tables.planner.error(
@@ -210,4 +210,4 @@ def _key_of(
             f"JOIN LATEST takes the current row of one key: expected an equality for all of {listed} "
             f"(missing: {', '.join(missing)})",
         )
-    return tuple(found[at] for at in key), where
+    return tuple(pairs[at] for at in key), where

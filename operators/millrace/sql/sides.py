@@ -1,4 +1,4 @@
-"""What a join is made of: sides with the tables in them, and the columns that it keeps."""
+"""The parts of a join: its sides with their tables, and the columns that it keeps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from millrace.sql.conditions import Wide
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of FROM as it stands in the rows of a side.
+    """One table of FROM in the rows of a side.
 
-    clock   where its own time stands; None if nothing above asks for it
-    stays   how long its rows are kept, where RANGE says it
+    clock   the position of its time; None if no downstream operator needs it
+    stays   how long its rows are kept, if it has a RANGE
     """
 
     named: Named
@@ -27,9 +27,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """An input of a join: rows, and the tables that they were put together from.
+    """An input of a join: rows, and the tables that they were joined from.
 
-    rows   how many of the newest may match (ROWS)
+    rows   the number of newest rows that may match (ROWS)
     """
 
     relation: Relation
@@ -48,7 +48,7 @@ class Picks:
         self._wide = wide
         self._tables = tables
         self._places: dict[int, int] = {}
-        self._named: list[str] = []  # of as many columns as there were when somebody asked
+        self._named: list[str] = []  # the names for the number of columns at the last call
 
     @property
     def order(self) -> list[int]:
@@ -58,11 +58,11 @@ class Picks:
         self._places.setdefault(position, len(self._places))
 
     def index(self, position: int | None) -> int | None:
-        """Where a column of the wide row stands in what is kept."""
+        """The position of a column of the wide row among the kept columns."""
         return None if position is None else self._places.get(position)
 
     def over(self, expression: e.Expression) -> e.Expression:
-        """An expression over the wide row as one over what is kept."""
+        """An expression over the wide row as one over the kept columns."""
         names = self.names()
 
         def placed(part: e.Expression) -> e.Expression | None:
@@ -74,7 +74,7 @@ class Picks:
         return e.rewrite(expression, placed)
 
     def names(self) -> list[str]:
-        """What the columns are called: as they are, and with their table where two are called the same."""
+        """The names of the columns, with their table where two have the same name."""
         if len(self._named) != len(self._places):
             self._named = self._make_names()
         return self._named
@@ -110,7 +110,7 @@ class Picks:
 
 
 def shifted(side: Side, wide: Wide, at: int) -> list[Table]:
-    """The tables of a side under their positions in the wide row."""
+    """The tables of a side, with their positions in the wide row."""
     return [
         replace(
             table,

@@ -1,6 +1,6 @@
-"""The parsed form of SQL: what was written and where, before any name has a meaning. Plain frozen data.
+"""The parsed form of SQL: the written text and its places, before names are resolved. Plain frozen data.
 
-Every node has a span, the offsets in the text at which it begins and ends, because every error points at its place.
+Every node has a span, the offsets of its start and end in the text, because every error points at its place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Name(Node):
-    """An identifier: folded to lower case, or as it stood between quotes."""
+    """An identifier: folded to lower case, or exactly as quoted."""
 
     text: str
 
@@ -63,7 +63,7 @@ class ColumnRef(Expr):
 
 @dataclass(frozen=True, slots=True)
 class TypeName(Node):
-    """A type as written; what it means is the binder's to say."""
+    """A type as written; the binder resolves it."""
 
     text: str
 
@@ -133,7 +133,7 @@ class CastExpr(Expr):
 
 @dataclass(frozen=True, slots=True)
 class QueryExpr(Expr):
-    """A query where a value stands: EXISTS, IN or a scalar subquery. None of them runs on a stream."""
+    """A query in place of a value: EXISTS, IN or a scalar subquery. None of them runs on a stream."""
 
     form: Literal["exists", "in", "scalar"]
     query: QueryBody
@@ -177,12 +177,12 @@ class Shed(Node):
 
 @dataclass(frozen=True, slots=True)
 class TableSource(Node):
-    """What rows come from, before its modifiers."""
+    """A source of rows, without its modifiers."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTable(TableSource):
-    """A stream, a query, a CTE; `part` is what stands behind a dot, as in `packets.late`."""
+    """A stream, a query, a CTE; `part` follows a dot, as in `packets.late`."""
 
     name: Name
     part: Name | None
@@ -268,7 +268,7 @@ class Select(Node):
 
 @dataclass(frozen=True, slots=True)
 class Arm(Node):
-    """UNION ALL and what follows it; `operator` is as written, in capitals."""
+    """UNION ALL and the SELECT after it; `operator` is the text in capitals."""
 
     operator: str
     term: Select | QueryBody
@@ -303,7 +303,7 @@ class QueryBody(Node):
 
 @dataclass(frozen=True, slots=True)
 class Option(Node):
-    """`name = value` of WITH; `word` says that the value stood without quotes."""
+    """`name = value` of WITH; `word` is true if the value has no quotes."""
 
     name: Name
     value: str | int | float | bool
@@ -320,7 +320,7 @@ class FieldDef(Node):
 
 @dataclass(frozen=True, slots=True)
 class CreateStreamStatement(Node):
-    """`options_span` is that of the parentheses after WITH; `unless_exists` is IF NOT EXISTS."""
+    """`options_span` covers the parentheses after WITH; `unless_exists` is IF NOT EXISTS."""
 
     name: Name
     fields: tuple[FieldDef, ...]
@@ -341,7 +341,7 @@ class CreateQueryStatement(Node):
 
 @dataclass(frozen=True, slots=True)
 class CreateSinkStatement(Node):
-    """`part` follows a dot: `s.late` is no query, and the planner says so."""
+    """`part` follows a dot: `s.late` is not a query, and the planner refuses it."""
 
     name: Name
     query: Name
@@ -455,7 +455,7 @@ Body = (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement and the whole text it stands in, so that an error can show its line."""
+    """One statement and the whole text that contains it, so that an error can show its line."""
 
     text: str
     body: Body
@@ -467,7 +467,7 @@ class Statement:
 
 
 def walk(node: Node, closed: Callable[[Node], bool] = lambda _: False) -> Iterator[Node]:
-    """A node and all nodes in it, in the order in which they are written; not into queries, nor what is `closed`."""
+    """A node and all nodes in it, in the order of the text, without those in queries and in `closed` nodes."""
     if closed(node) or isinstance(node, QueryBody):
         return
     yield node
@@ -476,7 +476,7 @@ def walk(node: Node, closed: Callable[[Node], bool] = lambda _: False) -> Iterat
 
 
 def children(node: Node) -> Iterator[Node]:
-    """The nodes directly in a node, in the order in which they are written."""
+    """The direct children of a node, in the order of the text."""
     for place in fields(node):
         yield from _parts(getattr(node, place.name))
 
@@ -486,5 +486,5 @@ def _parts(value: object) -> Iterator[Node]:
     if isinstance(value, Node):
         yield value
     elif isinstance(value, tuple):
-        for one in value:
-            yield from _parts(one)
+        for item in value:
+            yield from _parts(item)

@@ -1,9 +1,9 @@
-"""The parser's tables, kept beside the grammar: building them takes half a second, reading them a few hundredths.
+"""The parser's tables, stored next to the grammar: building them takes half a second, reading them a few hundredths.
 
-`build_hook.py` writes the file when the package is built or refreshed; the parser reads it if it fits and builds the
-tables itself if it does not, so a missing or old file costs time and nothing else. It is JSON and not a pickle: what
-is in it is data and never runs. It fits if it was made from this very grammar, by this version of Lark, with these
-settings.
+`build_hook.py` writes the file when the package is built or refreshed. The parser reads the file if it matches and
+otherwise builds the tables itself, so a missing or old file only costs time. The file matches if it was built from the
+same grammar, by the same version of Lark, with the same settings. It is JSON and not a pickle, because its content is
+data and must never run.
 
 This module imports nothing of Millrace, because the build hook loads it by its path.
 """
@@ -29,16 +29,16 @@ GRAMMAR: Final = "grammar.lark"
 TABLES: Final = "grammar.tables.json"
 
 
-def make_parser(grammar: str, kept: bytes | None) -> lark.Lark:
-    """The parser of this grammar, by the kept tables if they fit."""
-    parser = None if kept is None else _read(grammar, kept)
+def make_parser(grammar: str, stored: bytes | None) -> lark.Lark:
+    """The parser of this grammar, from the stored tables if they match."""
+    parser = None if stored is None else _read(grammar, stored)
     return _passing(parser or lark.Lark(grammar, **SETTINGS))
 
 
 def _passing(parser: lark.Lark) -> lark.Lark:
-    """The same parser; a rule of one part that is inlined (`?sum: product`) hands its child on and does no more.
+    """The same parser, in which an inlined rule of one part (`?sum: product`) only returns its child.
 
-    An expression's constant goes through thirteen of them, and Lark finds its position again in each.
+    A constant in an expression passes through thirteen such rules, and Lark computes its position again in each.
     """
     callbacks = parser.parser.parser.parser.callbacks
     for rule in callbacks:
@@ -48,17 +48,17 @@ def _passing(parser: lark.Lark) -> lark.Lark:
     return parser
 
 
-def _read(grammar: str, kept: bytes) -> lark.Lark | None:
-    """The parser whose tables were kept, or None if they are another grammar's or damaged."""
+def _read(grammar: str, stored: bytes) -> lark.Lark | None:
+    """The parser of the stored tables, or None if they belong to another grammar or are damaged."""
     try:
-        tables = json.loads(kept)
+        tables = json.loads(stored)
         if tables["key"] != _key(grammar):
             return None
         data = tables["data"]
         automaton = data["parser"]["parser"]
         automaton["tokens"] = _by_number(automaton["tokens"])
         automaton["states"] = {int(state): _by_number(row) for state, row in automaton["states"].items()}
-        # What Lark's own standalone parsers begin with.
+        # The start of Lark's own standalone parsers.
         load: Callable[..., lark.Lark] = lark.Lark._load_from_dict
         return load(data, _by_number(tables["memo"]))
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -66,7 +66,7 @@ def _read(grammar: str, kept: bytes) -> lark.Lark | None:
 
 
 def keep_tables(folder: Path) -> bool:
-    """Put the tables beside the grammar in this folder; say whether that was needed. The file is swapped in whole."""
+    """Write the tables next to the grammar in this folder, if needed; True if so. The file is replaced atomically."""
     grammar = (folder / GRAMMAR).read_text("utf-8")
     path = folder / TABLES
     if path.exists() and _read(grammar, path.read_bytes()) is not None:
@@ -80,10 +80,10 @@ def keep_tables(folder: Path) -> bool:
 
 
 def _key(grammar: str) -> dict[str, Any]:
-    """What the tables depend on."""
+    """The inputs that the tables depend on."""
     return {"grammar": hashlib.sha256(grammar.encode()).hexdigest(), "lark": lark.__version__, "settings": SETTINGS}
 
 
 def _by_number(items: dict[str, Any]) -> dict[int, Any]:
-    """Keys are texts in JSON and numbers to Lark."""
+    """Convert keys: JSON has texts, Lark needs numbers."""
     return {int(number): item for number, item in items.items()}

@@ -1,4 +1,4 @@
-"""A SELECT as a temporary query: the plan of a query without a definition, and how many rows its reader wants."""
+"""A SELECT as a temporary query: a plan without a definition, and its LIMIT."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from millrace.sql.planned import CreateQuery
 
 @dataclass(frozen=True, slots=True)
 class CreateTemporary(CreateQuery):
-    """A query that lives as long as it is read, at most until its reader has `limit` rows."""
+    """A query that runs while a client reads it, at most until the client has `limit` rows."""
 
     limit: int | None = None
 
 
 def without_limit(statements: Sequence[s.Statement]) -> tuple[list[s.Statement], int | None]:
-    """The statements, of which the last may be a SELECT, without its LIMIT; and the limit. Raises SqlError."""
+    """The statements, of which only the last may be a SELECT, without its LIMIT; and the limit. Raises SqlError."""
     for statement in statements[:-1]:
         if isinstance(statement.body, s.SelectStatement):
             raise SqlError(
                 statement.text,
                 statement.body.span.start,
-                (
-                    "a SELECT must be the last statement, because its rows are read until you stop: send the "
-                    "statements after it first"
-                ),
+                "a SELECT must be the last statement, because its rows are read until you stop: send the "
+                "statements after it first",
             )
     if not statements:
         return [], None

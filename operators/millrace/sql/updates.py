@@ -1,4 +1,4 @@
-"""Update streams in plans: conditions that take rows back, and reading every row as if it were appended."""
+"""Update streams in plans: conditions that retract rows, and conversion to append streams."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
 
 
-def selected(planner: QueryPlanner, predicate: e.Expression, relation: Relation) -> Relation:
-    """The rows that pass. Where that may change for a key, its row is taken back."""
+def filter_rows(planner: QueryPlanner, predicate: e.Expression, relation: Relation) -> Relation:
+    """The rows that pass a condition. When a key's row no longer passes, a tombstone retracts it."""
     key = relation.key_at
     if relation.update_key is None or all(column.position in key for column in columns_of(predicate)):
         return planner.add(SelectSpec(predicate), [relation], relation.ordered)
-    relation = planner.stamped(relation)
-    made = planner.add(FilterSpec(predicate, key, planner.options.emit), [relation], relation.ordered)
-    return replace(made, time_known=True)
+    relation = planner.stamp_rows(relation)
+    filtered = planner.add(FilterSpec(predicate, key, planner.options.emit), [relation], relation.ordered)
+    return replace(filtered, time_known=True)
 
 
-def mapped(planner: QueryPlanner, columns: Iterable[tuple[str, e.Expression]], relation: Relation) -> Relation:
-    """Computed columns; what marks tombstones goes with them."""
+def map_rows(planner: QueryPlanner, columns: Iterable[tuple[str, e.Expression]], relation: Relation) -> Relation:
+    """Computed columns, with the field that marks tombstones."""
     spec = MapSpec(tuple(columns))
     if relation.retracts:
         fields = relation.schema.fields
@@ -59,8 +59,8 @@ def mapped(planner: QueryPlanner, columns: Iterable[tuple[str, e.Expression]], r
     return planner.add(spec, [relation], relation.ordered)
 
 
-def appended(planner: QueryPlanner, relation: Relation) -> Relation:
-    """All rows of an update stream as an append stream. Tombstones are none."""
+def append_rows(planner: QueryPlanner, relation: Relation) -> Relation:
+    """All rows of an update stream as an append stream, without tombstones."""
     if relation.update_key is None:
         return relation
     read_every(planner, relation)
@@ -69,17 +69,17 @@ def appended(planner: QueryPlanner, relation: Relation) -> Relation:
         return plain
     gone = e.Column(Type.BOOLEAN, False, len(relation.schema) - 1, GONE)
     there = e.Call(Type.BOOLEAN, False, planner.library.named("not")[0].key, (gone,))
-    kept = planner.add(SelectSpec(there), [plain], plain.ordered)
+    passing = planner.add(SelectSpec(there), [plain], plain.ordered)
     columns = [
         (field.name, e.Column(field.type, field.nullable, at, field.name))
         for at, field in enumerate(relation.schema.data_fields)
     ]
-    made = planner.add(MapSpec(tuple(columns)), [kept], kept.ordered)
-    return replace(made, alias=relation.alias, time_name=relation.time_name)
+    appended = planner.add(MapSpec(tuple(columns)), [passing], passing.ordered)
+    return replace(appended, alias=relation.alias, time_name=relation.time_name)
 
 
 def read_every(planner: QueryPlanner, relation: Relation) -> None:
-    """Operators below this give every row, in order of time: which rows there are must not depend on steps."""
+    """Make upstream operators emit every row in order of time, so that the rows do not depend on the engine's steps."""
     above = {relation.node}
     for at, node in reversed(list(enumerate(planner.nodes))):
         if node.name in above:
@@ -104,12 +104,12 @@ def _every(spec: Spec) -> Spec:
 
 
 def _chooses(node: Node) -> bool:
-    """Whether what an operator gives of a key depends on how busy the engine is."""
+    """Whether the rows that an operator emits for a key depend on how busy the engine is."""
     return _drops(node.spec) or any(edge.updates for edge in node.edges)
 
 
 def _drops(spec: Spec) -> bool:
-    """Whether what an operator gives of a key depends on which rows it takes together, or in which order."""
+    """Whether the rows that an operator emits for a key depend on how its input is batched or ordered."""
     match spec:
         case AggregateSpec(newest=True):
             return True
@@ -129,25 +129,25 @@ def _drops(spec: Spec) -> bool:
 
 
 def depends_on_steps(plan: QueryPlan, catalog: Catalog) -> bool:
-    """Whether a query reads all rows of an update stream that does not give all of them."""
+    """Whether a query reads all rows of an update stream that emits only some of them."""
     nodes = {node.name: node for node in plan.nodes}
-    reading = [node for node in plan.nodes if _reads_all(node.spec)]
-    read = {name for node in reading for name in _path(node.inputs[0], nodes)}
+    readers = [node for node in plan.nodes if _reads_all(node.spec)]
+    read = {name for node in readers for name in _path(node.inputs[0], nodes)}
     other = any(
         query.output in read and any(map(_chooses, query.nodes))
         for query in map(catalog.queries.__getitem__, plan.reads_queries)
     )
-    own = any(edge.updates for node in reading for edge in node.edges)
+    own = any(edge.updates for node in readers for edge in node.edges)
     return own or other or any(name in nodes and _chooses(nodes[name]) for name in read)
 
 
 def sheds(plan: QueryPlan) -> bool:
-    """Whether a query loses tuples by chance."""
+    """Whether a query sheds tuples at random."""
     return any(edge.shed is not None for node in plan.nodes for edge in node.edges)
 
 
 def _reads_all(spec: Spec) -> bool:
-    """Whether an operator reads every row of an update stream, not the current ones."""
+    """Whether an operator reads every row of an update stream, not only the current ones."""
     match spec:
         case WindowSpec() | SequenceSpec():
             return True
@@ -161,13 +161,13 @@ def _reads_all(spec: Spec) -> bool:
 
 
 def read_of(name: str, nodes: Sequence[Node]) -> str:
-    """What is read in the end, through the operators that look at one row at a time."""
+    """The source upstream of operators that process each row alone."""
     *_, last = _path(name, {node.name: node for node in nodes})
     return last
 
 
 def _path(name: str, nodes: dict[str, Node]) -> Iterator[str]:
-    """What is read, through the operators that look at one row at a time, and those."""
+    """The source upstream of operators that process each row alone, and those operators."""
     while name in nodes and isinstance(nodes[name].spec, MapSpec | SelectSpec | SortSpec):
         yield name
         (name,) = nodes[name].inputs

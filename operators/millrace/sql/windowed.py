@@ -1,9 +1,10 @@
 """Windowed sources without aggregates: each row once per window, with the window's bounds as columns.
 
-Windows of time and of rows are known with the row, which goes on at once at its own time. A session is known when it
-closes: its rows are given then, and their time is its end less 1 us, as if they had been aggregated.
+The windows of time and of rows are known when the row arrives, so the row is emitted at once with its own time. A
+session is known when it closes. Its rows are emitted then, with the session's end minus 1 us as their time, like
+aggregated rows.
 
-WHERE leaves rows out before sessions are made, as with aggregates; a condition on bounds is tested behind.
+WHERE filters rows before sessions are formed, as with aggregates. A condition on bounds is tested afterwards.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
     from millrace.sql.queries import QueryPlanner
 
 _SIDES: Final[tuple[tuple[str, Literal["start", "end"]], ...]] = (("window_start", "start"), ("window_end", "end"))
-# Rows of one session have one time, which this window has for itself.
+# Rows of one session have the same time, and no other row falls into this window.
 _INSTANT: Final = TimeWindow(1, 1)
 
 
 def windowed_rows(
     planner: QueryPlanner, condition: s.Expr | None, relation: Relation
 ) -> tuple[Relation, s.Expr | None]:
-    """The rows with their bounds, and what of WHERE is still to be tested."""
+    """The rows with their bounds, and the part of WHERE that remains to be tested."""
     window = relation.window
     if window is None or window.spec is None:
         return replace(relation, window=None), condition
     if window.latest is not None:
         raise planner.error(
             window.latest[1],
-            ("LATEST over windows takes a window as one update, whole or not at all: aggregate it, GROUP BY its key"),
+            "LATEST over windows takes a window as one update, whole or not at all: aggregate it, GROUP BY its key",
         )
     relation = _without_bounds(planner, relation)
     if isinstance(window.spec, SessionWindow):
@@ -46,7 +47,7 @@ def windowed_rows(
     ordered = relation.ordered
     if isinstance(window.spec, RowWindow):
         names = relation.schema.names
-        relation, columns, where = planner.unfolded(relation, window.place)
+        relation, columns, where = planner.unfold_rows(relation, window.place)
         if names != relation.schema.names or any(column.position != at for at, column in enumerate(_plain(columns))):
             spec = replace(spec, columns=tuple(zip(names, columns, strict=True)))
         spec = replace(spec, where=where)
@@ -54,19 +55,19 @@ def windowed_rows(
 
 
 def _plain(columns: Sequence[e.Expression]) -> Iterator[e.Column]:
-    """The columns, with -1 for the position of what is computed."""
+    """The columns, with -1 for the position of a computed one."""
     for column in columns:
         yield column if isinstance(column, e.Column) else e.Column(column.type, column.nullable, -1, "")
 
 
 def _without_bounds(planner: QueryPlanner, relation: Relation) -> Relation:
-    """The rows without columns that are called as the window's bounds, which hide them."""
+    """The rows without the columns that have the names of the window's bounds, which hide them."""
     names = [name for name in relation.schema.names if name not in BOUNDS]
     if len(names) == len(relation.schema):
         return relation
     columns = [(name, column) for name in names if (column := relation.column(name)) is not None]
-    made = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
-    return replace(made, window=relation.window)
+    narrowed = planner.add(MapSpec(tuple(columns)), [relation], relation.ordered)
+    return replace(narrowed, window=relation.window)
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ def _session_rows(
     planner: QueryPlanner, where: s.Expr | None, relation: Relation, window: Window
 ) -> tuple[Relation, s.Expr | None]:
     keys = partition_keys(planner, relation, window.partition)
-    before, behind = _split(planner, where, relation)
+    before, after = _split(planner, where, relation)
     if before is not None:
         predicate = planner.binder(relation).bind_boolean(before, "WHERE")
         planner.check_runs(before, predicate)
@@ -92,13 +93,13 @@ def _session_rows(
         partial=options.partial,
         rows=True,
     )
-    return planner.add(spec, [relation], ordered=True), behind
+    return planner.add(spec, [relation], ordered=True), after
 
 
 def partition_keys(
     planner: QueryPlanner, relation: Relation, nodes: Sequence[s.Expr]
 ) -> list[tuple[s.Expr, e.Expression]]:
-    """What PARTITION BY cuts sessions by, each once, with the place that wrote it."""
+    """The columns of PARTITION BY, each once, with its place in the text."""
     keys: dict[e.Expression, s.Expr] = {}
     binder = planner.binder(relation, instead="sessions are formed before aggregation")
     for node in nodes:
@@ -115,22 +116,22 @@ def partition_keys(
 
 
 def _split(planner: QueryPlanner, where: s.Expr | None, relation: Relation) -> tuple[s.Expr | None, s.Expr | None]:
-    """A condition as what rows alone decide, and what needs the bounds."""
+    """Split a condition into the part that rows alone decide, and the part that needs the bounds."""
     if where is None:
         return None, None
     binder = planner.binder(relation, instead="WHERE tests rows")
     before: s.Expr | None = None
-    behind: s.Expr | None = None
+    after: s.Expr | None = None
     for part in conjuncts(where):
         if has_bound(binder.bind_boolean(part, "WHERE")):
-            behind = conjoined(behind, part)
+            after = conjoin(after, part)
         else:
-            before = conjoined(before, part)
-    return before, behind
+            before = conjoin(before, part)
+    return before, after
 
 
 def conjuncts(node: s.Expr) -> Iterator[s.Expr]:
-    """The conditions that AND puts together."""
+    """The operands of a chain of ANDs."""
     if isinstance(node, s.FunctionCall) and node.operator and node.name.text == "and":
         for argument in node.arguments:
             yield from conjuncts(argument)
@@ -138,8 +139,8 @@ def conjuncts(node: s.Expr) -> Iterator[s.Expr]:
         yield node
 
 
-def conjoined(left: s.Expr | None, right: s.Expr) -> s.Expr:
-    """One condition of two, of which the first may be missing."""
+def conjoin(left: s.Expr | None, right: s.Expr) -> s.Expr:
+    """The conjunction of two conditions, of which the first may be missing."""
     if left is None:
         return right
     span = s.Span(left.span.start, right.span.end)
@@ -147,7 +148,7 @@ def conjoined(left: s.Expr | None, right: s.Expr) -> s.Expr:
 
 
 def distinct_session_rows(planner: QueryPlanner, select: s.Select, relation: Relation) -> Relation:
-    """SELECT DISTINCT over sessions: each row once per session, which goes by what it is cut by and its bounds."""
+    """SELECT DISTINCT over sessions: each row once per session. A session is identified by its key and bounds."""
     window = relation.window
     assert window is not None
     relation, where = windowed_rows(planner, select.where, relation)
@@ -164,8 +165,8 @@ def distinct_session_rows(planner: QueryPlanner, select: s.Select, relation: Rel
             keys.append((free_name("key", [name for name, _ in keys]), key))
     ordered = planner.options.order == "event"
     spec = AggregateSpec(_INSTANT, tuple(keys), ordered=ordered, partial="emit")
-    made = planner.add(spec, [relation], ordered=True)
+    rows = planner.add(spec, [relation], ordered=True)
     if len(keys) > len(names):
         shown = [(name, e.Column(column.type, column.nullable, at, name)) for at, (name, column) in enumerate(keys)]
-        made = planner.add(MapSpec(tuple(shown[: len(names)])), [made], ordered=True)
-    return replace(made, alias=None)
+        rows = planner.add(MapSpec(tuple(shown[: len(names)])), [rows], ordered=True)
+    return replace(rows, alias=None)

@@ -1,6 +1,6 @@
-"""Windows as SQL writes them: what TUMBLE, HOP, SESSION and the brackets after a table say, as numbers.
+"""Windows in SQL: reads TUMBLE, HOP, SESSION and the brackets after a table into numbers.
 
-A window goes by the rows' own time and by nothing else, so the column that it names is checked, not used.
+A window always uses the rows' own time, so the column that it names is checked, not used.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from millrace.sql import syntax as s
 from millrace.sql.dialects import TABLES
 from millrace.sql.errors import SqlError, did_you_mean
 
-# The columns that a window brings, by the positions that stand for them until its operator has been made.
+# The columns that a window adds, by their placeholder positions until the plan has its operator.
 BOUNDS: Final = {"window_start": -2, "window_end": -3}
-# How many windows one row may be in: three rows in HOP(s, ts, '10 ms', '1000 s'), that many each, took `millrace run`
-# 5.7 s altogether. And how many rows a window of rows may have: with their two times and one column they take 24 GB.
+# The maximum of windows per row: with this many windows each, three rows in HOP(s, ts, '10 ms', '1000 s') took
+# `millrace run` 5.7 s. And the maximum of rows in a window of rows: with two times and one column they take 24 GB.
 MOST_WINDOWS: Final = 100_000
 MOST_ROWS: Final = 1_000_000_000
-# Table functions by their name: how they are called, and how many arguments they take.
+# Table functions by name: the form of a call, and the number of arguments.
 FUNCTIONS: Final = {
     "tumble": ("TUMBLE(s, ts, size [, offset])", (3, 4)),
     "hop": ("HOP(s, ts, slide, size [, offset])", (4, 5)),
@@ -36,11 +36,11 @@ class Window:
     """A window over a source.
 
     spec        None: all rows so far (RANGE UNBOUNDED)
-    place       where it is written, for errors
-    partition   what SESSION is cut by, as written
-    joint       it is not written but follows from GROUP BY, and brings no columns
-    key         the update key of what it is over, if that is an update stream (positions)
-    latest      an update queue of these windows, and LATEST that wrote it
+    place       its place in the text, for errors
+    partition   the PARTITION BY of SESSION, as written
+    joint       it is implied by GROUP BY, and adds no columns
+    key         the update key of its input, if that is an update stream (positions)
+    latest      an update queue of these windows, and the LATEST clause
     """
 
     spec: TimeWindow | SessionWindow | RowWindow | None
@@ -80,7 +80,7 @@ def window_of(sql: str, call: s.TableFunction, constant_us: Callable[[s.Expr], i
     return Window(TimeWindow(size, slide, offset % slide), call)
 
 
-def bracketed(sql: str, node: s.RangeWindow | s.RowsWindow) -> Window:
+def bracket_window(sql: str, node: s.RangeWindow | s.RowsWindow) -> Window:
     """The window in brackets after a table."""
     if isinstance(node, s.RowsWindow):
         return Window(_rows(sql, node), node)
@@ -92,7 +92,7 @@ def bracketed(sql: str, node: s.RangeWindow | s.RowsWindow) -> Window:
         raise SqlError(
             sql,
             node.span.end - 1,
-            (f"this window needs a slide: [RANGE '{node.range.text}' SLIDE '...'] (a range alone belongs to a JOIN)"),
+            f"this window needs a slide: [RANGE '{node.range.text}' SLIDE '...'] (a range alone belongs to a JOIN)",
         )
     size, slide = interval_us(sql, node.range), interval_us(sql, node.slide)
     _check_above_zero(sql, node.range, size)
@@ -113,7 +113,7 @@ def _rows(sql: str, node: s.RowsWindow) -> RowWindow:
 
 
 def interval_us(sql: str, node: s.IntervalText) -> int:
-    """What an interval in brackets or after WITHIN says."""
+    """The value of an interval in brackets or after WITHIN."""
     try:
         return parse_duration(node.text, node.unit)
     except Refuse as error:
@@ -128,7 +128,7 @@ def _check_duration(sql: str, node: s.Node, us: int) -> None:
 
 
 def _check_overlap(sql: str, node: s.Node, size: int, slide: int) -> None:
-    """A window that holds the server up for minutes whenever a tuple comes is a mistake in a unit."""
+    """Refuse windows that would block the server for minutes with each tuple, which indicates a wrong unit."""
     if size // slide > MOST_WINDOWS:
         raise SqlError(
             sql,

@@ -1,4 +1,4 @@
-"""Syntax errors in plain words: what stood there, what could have."""
+"""Syntax errors in plain words: the actual word and the expected ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
-from millrace.sql.dialects import REFUSED, said_elsewhere
+from millrace.sql.dialects import REFUSED, find_phrase
 from millrace.sql.errors import SqlError, did_you_mean
 
 _SIGNS = {
@@ -16,19 +16,19 @@ _SIGNS = {
     "EQUAL": "'='", "STAR": "'*'", "STRING": "a text in quotes", "NUMBER": "a number", "$END": "the end",
 }  # fmt: skip
 _NAMES = {"IDENTIFIER", "QUOTED"}
-# These go on with an expression; to name each would bury the word that matters.
+# Terminals that continue an expression. Listing each would hide the word that matters.
 _OPERATORS = {
     "AND", "OR", "IS", "IN", "BETWEEN", "LIKE", "ILIKE", "NOT", "COMPARISON", "EQUAL", "PLUS", "MINUS", "STAR", "SLASH",
     "PERCENT", "CONCAT", "__ANON_0",
 }  # fmt: skip
-# What an expression can begin with, beside a name.
+# Terminals that can start an expression, in addition to a name.
 _BEGINNINGS = {"NUMBER", "STRING", "CASE", "CAST", "NULL", "TRUE", "FALSE", "INTERVAL", "TIMESTAMP"}
 _SHOWN = 8
 _SHOWN_OF_A_WORD = 60
 _ANALYZE = re.compile(r"\bEXPLAIN\s+ANALYZE\s+(QUERY\s+)?\Z", re.IGNORECASE)
-# Words that start a statement: nobody misspelt another one that way.
+# Words that start a statement, which are never misspelt forms of others.
 _HEADS = frozenset(("CREATE", "ALTER", "DROP", "SELECT", "INSERT", "SHOW", "DESCRIBE", "EXPLAIN"))
-# What a statement is made of: an alias that looks like one of these was probably meant to be it.
+# The main words of a statement: an alias similar to one of these is probably a misspelt word.
 _CLAUSES = [
     "FROM",
     "WHERE",
@@ -48,23 +48,23 @@ _CLAUSES = [
 
 
 def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
-    """A parser's complaint as a sentence."""
+    """A parser's error as a sentence."""
     if isinstance(error, UnexpectedToken):
         if error.token.type == "$END":
-            elsewhere = said_elsewhere(text, len(text.rstrip()))
+            elsewhere = find_phrase(text, len(text.rstrip()))
             if elsewhere is not None:
                 return SqlError(text, *elsewhere)
             return SqlError(text, len(text.rstrip()), f"expected {_expected(error.accepts)} here, got the end")
         at = error.token.start_pos or 0
-        elsewhere = said_elsewhere(text, at)
+        elsewhere = find_phrase(text, at)
         if elsewhere is not None:
             return SqlError(text, *elsewhere)
         if text.startswith("/*", at):
             return SqlError(text, at, "this comment is never closed: expected */")
         sentence = _sentence(_shortened(str(error.token)), error.accepts or ())
-        meant = "did you mean" in sentence
+        has_hint = "did you mean" in sentence
         hint = _elsewhere(text, at)
-        return SqlError(text, at, hint or (sentence if meant else sentence + _misspelt_before(text[:at])))
+        return SqlError(text, at, hint or (sentence if has_hint else sentence + _misspelt_before(text[:at])))
     if isinstance(error, UnexpectedEOF):
         return SqlError(text, len(text), "the statement ends too early")
     at = error.pos_in_stream or 0
@@ -72,7 +72,7 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
         letter = text[at : at + 1]
         if letter in "'\"":
             return SqlError(text, at, f"this quote is never closed: expected another {letter}")
-        elsewhere = said_elsewhere(text, at)
+        elsewhere = find_phrase(text, at)
         if elsewhere is not None:
             return SqlError(text, *elsewhere)
         return SqlError(text, at, f"expected {_expected(error.allowed or ())}, got {_word_at(text, at)}")
@@ -80,7 +80,7 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
 
 
 def _elsewhere(text: str, at: int) -> str:
-    """What to write where a word means something in SQL of other systems, or to a server, and nothing here."""
+    """Advice for a word that has a meaning in other SQL systems, or in another place, but not here."""
     statement, word = text[:at].rpartition(";")[2], _word_at(text, at).upper()
     if word == "USING":
         if not text[at + len(word) :].lstrip().startswith("("):
@@ -94,7 +94,7 @@ def _elsewhere(text: str, at: int) -> str:
 
 
 def _misspelt_before(text: str) -> str:
-    """A misspelt keyword was taken for an alias: `SELECT a FRM s` goes wrong at s."""
+    """A misspelt keyword that the parser read as an alias: `SELECT a FRM s` fails at s."""
     word = re.search(r"(\w+)\Z", text.rstrip()[-_SHOWN_OF_A_WORD:])
     if word is None or word[1].upper() in _CLAUSES:
         return ""
@@ -114,14 +114,14 @@ def _sentence(got: str, accepts: Iterable[str]) -> str:
 
 
 def _offered(accepts: Iterable[str]) -> set[str]:
-    """Without what would only be refused next; ORDER stands in OVER alone, where LIMIT does not."""
+    """The terminals without those that the planner refuses. ORDER is valid only in OVER, where LIMIT is not."""
     accepts = set(accepts)
     refused = REFUSED | {"ORDER"} if "LIMIT" in accepts else REFUSED
     return {word for word in accepts if word.strip("_") not in refused}
 
 
 def _expected(accepts: Iterable[str]) -> str:
-    """The terminals as a person would list them, an expression's parts under one word."""
+    """The terminals as a list for people, with the parts of an expression under one word."""
     accepts = _offered(accepts)
     shown: list[str] = []
     if accepts >= _NAMES:
