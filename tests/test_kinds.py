@@ -20,7 +20,7 @@ from millrace.engine import editing
 from millrace.engine.plan import Node
 from millrace.operators import build, spec
 from millrace.operators.buffer import Buffer, Gauge
-from millrace.operators.operator import Moment
+from millrace.operators.operator import StepClock
 from millrace.protocol import Schema
 from millrace.sql import updates
 
@@ -76,7 +76,7 @@ RAISING: Mapping[str, Any] = {
     "engine/editing.py:_takes_current_rows": editing._takes_current_rows,
     "backfill/margins.py:unbounded_because": lambda kind: margins.unbounded_because(Node("q.N", kind, ("s.source",))),
     "backfill/keys.py:_spec_keys": lambda kind: keys._spec_keys(Node("q.N", kind, ("s.source",)), []),
-    "operators/build.py:build": lambda kind: build.build("q.N", kind, [ARC.attach()], Gauge(), Moment()),
+    "operators/build.py:build": lambda kind: build.build("q.N", kind, [ARC.attach()], Gauge(), StepClock()),
 }
 
 

@@ -128,7 +128,7 @@ class Tally:
     def stepped(self) -> None:
         assert self.driver is not None
         engine = self.driver.engine
-        self.measures.stepped(engine.moment.now_us)
+        self.measures.stepped(engine.clock.now_us)
         queued = engine.gauge.tuples + sum(len(reader.punctuations) for reader in self.readers)
         self.peak_queue = max(self.peak_queue, queued)
 

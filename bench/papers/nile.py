@@ -27,7 +27,7 @@ from millrace.engine.events import Command, Effect, Event, Execution, FeedOpened
 from millrace.offline.driver import Driver, Instant, Price
 from millrace.offline.script import plan_script
 from millrace.operators.join import Join
-from millrace.operators.tempo import Tempo
+from millrace.operators.join_pacing import JoinPacing
 
 NILE: Final = Paper(
     "nile",
@@ -56,7 +56,7 @@ class Prediction:
 
 def predict(cost_us: float, window_s: int, slow: float, fast: float) -> Prediction:
     """The prediction of a join that has measured this cost of a comparison and these rates."""
-    tempo = Tempo(2, window_s * SECOND_US, ALPHA)
+    tempo = JoinPacing(2, window_s * SECOND_US, ALPHA)
     # A span in which both streams have whole numbers of tuples.
     span_s = 100_000
     for position, rate in enumerate((slow, fast)):

@@ -80,7 +80,7 @@ class Watch:
         """Does nothing: the run is not traced."""
 
     def stepped(self) -> None:
-        self.measures.stepped(self.driver.engine.moment.now_us)
+        self.measures.stepped(self.driver.engine.clock.now_us)
 
 
 def memory(sql: str, sources: Sequence[Source], seconds: float, pairs: int, tick_us: int) -> Memory:

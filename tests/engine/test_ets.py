@@ -23,7 +23,7 @@ from millrace.engine.events import (
     WakeAt,
 )
 from millrace.engine.plan import StreamDefinition
-from millrace.operators.prone import Prone
+from millrace.operators.idle_waiting import IdleWaiting
 from tests.engine.graphs import (
     TV,
     Bench,
@@ -390,7 +390,7 @@ def test_both_ways_release_the_same_rows_and_leave_the_same_registers() -> None:
         for turn in range(40):
             effects = bench.run(arrive("abc"[(turn * 7) % 3], turn), at=10 * turn)
             unions = [bench.engine.graph.operators[f"d.{name}"] for name in "UW"]
-            registers = [each.registers() for each in unions if isinstance(each, Prone)]
+            registers = [each.registers() for each in unions if isinstance(each, IdleWaiting)]
             found.append((times(effects, "d"), registers))
         seen.append(found)
     assert seen[0] == seen[1]

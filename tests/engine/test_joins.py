@@ -343,7 +343,7 @@ def test_measured_costs_reach_the_join_and_move_it() -> None:
         bench.engine = Engine.restore(bench.engine.save(), trace=True)
     assert modes[0] == modes[-1] == "sync"
     assert "filter" in modes
-    assert the_join(bench).tempo.switches == 2
+    assert the_join(bench).pacing.switches == 2
 
 
 def test_the_order_of_a_query_is_changed_by_a_command() -> None:

@@ -12,7 +12,7 @@ from millrace.engine.engine import Engine
 from millrace.engine.events import (
     AddQuery,
     AddStream,
-    AdoptPast,
+    AdoptBootstrap,
     Answer,
     Archived,
     Arrived,
@@ -31,7 +31,7 @@ from millrace.engine.events import (
     ResumeQuery,
     WatchProgress,
 )
-from millrace.engine.seam import Past, gated
+from millrace.engine.seam import Bootstrap, gated
 from millrace.operators.batch import Batch
 from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import Refuse
@@ -176,7 +176,7 @@ def ended(live):
 
 def worked_through(name, order, archive, rounds):
     """The past of all that was archived; promises come whenever `rounds` says so, as high as they may be."""
-    past = Past(list(CATALOG.streams.values()), planned(name, order))
+    past = Bootstrap(list(CATALOG.streams.values()), planned(name, order))
     for number, (stream, batch, _) in enumerate(archive):
         past.take(stream, batch, 1_000)
         if number in rounds:
@@ -210,7 +210,7 @@ def test_before_and_after_the_seam_is_all(name, order, log, data):
         found = past.finish()
         if data.draw(st.booleans()):
             live.engine = Engine.restore(live.engine.save())
-        live.obey(AdoptPast("q", found.state))
+        live.obey(AdoptBootstrap("q", found.state))
         return found
 
     for number in range(len(log) + 1):
@@ -253,7 +253,7 @@ LOOK_BACK = [
 ]
 
 
-class AllRows(Past):
+class AllRows(Bootstrap):
     """Keeps the rows below the seam too."""
 
     def _forget(self):
@@ -299,7 +299,7 @@ def test_the_last_row_of_each_key_is_that_of_a_query_that_has_always_run(log, da
     always.obey(AddQuery(made))
     live.obey(AddQuery(gated(made)))
     cut = data.draw(st.integers(0, len(log)))
-    past = Past(list(CATALOG.streams.values()), made)
+    past = Bootstrap(list(CATALOG.streams.values()), made)
     for number in range(len(log) + 1):
         if number == cut:
             marks = live.obey(HoldQuery("q"))["marks"]
@@ -308,7 +308,7 @@ def test_the_last_row_of_each_key_is_that_of_a_query_that_has_always_run(log, da
                     past.take(stream, batch, 1_000)
             past.promise("a", marks["a"])
             found = past.finish()
-            live.obey(AdoptPast("q", found.state))
+            live.obey(AdoptBootstrap("q", found.state))
         if number < len(log):
             say(always, log[number], number)
             say(live, log[number], number)
@@ -341,7 +341,7 @@ def test_a_query_that_catches_up_says_so():
     say(live, ("a", "f", [(0, 1, 1)]), 0)
     assert shown(live) == ("catching up", "catching_up")
     assert "1 tuple" in live.engine.why("q")["text"]
-    live.obey(AdoptPast("q", None))
+    live.obey(AdoptBootstrap("q", None))
     assert shown(live)[0] == "running"
 
 
@@ -351,10 +351,10 @@ def test_a_wait_taken_over_from_the_past_began_here():
     made = planned("union", "event")
     live.obey(AddQuery(gated(made)))
     live.obey(HoldQuery("q"))
-    past = Past(list(CATALOG.streams.values()), made)
+    past = Bootstrap(list(CATALOG.streams.values()), made)
     past.take("a", Batch.from_rows(CATALOG.streams["a"].schema, [(7, 1, 1)], [7]), 20)
     past.take("a", Batch.from_rows(CATALOG.streams["a"].schema, [(9, 1, 1)], [9]), 80)
-    live.obey(AdoptPast("q", past.finish().state))
+    live.obey(AdoptBootstrap("q", past.finish().state))
     live.now += 30
     live.step([Arrived("a", "f", Batch.from_rows(CATALOG.streams["a"].schema, [(11, 1, 1)], [11]))])
     why = live.engine.why("q")
@@ -370,7 +370,7 @@ def test_what_cannot_be_done_meanwhile(held):
         live.obey(HoldQuery("q"))
     else:
         with pytest.raises(Refuse, match="is not waiting for its history, or is not buffering"):
-            live.obey(AdoptPast("q", None))
+            live.obey(AdoptBootstrap("q", None))
     for command in (PauseQuery("q"), ResumeQuery("q"), ReplaceQuery(planned("tumble", "event"))):
         with pytest.raises(Refuse, match="is catching up with its history"):
             live.obey(command)
@@ -383,14 +383,14 @@ def test_what_cannot_be_done_meanwhile(held):
 def test_a_past_of_another_query_is_refused():
     live = catching_up()
     live.obey(HoldQuery("q"))
-    other = Past(list(CATALOG.streams.values()), planned("hop", "arrival")).finish().state
+    other = Bootstrap(list(CATALOG.streams.values()), planned("hop", "arrival")).finish().state
     with pytest.raises(Refuse, match="is from another query"):
-        live.obey(AdoptPast("q", other))
+        live.obey(AdoptBootstrap("q", other))
     with pytest.raises(Refuse, match="is not waiting for its history"):
         live.obey(HoldQuery("q"))
-    live.obey(AdoptPast("q", None))
+    live.obey(AdoptBootstrap("q", None))
     with pytest.raises(Refuse, match="is not waiting for its history"):
-        live.obey(AdoptPast("q", None))
+        live.obey(AdoptBootstrap("q", None))
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_a_latent_stream_has_no_past():
     catalog = plan_all(parse("CREATE STREAM l (k BIGINT) WITH (timestamps = 'latent')"), Catalog())[1]
     made = catalog.with_(plan(parse("CREATE QUERY q AS SELECT k FROM l")[0], catalog)).queries["q"]
     with pytest.raises(Refuse, match="get their time only when an operator needs one"):
-        Past(list(catalog.streams.values()), made)
+        Bootstrap(list(catalog.streams.values()), made)
 
 
 def test_readers_of_the_query_get_its_rows_from_the_seam_on():
@@ -426,9 +426,9 @@ def test_readers_of_the_query_get_its_rows_from_the_seam_on():
     reader = reader.reading(catalog.queries["q"].output, made.output)
     live.obey(AddQuery(reader))
     live.obey(HoldQuery("q"))
-    past = Past(list(CATALOG.streams.values()), made)
+    past = Bootstrap(list(CATALOG.streams.values()), made)
     past.take("a", Batch.from_rows(CATALOG.streams["a"].schema, [(7, 1, 1)], [7]), 0)
-    live.obey(AdoptPast("q", past.finish().state))
+    live.obey(AdoptBootstrap("q", past.finish().state))
     effects = live.engine.step(live.now, [Punctuated("a", "f", 1_000)])
     assert [(one.query, one.batch.rows()) for one in effects.orders if isinstance(one, Deliver)] == [
         ("q", [(1, 1, 1, 7)]),

@@ -6,7 +6,7 @@ import pytest
 
 from millrace.engine.events import DropQuery, SetBreak, SetStrategy
 from millrace.engine.rules import RULES
-from millrace.engine.table import Discipline, Role, Strategy
+from millrace.engine.table import Role, Strategy, StrategyKind
 from millrace.protocol import Refuse
 from tests.engine.graphs import Bench, arrive, figure_4, path, plan, refusal, union
 
@@ -62,12 +62,12 @@ def test_table_3_a_fork() -> None:
 
 
 def test_a_rule_is_decided_for_every_role_and_strategy() -> None:
-    assert set(RULES) == {(role, discipline) for role in Role for discipline in Discipline}
+    assert set(RULES) == {(role, kind) for role in Role for kind in StrategyKind}
 
 
-@pytest.mark.parametrize("discipline", list(Discipline))
+@pytest.mark.parametrize("kind", list(StrategyKind))
 @pytest.mark.parametrize("role", [Role.SOURCE, Role.INNER, Role.SINK, Role.SOURCE_SINK, Role.FORK, Role.WAITING])
-def test_changing_one_row_changes_the_next_trace_line(role: Role, discipline: Discipline) -> None:
+def test_changing_one_row_changes_the_next_trace_line(role: Role, kind: StrategyKind) -> None:
     """Each rule of the library, put into one row: its name is in the table and in the trace, no neighbour's changes."""
     bench = Bench("a", "b")
     bench.query(figure_4("u", ordered=True), "dfs(1)")
@@ -85,7 +85,7 @@ def test_changing_one_row_changes_the_next_trace_line(role: Role, discipline: Di
     if role is Role.SOURCE_SINK:
         bench.do(SetBreak("p.Q2", on=True))
     before = {row[0]: row[3] for row in rows_of(bench, "a")}
-    strategy = f"{discipline.value}(7)"
+    strategy = f"{kind.value}(7)"
     bench.do(SetStrategy("a", strategy, operator))
     after = {row[0]: row[3] for row in rows_of(bench, "a")}
     assert after.pop(operator) == f"{strategy.upper()}-{role.value}"

@@ -23,7 +23,7 @@ from millrace.engine.events import (
 from millrace.engine.plan import QueryPlan, StreamDefinition
 from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.expression import Column
-from millrace.operators.grain import EVERY, THE_END, Grain, union_of, windows_of
+from millrace.operators.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, Spec, TimeWindow
 from millrace.protocol import Schema, Type
 from tests.engine.graphs import (
@@ -64,7 +64,7 @@ def told(bench: Bench, stream: str = "s") -> dict[str, int]:
     return {cause: count for cause, count in found.items() if count}
 
 
-def grain(bench: Bench, operator: str) -> Grain | None:
+def grain(bench: Bench, operator: str) -> PunctuationGrain | None:
     output = bench.engine.graph.operator(operator).output
     return output.grain if output.wanted else None
 
@@ -76,7 +76,7 @@ GRAINS = st.lists(st.tuples(st.integers(1, 30), st.integers(-40, 40)), min_size=
 
 @given(GRAINS, st.integers(-200, 200))
 def test_boundaries_against_trying_every_time(pairs: list[tuple[int, int]], value: int) -> None:
-    found = union_of(Grain(False, (pair,)) for pair in pairs)
+    found = union_of(PunctuationGrain(False, (pair,)) for pair in pairs)
 
     def boundary(time: int) -> bool:
         return any((time - offset) % slide == 0 for slide, offset in pairs)
@@ -87,13 +87,15 @@ def test_boundaries_against_trying_every_time(pairs: list[tuple[int, int]], valu
 
 
 def test_what_others_imply_is_left_out() -> None:
-    assert union_of([Grain(False, ((10, 5),)), Grain(False, ((5, 0), (20, 15)))]).boundaries == ((5, 0),)
-    assert union_of([THE_END, Grain(False, (windows_of(60, 10, 3),))]).boundaries == ((10, 3),)
+    assert union_of([PunctuationGrain(False, ((10, 5),)), PunctuationGrain(False, ((5, 0), (20, 15)))]).boundaries == (
+        (5, 0),
+    )
+    assert union_of([THE_END, PunctuationGrain(False, (windows_of(60, 10, 3),))]).boundaries == ((10, 3),)
     assert union_of([THE_END, EVERY]) is EVERY
 
 
 def test_the_end_is_of_use_to_everybody() -> None:
-    for one in (THE_END, EVERY, Grain(False, ((7, 0),))):
+    for one in (THE_END, EVERY, PunctuationGrain(False, ((7, 0),))):
         assert one.above(MAX_TIME - 1) == MAX_TIME == one.rounded(MAX_TIME)
     assert THE_END.above(MIN_TIME) == MAX_TIME
 
@@ -120,21 +122,21 @@ def test_without_readers_there_is_no_punctuation() -> None:
 def test_grains_are_derived_again_when_queries_come_and_go() -> None:
     bench = Bench(external("s"))
     bench.query(counted("a", tumbling(100)))
-    assert grain(bench, "s.source") == grain(bench, "a.keep") == Grain(False, ((100, 0),))
+    assert grain(bench, "s.source") == grain(bench, "a.keep") == PunctuationGrain(False, ((100, 0),))
     bench.query(counted("b", TimeWindow(60, 30, 7)))
-    assert grain(bench, "s.source") == Grain(False, ((30, 7), (100, 0)))
-    assert grain(bench, "a.keep") == Grain(False, ((100, 0),))
+    assert grain(bench, "s.source") == PunctuationGrain(False, ((30, 7), (100, 0)))
+    assert grain(bench, "a.keep") == PunctuationGrain(False, ((100, 0),))
     bench.query(plan("c", ("o", sort(), ["s.source"]), schema=TV))
     assert grain(bench, "s.source") == EVERY
     for name in ("c", "b"):
         bench.do(DropQuery(name))
-    assert grain(bench, "s.source") == Grain(False, ((100, 0),))
+    assert grain(bench, "s.source") == PunctuationGrain(False, ((100, 0),))
     bench.do(PauseQuery("a", "test"))
     assert grain(bench, "s.source") is None
     bench.do(ResumeQuery("a"))
     bench.do(WatchProgress("a"))
     assert grain(bench, "a.agg") == EVERY
-    assert grain(bench, "s.source") == Grain(False, ((100, 0),))
+    assert grain(bench, "s.source") == PunctuationGrain(False, ((100, 0),))
 
 
 def test_a_finer_reader_is_told_what_was_of_no_use_before() -> None:
@@ -153,7 +155,7 @@ def test_windows_of_rows_want_the_end_alone_unless_their_readers_want_more() -> 
     bench.query(plan("r", ("agg", counting(RowWindow(2, 2)), ["s.source"]), schema=COUNTED))
     assert grain(bench, "s.source") == THE_END
     bench.query(plan("w", ("agg", counting(tumbling(50)), ["r.agg"]), schema=COUNTED))
-    assert grain(bench, "s.source") == Grain(False, ((50, 0),))
+    assert grain(bench, "s.source") == PunctuationGrain(False, ((50, 0),))
 
 
 @pytest.mark.parametrize("spec", [counting(SessionWindow(10)), counting(tumbling(10), ordered=True), sort()])
@@ -167,7 +169,7 @@ def test_a_flush_that_is_put_off_is_due_at_a_boundary_of_its_own() -> None:
     bench = Bench(external("s"))
     spec = counting(tumbling(100), flush="slow", max_delay_us=130)
     bench.query(plan("q", ("agg", spec, ["s.source"]), schema=COUNTED))
-    assert grain(bench, "s.source") == Grain(False, ((100, 0), (100, 30)))
+    assert grain(bench, "s.source") == PunctuationGrain(False, ((100, 0), (100, 30)))
 
 
 @pytest.mark.parametrize("propagation", ["arcs", "punctuation"])
@@ -262,7 +264,7 @@ def test_a_saved_engine_keeps_its_grains_and_the_switch() -> None:
         saved = bench.engine.save()
         bench.engine = Engine.restore(saved)
         assert bench.engine.save() == saved
-        assert grain(bench, "s.source") == (Grain(False, ((100, 0),)) if thin else EVERY)
+        assert grain(bench, "s.source") == (PunctuationGrain(False, ((100, 0),)) if thin else EVERY)
 
 
 def test_who_was_away_is_told_whichever_way_promises_go_now() -> None:

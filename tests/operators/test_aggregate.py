@@ -18,7 +18,7 @@ from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
 from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.expression import Column, Constant
-from millrace.operators.operator import Moment
+from millrace.operators.operator import StepClock
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql.functions import install, uninstall
@@ -149,7 +149,7 @@ class Harness:
 
     def start(self) -> None:
         reader = self.input.attach()
-        self.operator = build("q.aggregate1", self.spec, [reader], Gauge(), Moment(), self.since)
+        self.operator = build("q.aggregate1", self.spec, [reader], Gauge(), StepClock(), self.since)
         self.operator.output.wanted = True
         self.output = self.operator.output.attach()
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.grain import EVERY
+from millrace.operators.punctuation_grain import EVERY
 from millrace.protocol import Schema
 
 V = Schema.of(v="bigint")

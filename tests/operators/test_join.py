@@ -20,7 +20,7 @@ from millrace.operators.build import build
 from millrace.operators.eventtime import LATENT, MAX_TIME, MIN_TIME
 from millrace.operators.expression import TIME, Call, Column, Constant, Expression
 from millrace.operators.join import Join
-from millrace.operators.operator import Moment
+from millrace.operators.operator import StepClock
 from millrace.operators.spec import Band, Equal, JoinSpec
 from millrace.protocol import Field, Refuse, Schema, Type
 from tests.kernels import installed, uncompiled
@@ -80,7 +80,7 @@ class Harness:
         self.spec = spec
         self.ordered = ordered
         self.schema = schema
-        self.moment = Moment()
+        self.clock = StepClock()
         self.inputs = [self._buffer() for _ in range(inputs)]
         self.start()
         self.rows: list[tuple[Any, ...]] = []
@@ -93,7 +93,7 @@ class Harness:
 
     def start(self) -> None:
         readers = [buffer.attach() for buffer in self.inputs]
-        operator = build("q.join1", self.spec, readers, Gauge(), self.moment)
+        operator = build("q.join1", self.spec, readers, Gauge(), self.clock)
         assert isinstance(operator, Join)
         self.operator = operator
         self.operator.output.wanted = True
@@ -548,7 +548,7 @@ def test_an_execution_gives_a_bounded_number_of_rows(monkeypatch: pytest.MonkeyP
     harness.put(1, [(2, blank(i=1))] * 300)
     harness.operator.execute(600)
     assert harness.operator.held_tuples() > 0, "the others have not looked"
-    assert 1_000 < harness.operator.toil <= 2_000
+    assert 1_000 < harness.operator.state_scanned <= 2_000
     given = 0
     while harness.operator.more():
         given = harness.operator.counts.output_tuples
@@ -575,7 +575,7 @@ def test_texts_are_forgotten_with_their_rows() -> None:
 def test_rows_without_a_time_get_the_clock_and_wait_for_it(order: Any) -> None:
     harness = Harness(keyed(Band(0, 1, -10, 10), order=order), 2)
     harness.inputs[1].promise = LATENT
-    harness.moment.now_us = 100
+    harness.clock.now_us = 100
     harness.inputs[1].put(Batch.from_rows(SCHEMA, [blank(i=1)], [MIN_TIME]))
     harness.put(0, [(105, blank(i=1))])
     harness.inputs[0].punctuate(200)
@@ -583,7 +583,7 @@ def test_rows_without_a_time_get_the_clock_and_wait_for_it(order: Any) -> None:
     assert harness.rows == []
     assert harness.operator.need() == 105
     assert harness.operator.stamps()
-    harness.moment.now_us = 105
+    harness.clock.now_us = 105
     assert harness.operator.reach()
     harness.work()
     assert list(zip(harness.times, harness.rows, strict=True)) == [(105, (1, 1))]
@@ -626,16 +626,16 @@ def test_adaptive_goes_over_where_the_rule_says_and_back() -> None:
     harness = Harness(keyed(Band(0, 1, -2_000_000, 2_000_000), order="adaptive", alpha=0.3), 2, ordered=True)
     feed(harness, range(20), 50, 1_000.0)
     operator = harness.operator
-    assert (operator.mode, operator.tempo.switches) == ("sync", 0)
+    assert (operator.mode, operator.pacing.switches) == ("sync", 0)
     assert operator.numbers()["value"] == pytest.approx(0.05, rel=0.1)
     feed(harness, range(20, 40), 50, 10_000.0)
-    assert (operator.mode, operator.tempo.switches) == ("filter", 1)
+    assert (operator.mode, operator.pacing.switches) == ("filter", 1)
     assert operator.numbers()["value"] == pytest.approx(0.5, rel=0.1)
     assert operator.numbers()["gain"] == pytest.approx(1 / 3, rel=0.1)
     harness.again()
     feed(harness, range(40, 60), 50, 1_000.0)
     operator = harness.operator
-    assert (operator.mode, operator.tempo.switches) == ("sync", 2)
+    assert (operator.mode, operator.pacing.switches) == ("sync", 2)
     there, back = operator.numbers()["last_switches"]
     assert (there["mode"], back["mode"]) == ("filter", "sync")
     assert there["value"] >= 0.3 > 0.8 * 0.3 > back["value"]
@@ -655,13 +655,13 @@ def test_adaptive_does_not_go_back_and_forth_at_the_border() -> None:
     for second in range(0, 80, 4):
         feed(harness, range(second, second + 4), 50, 6_600.0 if second % 8 else 5_400.0)
         modes.append(harness.operator.mode)
-    assert harness.operator.tempo.switches == 1
+    assert harness.operator.pacing.switches == 1
     assert modes[-1] == "filter"
     feed(harness, range(80, 90), 50, 4_500.0)
     assert harness.operator.numbers()["value"] == pytest.approx(0.225, rel=0.05)
-    assert (harness.operator.mode, harness.operator.tempo.switches) == ("sync", 2)
+    assert (harness.operator.mode, harness.operator.pacing.switches) == ("sync", 2)
     feed(harness, range(90, 100), 50, 5_400.0)
-    assert (harness.operator.mode, harness.operator.tempo.switches) == ("sync", 2)
+    assert (harness.operator.mode, harness.operator.pacing.switches) == ("sync", 2)
 
 
 @pytest.mark.parametrize("valid", [None, np.array([False])])
@@ -675,7 +675,7 @@ def test_a_measuring_period_ends_though_nobody_wants_punctuation(valid: Any) -> 
         masks = [valid, *(None for _ in SCHEMA.fields[1:])]
         harness.inputs[0].put(Batch(SCHEMA, row.ts, row.columns, masks, row.arrival))
         operator.execute(1)
-    assert operator.tempo.rates() == [pytest.approx(1.0), 0.0]
+    assert operator.pacing.rates() == [pytest.approx(1.0), 0.0]
 
 
 def test_predicted_response_times_are_those_of_the_equations() -> None:

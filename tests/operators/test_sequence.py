@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from millrace.engine.saving import pack, unpack
-from millrace.operators import firsts, groups, sequence
+from millrace.operators import groups, sequence, sequence_store
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
 from millrace.operators.eventtime import FIRST_US, HORIZON_US, LAST_US, MAX_TIME, MIN_TIME
 from millrace.operators.expression import TIME, Call, Column, Constant, Expression
-from millrace.operators.operator import Moment
+from millrace.operators.operator import StepClock
 from millrace.operators.spec import Picked, SequenceSpec
 from millrace.protocol import Field, Schema, Type
 from tests.kernels import installed, uncompiled
@@ -102,7 +102,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     load = uncompiled if request.param == "uncompiled" else installed
     following = load("following")
     monkeypatch.setattr(groups, "grouping", load("grouping"))
-    monkeypatch.setattr(firsts, "kernel", following)
+    monkeypatch.setattr(sequence_store, "kernel", following)
     monkeypatch.setattr(sequence, "kernel", following)
     return str(request.param)
 
@@ -110,7 +110,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(autouse=True)
 def swept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores are swept often, and pairs come in small pieces."""
-    monkeypatch.setattr(firsts, "IDLE", 3)
+    monkeypatch.setattr(sequence_store, "IDLE", 3)
     monkeypatch.setattr(sequence, "PAIRS", 2)
 
 
@@ -131,7 +131,7 @@ class Harness:
         for buffer in self.inputs:
             buffer.wanted = True
         readers = [buffer.attach() for buffer in self.inputs]
-        made = build("q.sequence1", self.spec, readers, self.gauge, Moment())
+        made = build("q.sequence1", self.spec, readers, self.gauge, StepClock())
         assert isinstance(made, sequence.FollowedBy)
         self.operator = made
         self.operator.output.wanted = True
@@ -381,7 +381,7 @@ def test_null_equals_nothing(kernels: str) -> None:
     [
         ("recent", "bounds", lambda self: (self.horizon(), self.horizon())),
         ("recent", "bounds", lambda self: (self.horizon(), self.inputs[1].promise)),
-        ("chronicle", "_expire", lambda self: self._firsts.remove_below(self.low_water(), 1 << 30)),
+        ("chronicle", "_expire", lambda self: self._store.remove_below(self.low_water(), 1 << 30)),
     ],
     ids=["simultaneous", "ahead of A", "forgets too early"],
 )

@@ -21,7 +21,7 @@ from millrace.operators.buffer import Buffer, Gauge
 from millrace.operators.build import build
 from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.expression import Column, Expression
-from millrace.operators.operator import Moment, Operator
+from millrace.operators.operator import Operator, StepClock
 from millrace.operators.spec import (
     AggregateCall,
     AggregateSpec,
@@ -104,7 +104,7 @@ class Run:
         self.operator = self._built()
 
     def _built(self) -> Operator:
-        operator = build("u", self.spec, [source.attach() for source in self.sources], Gauge(), Moment())
+        operator = build("u", self.spec, [source.attach() for source in self.sources], Gauge(), StepClock())
         self.out = operator.output.attach()
         return operator
 

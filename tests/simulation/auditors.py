@@ -22,15 +22,15 @@ from millrace.engine.events import (
 )
 from millrace.engine.plan import StreamDefinition
 from millrace.engine.shadow import shadow_of
-from millrace.engine.timekeeper import Timekeeper
+from millrace.engine.watermarks import WatermarkCoordinator
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.feeds import Feed
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
@@ -83,10 +83,15 @@ def _rises(before: int, after: int) -> None:
 @contextmanager
 def asking() -> Iterator[None]:
     """While this holds, a stream whose time is asked on demand is asked only for what somebody blocked needs of it."""
-    request = Timekeeper._request
+    request = WatermarkCoordinator._request
 
     def checked(
-        self: Timekeeper, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, effects: Effects
+        self: WatermarkCoordinator,
+        source: Source,
+        definition: StreamDefinition,
+        feed: Feed,
+        need_us: int,
+        effects: Effects,
     ) -> None:
         if definition.ets == "on-demand" and not any(
             self.holders(waiter, need).get(source) == need_us
@@ -98,11 +103,11 @@ def asking() -> Iterator[None]:
             raise Broken(f"{source.stream}, {feed.name} was asked, and cannot answer")
         request(self, source, definition, feed, need_us, effects)
 
-    Timekeeper._request = checked  # type: ignore[method-assign]
+    WatermarkCoordinator._request = checked  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Timekeeper._request = request  # type: ignore[method-assign]
+        WatermarkCoordinator._request = request  # type: ignore[method-assign]
 
 
 class Asks:
@@ -286,7 +291,7 @@ class Books:
         """The gauge of queued tuples says what counting them says."""
         buffers = {id(o.output): o.output for o in engine.graph.operators.values() if not isinstance(o, Sink)}
         queued = sum(len(batch) for buffer in buffers.values() for batch in buffer.segments)
-        queued += sum(o.held_tuples() for o in engine.graph.operators.values() if isinstance(o, Prone))
+        queued += sum(o.held_tuples() for o in engine.graph.operators.values() if isinstance(o, IdleWaiting))
         readers = [reader for operator in engine.graph.operators.values() for reader in operator.inputs]
         queued += sum(reader.queue.waiting for reader in readers if isinstance(reader, QueueReader))
         if queued != engine.gauge.tuples:
@@ -300,7 +305,7 @@ def _block(engine: Engine, query: str) -> list[Operator]:
 
 def _had(operator: Operator) -> int:
     """Tuples that an operator has consumed or holds."""
-    had = operator.counts.input_tuples + (operator.held_tuples() if isinstance(operator, Prone) else 0)
+    had = operator.counts.input_tuples + (operator.held_tuples() if isinstance(operator, IdleWaiting) else 0)
     if isinstance(operator, Join):
         had -= sum(rows.count for rows in operator.rest)  # taken, and not done with
     return had
@@ -319,13 +324,15 @@ def restful(engine: Engine, wake_us: int | None) -> None:
             return
         if any(feed.request is not None or feed.leaves_us is not None for feed in stream.source.feeds):
             return
-    if all(operator.need() is None for operator in engine.graph.operators.values() if isinstance(operator, Prone)):
+    if all(
+        operator.need() is None for operator in engine.graph.operators.values() if isinstance(operator, IdleWaiting)
+    ):
         raise Broken(f"nobody waits, and the engine wants to be woken at {wake_us}: {engine.time.timers.save()}")
 
 
 def quiet(engine: Engine) -> None:
     """An engine that says that nothing is left does nothing when it is stepped again at the same time."""
-    effects = engine.step(engine.moment.now_us, ())
+    effects = engine.step(engine.clock.now_us, ())
     if effects.more or effects.executions or any(isinstance(order, Deliver) for order in effects.orders):
         raise Broken(f"an idle engine had something left: {effects.orders} {effects.executions}")
 

@@ -42,7 +42,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch
 from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.feeds import Feed
-from millrace.operators.prone import Prone
+from millrace.operators.idle_waiting import IdleWaiting
 from tests.oracles import graph
 from tests.oracles.stream import END, AcceptedTuple
 from tests.simulation.auditors import Asks, Broken, asking, grammar, quiet, restful
@@ -169,7 +169,7 @@ def registers(engine: Engine) -> dict[str, list[int]]:
     return {
         operator.name: [grain.rounded(register) for register in operator.registers()]
         for operator in engine.graph.operators.values()
-        if isinstance(operator, Prone) and operator.blocked() and (grain := operator.declares()) is not None
+        if isinstance(operator, IdleWaiting) and operator.blocked() and (grain := operator.declares()) is not None
     }
 
 
@@ -281,7 +281,7 @@ class Live(Timed):
         """What of these is on time, by what the engine said of them: clients are honest, so only joining makes late."""
         refused = self.asks.refused
         kind = self.engine.streams_by_name[event.stream].definition.timestamps
-        now = self.engine.moment.now_us
+        now = self.engine.clock.now_us
         for ts, number, v in event.batch.rows():
             if number not in refused:
                 at = {"external": ts, "internal": now, "latent": None}[kind]

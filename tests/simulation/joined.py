@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from millrace.engine.events import Measured, SetOrder
 from millrace.engine.plan import Node, StreamDefinition
-from millrace.operators import join, segments, tempo
+from millrace.operators import join, join_pacing, segments
 from millrace.operators.expression import Call, Column, Constant, Expression
 from millrace.operators.join import Join, Order
 from millrace.operators.spec import Band, Equal, JoinSpec, MapSpec, SequenceSpec, Spec
@@ -31,7 +31,7 @@ LIMITS = (
     (segments, "WORTH_CLEARING", 4),
     (segments, "FEW_PAIRS", 2),
     (segments, "MOST_PAIRS", 8),
-    (tempo, "SHORTEST_US", 10),
+    (join_pacing, "SHORTEST_US", 10),
 )
 
 

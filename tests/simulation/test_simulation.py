@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from millrace.engine import replacing
-from millrace.engine.timekeeper import Timekeeper
+from millrace.engine.watermarks import WatermarkCoordinator
 from millrace.operators.aggregate import WindowAggregate
-from millrace.operators.arcs import Arc
 from millrace.operators.bands import Bands
 from millrace.operators.buffer import Reader
+from millrace.operators.ets_arcs import Arc
 from millrace.operators.eventtime import MAX_TIME
 from millrace.operators.feeds import Feed
-from millrace.operators.grain import Grain
 from millrace.operators.join import Join
 from millrace.operators.matching import Matcher
+from millrace.operators.punctuation_grain import PunctuationGrain
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
 from millrace.operators.source import Source
@@ -154,7 +154,7 @@ def test_worlds_are_worth_playing():
         (Source, "_marks_met", lambda self, feed, ts: ts - 1),
         (Waiting, "horizon", lambda self: max(reader.promise for reader in self.inputs)),
         (Reader, "low_water", lambda self: self.promise),
-        (Grain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
+        (PunctuationGrain, "above", lambda self, value_us: value_us + (1 if self.every else 50)),
         (WindowAggregate, "paced", False),
         (replacing, "unchanged", lambda before, after, *, read: {}),
     ],
@@ -187,7 +187,7 @@ def test_worlds_of_joins_are_worth_playing():
         if seed < 24:
             wild = Play(world, 0)
             wild.run()
-            turned += sum(join.tempo.switches for _, join in running(wild))
+            turned += sum(join.pacing.switches for _, join in running(wild))
     wanted = {
         "join",
         "recent",
@@ -256,9 +256,13 @@ def ahead(self, now_us, clock=Feed.clock):
     [
         (Feed, "clock", ahead),
         (Feed, "hold", lambda self, now_us: None),
-        (Timekeeper, "step_clock", lambda self, by_us: None),
-        (Timekeeper, "_end_request", lambda self, source, feed, outcome, effects: setattr(feed, "request", None)),
-        (Timekeeper, "_try_again", lambda self, at_us, source: None),
+        (WatermarkCoordinator, "step_clock", lambda self, by_us: None),
+        (
+            WatermarkCoordinator,
+            "_end_request",
+            lambda self, source, feed, outcome, effects: setattr(feed, "request", None),
+        ),
+        (WatermarkCoordinator, "_try_again", lambda self, at_us, source: None),
         (Arc, "drained", lambda self: True),
     ],
     ids=["a clock that is fast", "unread", "a clock that jumps", "requests that never end", "timers", "arcs"],

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.engine.component import Component
 from millrace.engine.events import ChainDecided, Effects
 from millrace.engine.graph import Graph
-from millrace.engine.table import Discipline, Link
+from millrace.engine.table import Link, StrategyKind
 from millrace.operators.fork import Fork
 from millrace.operators.operator import Operator
 from millrace.operators.source import Source
@@ -152,7 +152,7 @@ def paths(graph: Graph, component: Component) -> Iterator[tuple[list[Operator], 
     chained = {
         operator: row
         for operator, row in component.table.items()
-        if row.strategy.discipline is Discipline.CHAIN and not isinstance(operator, Source | Fork)
+        if row.strategy.kind is StrategyKind.CHAIN and not isinstance(operator, Source | Fork)
     }
     following: dict[Operator, Operator] = {}
     for operator in chained:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from millrace.engine.events import Deliver, Effects, Execution, Progressed, RowsFailed
-from millrace.engine.table import Discipline, Role, Row, Strategy
+from millrace.engine.table import Role, Row, Strategy, StrategyKind
 from millrace.operators.fork import Fork
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.join import Join
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 
@@ -71,9 +71,9 @@ class Component:
         self.worked_us = 0.0
         self.decisions = 0
         self.failed: tuple[Operator, Exception] | None = None
-        self.stirred = False
+        self.has_work = False
         self.sources: tuple[Source, ...] = ()
-        self.waiters: tuple[Prone, ...] = ()
+        self.waiters: tuple[IdleWaiting, ...] = ()
         self.joins: tuple[Join, ...] = ()
         self.sinks: tuple[Sink, ...] = ()
 
@@ -82,14 +82,14 @@ class Component:
 
     def busy(self) -> bool:
         """Whether a run would do anything."""
-        return self.stirred or self.current is not None or bool(self.ready)
+        return self.has_work or self.current is not None or bool(self.ready)
 
     def rows(self, rows: Iterable[Row], sinks: Sequence[Sink], stopped: Mapping[Operator, None]) -> None:
         """Take a new state table. What lies unseen anywhere will be found again, but not by those that are stopped."""
         self.table = {row.operator: row for row in rows}
         operators = list(self.table)
         self.sources = tuple(operator for operator in operators if isinstance(operator, Source))
-        self.waiters = tuple(one for one in operators if isinstance(one, Prone) and one not in stopped)
+        self.waiters = tuple(one for one in operators if isinstance(one, IdleWaiting) and one not in stopped)
         self.joins = tuple(operator for operator in operators if isinstance(operator, Join))
         self.sinks = tuple(sinks)
         self.slopes = dict(_slopes(self.table))
@@ -99,7 +99,7 @@ class Component:
         self.ready.update(dict.fromkeys(one for one in (*operators, *self.sinks) if one not in stopped))
         for operator in operators:
             operator.output.ready = self.ready
-        self.stirred = True
+        self.has_work = True
 
     def run(
         self,
@@ -107,7 +107,7 @@ class Component:
         executions: int,
         effects: Effects,
         demand: Callable[[Component, Effects], bool],
-        relieve: Callable[[Prone, Effects], None],
+        propagate_demand: Callable[[IdleWaiting, Effects], None],
         watch: Stopwatch | None,
         trace: bool,
     ) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class Component:
                 if operator is None:
                     if demand(self, effects):
                         continue
-                    self.stirred = False
+                    self.has_work = False
                     break
                 row = table[operator]
                 given = operator.counts.output_tuples
@@ -139,7 +139,7 @@ class Component:
                     watch.start()
                     taken = operator.execute(row.limit)
                     watch.stop(operator.name, taken)
-                used += max(taken, operator.toil) or 1
+                used += max(taken, operator.state_scanned) or 1
                 if taken >= row.limit or ((operator.paced or row.leaves) and operator.more()):
                     # It may have stopped short; a cycle that goes forward into a fragment that exits never comes back.
                     self.ready[operator] = None
@@ -150,8 +150,8 @@ class Component:
                 if row.sinks:
                     self._drain(row, effects)
                 following = self._choose(row)
-                if following is None and self.ready and isinstance(operator, Prone):
-                    relieve(operator, effects)
+                if following is None and self.ready and isinstance(operator, IdleWaiting):
+                    propagate_demand(operator, effects)
                 self.current = following
                 self.cycled = 0 if following is None else self.cycled + 1
             except OperatorError as raised:
@@ -300,7 +300,7 @@ class Component:
             None if self.current is None else self.current.name,
             self.cycled,
             self.preferred,
-            self.stirred,
+            self.has_work,
             self.worked_us,
             self.decisions,
         ]
@@ -309,7 +309,7 @@ class Component:
 def _slopes(table: Mapping[Operator, Row]) -> Iterator[tuple[Operator, float]]:
     """Of the rows under `chain`; sources and forks have that of the steepest that they lead to, the undecided none."""
     for operator, row in table.items():
-        if row.strategy.discipline is not Discipline.CHAIN:
+        if row.strategy.kind is not StrategyKind.CHAIN:
             continue
         if isinstance(operator, Source | Fork):
             links = [table[succ].link for succ in row.succs]

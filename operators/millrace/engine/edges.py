@@ -53,7 +53,7 @@ def attach(engine: Engine, node: Node, position: int, output: Buffer, since_us: 
         return output.attach(since_us, edge.columns)
     # Two edges must not draw the same lots; the same edge draws the same ones in every run.
     seed = zlib.crc32(f"{node.name}:{position}".encode())
-    reader = QueueReader(output, edge, engine.moment, since_us, timed=engine.stopwatch is not None, seed=seed)
+    reader = QueueReader(output, edge, engine.clock, since_us, timed=engine.stopwatch is not None, seed=seed)
     output.admit(reader)
     return reader
 
@@ -74,7 +74,7 @@ def measured(engine: Engine, event: Measured) -> None:
     us = sum(engine.costs.get(other.name, (0, 0.0))[1] for query in queries for other in query.operators)
     for reader in operator.inputs:
         if isinstance(reader, QueueReader):
-            reader.queue.measured(event.us, engine.moment.now_us)
+            reader.queue.measured(event.us, engine.clock.now_us)
             if taken:
                 reader.queue.costs(us / taken)
 
@@ -100,7 +100,7 @@ def exchange(engine: Engine, name: str, position: int, kind: QueueKind) -> dict[
     if isinstance(reader, QueueReader):
         reader.exchange(edge)
     else:
-        made = QueueReader.instead_of(reader, edge, engine.moment, timed=engine.stopwatch is not None)
+        made = QueueReader.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
         operator.inputs[position] = made
         query.entries = [made if entry is reader else entry for entry in query.entries]
     for other in disordered:
@@ -253,7 +253,7 @@ def staleness(engine: Engine, name: str, position: int, worst: int) -> dict[str,
     reader = operator.inputs[position]
     if not isinstance(reader, QueueReader) or not reader.edge.updates:
         raise Refuse(f"operator {name}, input {position}: it is not an update queue", code="no_update_queue")
-    found = reader.queue.staleness(engine.moment.now_us, worst)
+    found = reader.queue.staleness(engine.clock.now_us, worst)
     fields = [reader.schema.fields[at].name for at in reader.edge.key]
     return {
         "operator": name,

@@ -20,8 +20,8 @@ from millrace.operators.batch import Batch
 from millrace.operators.buffer import Reader
 from millrace.operators.build import build
 from millrace.operators.eventtime import LATENT
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
 from millrace.operators.queues.edge import APPEND, EdgeSpec
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
@@ -120,7 +120,7 @@ def insert(engine: Engine, command: InsertOperator) -> dict[str, Any]:
         raise _replacing(command.before, position)
     name = _free_name(engine, query, command.name)
     own = home.attach(reader.since_us)
-    made = build(name, command.spec, [own], engine.gauge, engine.moment)
+    made = build(name, command.spec, [own], engine.gauge, engine.clock)
     floor = reader.promise
     made.output.succeed(home, [reader])
     made.output.keep_above(floor)
@@ -294,7 +294,7 @@ def _move(engine: Engine, reader: Reader, own: Reader, waiting: Batch | None) ->
             moved = reader
         else:
             edge = EdgeSpec(queued=True, columns=reader.columns)
-            moved = QueueReader.instead_of(reader, edge, engine.moment, timed=engine.stopwatch is not None)
+            moved = QueueReader.instead_of(reader, edge, engine.clock, timed=engine.stopwatch is not None)
         if waiting is not None:
             moved.absorb(waiting)
         before.part_from(moved)
@@ -332,9 +332,9 @@ def exchange(engine: Engine, command: ReplaceOperator) -> dict[str, Any]:
     if _is_sample_of_newest(spec, node, 0):
         raise _replacing(node.name, 0)
     forgotten = operator.state_tuples
-    made = build(node.name, spec, operator.inputs, engine.gauge, engine.moment, engine.beginning(operator))
+    made = build(node.name, spec, operator.inputs, engine.gauge, engine.clock, engine.beginning(operator))
     made.output, made.counts = operator.output, operator.counts
-    if isinstance(operator, Prone):
+    if isinstance(operator, IdleWaiting):
         operator.clear()
     nodes = [replace(one, spec=spec) if one is node else one for one in query.plan.nodes]
     operators = [made if one is operator else one for one in query.operators]

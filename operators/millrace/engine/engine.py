@@ -31,7 +31,7 @@ from millrace.engine.component import Component, Stopwatch
 from millrace.engine.events import (
     AddQuery,
     AddStream,
-    AdoptPast,
+    AdoptBootstrap,
     AlterStream,
     Answer,
     Answered,
@@ -78,14 +78,14 @@ from millrace.engine.events import (
 from millrace.engine.graph import Graph
 from millrace.engine.plan import POLICIES, Node, QueryPlan, StreamDefinition, names
 from millrace.engine.table import Strategy
-from millrace.engine.timekeeper import Timekeeper
+from millrace.engine.watermarks import WatermarkCoordinator
 from millrace.engine.why import why
 from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.build import build
 from millrace.operators.eventtime import MIN_TIME
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.join import Join, Order
-from millrace.operators.operator import Moment, Operator
-from millrace.operators.prone import Prone
+from millrace.operators.operator import Operator, StepClock
 from millrace.operators.sink import Sink
 from millrace.operators.source import Clocking, Source
 from millrace.operators.spec import AggregateSpec, GateSpec
@@ -166,14 +166,14 @@ class Engine:
         self.most_queued = most_queued
         self.credit_bytes = credit_bytes
         self.most_queued_bytes = most_queued_bytes
-        self.moment = Moment()
+        self.clock = StepClock()
         self.gauge = Gauge()
         self.streams_by_name: dict[str, Stream] = {}
         self.queries_by_name: dict[str, Query] = {}
         self.graph = Graph(thin=thin)
         self.costs: dict[str, tuple[int, float]] = {}
         self._turn = 0
-        self.time = Timekeeper(self)
+        self.time = WatermarkCoordinator(self)
         self._owing: dict[str, None] = {}
         self._history_held: dict[str, None] = {}
         # Queries, and streams of late tuples, with a reader that is slow; true: no operator's wait is an exception.
@@ -197,7 +197,7 @@ class Engine:
         self, now_us: int, events: Sequence[Event] = (), *, budget: int = BUDGET, executions: int = MANY
     ) -> Effects:
         """Take what happened, work within the budget (in tuples, and in executions), and say what is to be done."""
-        self.moment.now_us = self.time.heard_us = max(now_us, self.moment.now_us)
+        self.clock.now_us = self.time.heard_us = max(now_us, self.clock.now_us)
         effects = Effects()
         for event in events:
             try:
@@ -229,7 +229,7 @@ class Engine:
             case Punctuated():
                 source = self.source(event.stream)
                 source.promise(source.open(event.feed), event.value_us, "client")
-                self.graph.component_of(source).stirred = True
+                self.graph.component_of(source).has_work = True
             case Measured():
                 measured = self.graph.operators.get(event.operator)
                 if measured is not None:
@@ -246,14 +246,14 @@ class Engine:
                 feed = self.source(event.stream).feeds.get(event.feed)
                 if feed is not None:
                     (feed.hold if event.held else feed.release)(self.time.heard_us)
-                self.graph.component_of(self.source(event.stream)).stirred = True
+                self.graph.component_of(self.source(event.stream)).has_work = True
             case Heard():
-                self.time.heard_us = min(event.until_us, self.moment.now_us)
+                self.time.heard_us = min(event.until_us, self.clock.now_us)
             case ClockStepped():
                 self.time.step_clock(event.by_us)
             case Answered():
                 self.time.answered(event, effects)
-                self.graph.component_of(self.source(event.stream)).stirred = True
+                self.graph.component_of(self.source(event.stream)).has_work = True
             case HistoryHeld(name, held):
                 if held:
                     self._stream(name)
@@ -271,7 +271,7 @@ class Engine:
             return
         if len(batch.columns) < len(stream.definition.schema):
             batch = batch.widened(stream.definition.schema)  # its feed was opened before the stream had all its fields
-        now_us = self.moment.now_us
+        now_us = self.clock.now_us
         source = stream.source
         late, far = source.arrive(event.feed, batch, now_us, self.time.heard_us)
         feed = source.feeds.by_name[event.feed]
@@ -280,7 +280,7 @@ class Engine:
             if feed.owed >= self.credit:
                 # The client may say nothing until it gets credit: its silence means nothing.
                 feed.hold(self.time.heard_us)
-        self.graph.component_of(source).stirred = True
+        self.graph.component_of(source).has_work = True
         if source.judged is not None:
             effects.orders.append(Archived(event.stream, event.feed, source.judged, source.mark))
             source.judged = None
@@ -296,10 +296,10 @@ class Engine:
         aside = self.streams_by_name.get(f"{late.stream}.late")
         if aside is None:
             return
-        now_us = self.moment.now_us
+        now_us = self.clock.now_us
         told = late.told(aside.definition.schema, max(now_us, aside.source.mark))
         aside.source.arrive("late", told, now_us, now_us)
-        self.graph.component_of(aside.source).stirred = True
+        self.graph.component_of(aside.source).has_work = True
 
     def _open_feed(self, event: FeedOpened, effects: Effects) -> None:
         source = self.source(event.stream)
@@ -326,11 +326,11 @@ class Engine:
         if feed is not None:
             self.time.forget_request(stream.source, feed, effects)
             if event.lost and stream.definition.grace_us:
-                feed.leaves_us = self.moment.now_us + stream.definition.grace_us
+                feed.leaves_us = self.clock.now_us + stream.definition.grace_us
                 self.time.timers.set(feed.leaves_us, "leave", event.stream, event.feed)
                 return
         stream.source.close(event.feed, ended=event.ended)
-        self.graph.component_of(stream.source).stirred = True
+        self.graph.component_of(stream.source).has_work = True
 
     # -- working -------------------------------------------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class Engine:
                 executions,
                 effects,
                 self.time.demand,
-                self.time.relieve,
+                self.time.propagate_demand,
                 self.stopwatch,
                 self.trace,
             )
@@ -371,7 +371,7 @@ class Engine:
         for component in worked:
             for waiter in component.waiters:
                 try:
-                    waiter.clock_idle(self.moment.now_us)
+                    waiter.clock_idle(self.clock.now_us)
                 except Exception as error:
                     component.fail(waiter, error)
                     failures.broken(self, component, effects)
@@ -379,8 +379,8 @@ class Engine:
     def _tell_turns(self, worked: Sequence[Component], effects: Effects) -> None:
         for component in worked:
             for join in component.joins:
-                if join.tempo.untold:
-                    for switch in join.tempo.tell():
+                if join.pacing.untold:
+                    for switch in join.pacing.tell():
                         effects.orders.append(JoinTurned(join.name, switch._asdict()))
 
     def _next_component(self, components: Sequence[Component]) -> Component | None:
@@ -473,7 +473,7 @@ class Engine:
                 return added
             case HoldQuery(name, keep):
                 return seam.hold(self, name) if keep else seam.let_go(self, name)
-            case AdoptPast(name, past):
+            case AdoptBootstrap(name, past):
                 return seam.adopt(self, name, past)
             case ReplaceQuery(plan):
                 seam.refuse_catching_up(self.query(plan.name))
@@ -692,7 +692,7 @@ class Engine:
                     attached.append(inputs[-1])
                 known = [since_us for name in node.inputs if (since_us := since[name]) is not None]
                 since[node.name] = None if isinstance(node.spec, GateSpec) else max(known, default=None)
-                made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.moment, since[node.name])
+                made[node.name] = build(node.name, node.spec, inputs, self.gauge, self.clock, since[node.name])
         except Refuse:
             for reader in attached:
                 reader.buffer.detach(reader)
@@ -821,7 +821,7 @@ class Engine:
         for operator in query.operators:
             for reader in list(operator.output.readers):
                 operator.output.detach(reader)
-            if isinstance(operator, Prone):
+            if isinstance(operator, IdleWaiting):
                 operator.clear()
         self.costs_move({operator.name: None for operator in query.operators})
         self.graph.remove([*query.operators, query.sink])
@@ -866,8 +866,8 @@ class Engine:
             join.set_order(order, alpha)
             component = self.graph.component_of(join)
             component.ready[join] = None
-            component.stirred = True
-        return {"query": name, "orders": {join.name: join.order for join in joins}, "alpha": joins[0].tempo.alpha}
+            component.has_work = True
+        return {"query": name, "orders": {join.name: join.order for join in joins}, "alpha": joins[0].pacing.alpha}
 
     def _set_weight(self, name: str, weight: int) -> dict[str, Any]:
         if weight < 1:

@@ -170,7 +170,7 @@ class HoldQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptPast:
+class AdoptBootstrap:
     """Let it go on from the state that its past has come to, or from nothing."""
 
     name: str
@@ -331,7 +331,7 @@ CommandBody = (
     | AddQuery
     | ReplaceQuery
     | HoldQuery
-    | AdoptPast
+    | AdoptBootstrap
     | RenameQuery
     | DropQuery
     | UnshareQuery

@@ -16,7 +16,7 @@ from millrace.engine.component import Component
 from millrace.engine.events import Effects, QueryFailed
 from millrace.operators.build import build
 from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.prone import Prone
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 
@@ -118,18 +118,18 @@ def _renew(engine: Engine, query: Query) -> None:
     inner = {reader for operator in query.operators for reader in operator.inputs} - set(query.entries)
     renewed = []
     for node, old in zip(query.plan.nodes, query.operators, strict=True):
-        if isinstance(old, Prone):
+        if isinstance(old, IdleWaiting):
             old.clear()
         for reader in old.inputs:
             if reader in inner:
                 reader.jump()
                 reader.buffer.release()
         output = old.output
-        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.moment, engine.beginning(old))
+        new = build(node.name, node.spec, old.inputs, engine.gauge, engine.clock, engine.beginning(old))
         new.output = output
         new.counts = old.counts
         new.decide(old.decision())
-        if isinstance(new, Prone) and isinstance(old, Prone):
+        if isinstance(new, IdleWaiting) and isinstance(old, IdleWaiting):
             new.idle_us = old.idle_us
         renewed.append((old, new))
     query.operators = [new for _, new in renewed]

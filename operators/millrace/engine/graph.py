@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 
 from millrace.engine.component import Component
 from millrace.engine.rules import RULES
-from millrace.engine.table import Discipline, Link, Next, Row, Strategy, role_of
-from millrace.operators.arcs import Arc
+from millrace.engine.table import Link, Next, Row, Strategy, StrategyKind, role_of
 from millrace.operators.buffer import Reader
+from millrace.operators.ets_arcs import Arc
 from millrace.operators.fork import Fork
-from millrace.operators.grain import EVERY, Grain, union_of
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
+from millrace.operators.punctuation_grain import EVERY, PunctuationGrain, union_of
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
 from millrace.protocol import Refuse
@@ -361,9 +361,9 @@ class Graph:
         if operator.name in self.breaks:
             return "user"
         self._connect()
-        discipline = self._strategy(operator).discipline
-        if discipline is Discipline.RR or discipline is Discipline.CHAIN:
-            why = "rr" if discipline is Discipline.RR else "chain"
+        kind = self._strategy(operator).kind
+        if kind is StrategyKind.RR or kind is StrategyKind.CHAIN:
+            why = "rr" if kind is StrategyKind.RR else "chain"
             scheduled = self._scheduled(operator)
             if len(scheduled) > 1 or any(len(self._consumers[reader].inputs) > 1 for reader in scheduled):
                 return why
@@ -506,7 +506,7 @@ class Graph:
         for operator in reversed(operators):
             if isinstance(operator, Sink):
                 continue
-            declared: list[Grain] = []
+            declared: list[PunctuationGrain] = []
             for reader in operator.output.readers:
                 grain = self._consumers[reader].declares()
                 if grain is not None:
@@ -523,15 +523,15 @@ class Graph:
         for operator in operators:
             if operator in self.punctuating or any(self.producer(reader) in through for reader in operator.inputs):
                 through[operator] = None
-            if isinstance(operator, Source | Prone):
-                operator.arcs = () if operator in through else tuple(self._arcs_from(operator, ()))
+            if isinstance(operator, Source | IdleWaiting):
+                operator.ets_arcs = () if operator in through else tuple(self._arcs_from(operator, ()))
 
     def _arcs_from(self, operator: Operator, between: tuple[Reader, ...]) -> Iterator[Arc]:
         for reader in operator.output.readers:
             consumer = self._consumers[reader]
             if consumer.declares() is None:
                 continue
-            if isinstance(consumer, Sink) or consumer.waits or consumer.bends or len(consumer.inputs) > 1:
+            if isinstance(consumer, Sink) or consumer.waits or consumer.shifts_time or len(consumer.inputs) > 1:
                 yield Arc(reader, consumer, between)
             else:
                 yield from self._arcs_from(consumer, (*between, reader))
@@ -555,16 +555,18 @@ class Graph:
             if not succs:
                 readers = ()
         role = role_of(operator, preds, succs)
-        rule = RULES[role, strategy.discipline]
-        link = self.links.get(operator.name) if strategy.discipline is Discipline.CHAIN else None
+        rule = RULES[role, strategy.kind]
+        link = self.links.get(operator.name) if strategy.kind is StrategyKind.CHAIN else None
         return Row(operator, preds, succs, readers, sinks, role, strategy, rule, self._leaps(operator), link)
 
     def _leaps(self, operator: Operator) -> tuple[tuple[Reader, Next], ...]:
         """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""
-        if not isinstance(operator, Source | Prone):
+        if not isinstance(operator, Source | IdleWaiting):
             return ()
         return tuple(
-            (arc.register, Next(arc.target, execute=True)) for arc in operator.arcs if not isinstance(arc.target, Sink)
+            (arc.register, Next(arc.target, execute=True))
+            for arc in operator.ets_arcs
+            if not isinstance(arc.target, Sink)
         )
 
     def _pred(self, reader: Reader) -> Operator | None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from millrace.engine.plan import Node, QueryPlan, names
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import MIN_TIME
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
 from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.sink import Sink
 from millrace.operators.spec import AggregateSpec, MapSpec
@@ -245,7 +245,7 @@ def _hand_over(
 
 def _leave(gone: list[Operator]) -> None:
     for operator in gone:
-        if isinstance(operator, Prone):
+        if isinstance(operator, IdleWaiting):
             operator.clear()
         for reader in operator.inputs:
             if reader.buffer is reader.home:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from millrace.engine.table import Discipline, Next, Role, Row, Rule
+from millrace.engine.table import Next, Role, Row, Rule, StrategyKind
 from millrace.operators.fork import Fork
 
 
@@ -28,7 +28,7 @@ def dfs_source(row: Row) -> Next | None:
     """Forward, else Encore (behind a break point the operator has tuples of its own), else Exit."""
     if row.yields():
         return row.ahead
-    return row.tells() or (row.again if row.operator.more() else None)
+    return row.register_target() or (row.again if row.operator.more() else None)
 
 
 def dfs_inner(row: Row) -> Next | None:
@@ -57,14 +57,14 @@ def dfs_waiting(row: Row) -> Next | None:
     """Forward by a tuple, else Forward by a register, else Encore by the relaxed condition, else Backtrack."""
     if row.yields():
         return row.ahead
-    return row.tells() or (row.again if row.operator.more() else backtrack(row))
+    return row.register_target() or (row.again if row.operator.more() else backtrack(row))
 
 
 def bfs_source(row: Row) -> Next | None:
     """Encore, else Forward, else Exit."""
     if row.operator.more():
         return row.again
-    return row.ahead if row.yields() else row.tells()
+    return row.ahead if row.yields() else row.register_target()
 
 
 def bfs_inner(row: Row) -> Next | None:
@@ -78,7 +78,7 @@ def bfs_waiting(row: Row) -> Next | None:
     """Encore by the relaxed condition, else Forward by a tuple, else Forward by a register, else Backtrack."""
     if row.operator.more():
         return row.again
-    return row.ahead if row.yields() else row.tells() or backtrack(row)
+    return row.ahead if row.yields() else row.register_target() or backtrack(row)
 
 
 def rr_inner(row: Row) -> Next | None:
@@ -105,36 +105,36 @@ def chain_inner(row: Row) -> Next | None:
 
 def chain_waiting(row: Row) -> Next | None:
     """Forward by a tuple, else Forward by a register, else Exit."""
-    return row.ahead if row.yields() else row.tells()
+    return row.ahead if row.yields() else row.register_target()
 
 
 # One row per (role, strategy), impossible ones too: a new role or strategy does not pass the tests until someone has
 # decided every new row.
-RULES: Final[Mapping[tuple[Role, Discipline], Rule]] = {
-    (Role.SOURCE, Discipline.DFS): dfs_source,
-    (Role.INNER, Discipline.DFS): dfs_inner,
-    (Role.SINK, Discipline.DFS): dfs_sink,
-    (Role.SOURCE_SINK, Discipline.DFS): dfs_source_sink,
-    (Role.FORK, Discipline.DFS): dfs_fork,
-    (Role.WAITING, Discipline.DFS): dfs_waiting,
-    (Role.SOURCE, Discipline.BFS): bfs_source,
-    (Role.INNER, Discipline.BFS): bfs_inner,
-    (Role.SINK, Discipline.BFS): dfs_sink,
-    (Role.SOURCE_SINK, Discipline.BFS): dfs_source_sink,
-    (Role.FORK, Discipline.BFS): dfs_fork,
-    (Role.WAITING, Discipline.BFS): bfs_waiting,
-    (Role.SOURCE, Discipline.RR): bfs_source,
-    (Role.INNER, Discipline.RR): rr_inner,
-    (Role.SINK, Discipline.RR): dfs_source_sink,
-    (Role.SOURCE_SINK, Discipline.RR): dfs_source_sink,
-    (Role.FORK, Discipline.RR): rr_fork,
-    (Role.WAITING, Discipline.RR): rr_waiting,
-    (Role.SOURCE, Discipline.CHAIN): chain_waiting,
-    (Role.INNER, Discipline.CHAIN): chain_inner,
-    (Role.SINK, Discipline.CHAIN): chain_inner,
-    (Role.SOURCE_SINK, Discipline.CHAIN): chain_inner,
-    (Role.FORK, Discipline.CHAIN): rr_fork,
-    (Role.WAITING, Discipline.CHAIN): chain_waiting,
+RULES: Final[Mapping[tuple[Role, StrategyKind], Rule]] = {
+    (Role.SOURCE, StrategyKind.DFS): dfs_source,
+    (Role.INNER, StrategyKind.DFS): dfs_inner,
+    (Role.SINK, StrategyKind.DFS): dfs_sink,
+    (Role.SOURCE_SINK, StrategyKind.DFS): dfs_source_sink,
+    (Role.FORK, StrategyKind.DFS): dfs_fork,
+    (Role.WAITING, StrategyKind.DFS): dfs_waiting,
+    (Role.SOURCE, StrategyKind.BFS): bfs_source,
+    (Role.INNER, StrategyKind.BFS): bfs_inner,
+    (Role.SINK, StrategyKind.BFS): dfs_sink,
+    (Role.SOURCE_SINK, StrategyKind.BFS): dfs_source_sink,
+    (Role.FORK, StrategyKind.BFS): dfs_fork,
+    (Role.WAITING, StrategyKind.BFS): bfs_waiting,
+    (Role.SOURCE, StrategyKind.RR): bfs_source,
+    (Role.INNER, StrategyKind.RR): rr_inner,
+    (Role.SINK, StrategyKind.RR): dfs_source_sink,
+    (Role.SOURCE_SINK, StrategyKind.RR): dfs_source_sink,
+    (Role.FORK, StrategyKind.RR): rr_fork,
+    (Role.WAITING, StrategyKind.RR): rr_waiting,
+    (Role.SOURCE, StrategyKind.CHAIN): chain_waiting,
+    (Role.INNER, StrategyKind.CHAIN): chain_inner,
+    (Role.SINK, StrategyKind.CHAIN): chain_inner,
+    (Role.SOURCE_SINK, StrategyKind.CHAIN): chain_inner,
+    (Role.FORK, StrategyKind.CHAIN): rr_fork,
+    (Role.WAITING, StrategyKind.CHAIN): chain_waiting,
 }
 
 

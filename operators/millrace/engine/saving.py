@@ -122,7 +122,7 @@ def save(engine: Engine) -> bytes:
     return pack(
         {
             "version": VERSION,
-            "now_us": engine.moment.now_us,
+            "now_us": engine.clock.now_us,
             "limits": {name: getattr(engine, name) for name in LIMITS},
             "modes": [graph.thin, engine.share],
             "turn": engine._turn,
@@ -178,7 +178,7 @@ def restore(data: bytes, *, stopwatch: Stopwatch | None, trace: bool) -> Engine:
         )
     thin, share = saved["modes"]
     engine = Engine(stopwatch=stopwatch, trace=trace, thin=thin, share=share, **saved["limits"])
-    engine.moment.now_us = saved["now_us"]
+    engine.clock.now_us = saved["now_us"]
     for definition in saved["definitions"]:
         if isinstance(definition, StreamDefinition):
             engine.make_stream(definition)
@@ -245,7 +245,7 @@ def _restore_component(component: Component, find: Any, state: list[Any]) -> Non
         current,
         component.cycled,
         component.preferred,
-        component.stirred,
+        component.has_work,
         component.worked_us,
         component.decisions,
     ) = state

@@ -1,11 +1,11 @@
 """The seam between history and the live stream: a query that goes on as if it had always run.
 
 Such a query has a gate before each stream that it reads. It is added with its gates closed and nothing kept
-(`AddQuery` of a plan that is `gated`). Meanwhile its past is worked through elsewhere: `Past` is an engine of its own
-that is given what the streams took in, in the order of arrival, late tuples left out. When that has nearly come up to
-the present, the gates begin to keep what comes (`HoldQuery`); the past is completed with all that came before; and then
-the query takes over the state of its twin in the past and the gates open (`AdoptPast`). The cut is one of arrival, so
-nobody has to wait for anybody's mark: to the query it is as if it had been saved in one engine and restored in another.
+(`AddQuery` of a plan that is `gated`). Meanwhile another engine, `Bootstrap`, computes the past: it takes what the
+streams took in, in the order of arrival, without the late tuples. When that has nearly reached the present, the gates
+start to keep what arrives (`HoldQuery`), and the other engine takes what arrived before. Then the query takes over the
+state of its twin there, and the gates open (`AdoptBootstrap`). Arrival decides which tuple goes where, so no query
+waits for a watermark: it is as if the query had been saved in one engine and restored in another.
 
 The seam is a time. The twin has promised that it will give no row below it any more; so what it has given below is
 all that there is, and that is history's part. What it has given above it already (a plain SELECT gives its rows as they
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.engine.events import (
     AddQuery,
     AddStream,
-    AdoptPast,
+    AdoptBootstrap,
     Answer,
     Arrived,
     Command,
@@ -41,7 +41,7 @@ from millrace.engine.plan import Node, QueryPlan, StreamDefinition, names
 from millrace.operators.batch import Batch
 from millrace.operators.eventtime import LAST_WATERMARK, MIN_TIME
 from millrace.operators.gate import Gate
-from millrace.operators.prone import Prone
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.source import Clocking
 from millrace.operators.spec import GateSpec
 from millrace.protocol import Refuse
@@ -150,7 +150,7 @@ def adopt(engine: Engine, name: str, past: bytes | None) -> dict[str, Any]:
         saved = saving.unpack(past)
         if saved["version"] != saving.VERSION or saved["plan"] != query.plan:
             raise Refuse(f"query {name}: the state is from another query, or from another version", code="bad_state")
-        given = _restore(query, saved, engine.moment.now_us)
+        given = _restore(query, saved, engine.clock.now_us)
     for gate in gates(query):
         gate.open()
     engine.graph.rewire()
@@ -163,8 +163,8 @@ def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
         operator.counts.restore(counts)
         operator.output.restore(output)
         operator.restore(state)
-        if isinstance(operator, Prone):
-            operator.wait_anew(now_us)  # the past had a clock of its own
+        if isinstance(operator, IdleWaiting):
+            operator.reset_idle_timer(now_us)  # the past had a clock of its own
         if not isinstance(operator, Gate):
             for reader, data in zip(operator.inputs, readers, strict=True):
                 reader.restore(data)
@@ -183,11 +183,11 @@ def _restore(query: Query, saved: dict[str, Any], now_us: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class BootstrapState:
     """What a query takes over from its past.
 
     `seam_us`: all rows below it have been given, and will not be given again; `given` how many that were. `state` is
-    for AdoptPast; it holds the `kept` rows at or above the seam that have been given already.
+    for AdoptBootstrap; it holds the `kept` rows at or above the seam that have been given already.
     """
 
     state: bytes
@@ -196,7 +196,7 @@ class Adopted:
     kept: int
 
 
-class Past:
+class Bootstrap:
     """A query's twin, which works through what its streams have taken in.
 
     Tuples come in the order of their arrival, without those that were late; the mark is what the caller says that
@@ -225,7 +225,7 @@ class Past:
             self.engine.source(stream.name).clocking = Clocking("external", by_tuples=False)
         self._obey(AddQuery(self.plan))
         self._obey(HoldQuery(plan.name))
-        self._obey(AdoptPast(plan.name, None))
+        self._obey(AdoptBootstrap(plan.name, None))
         self._obey(WatchProgress(plan.name))
 
     @property
@@ -242,7 +242,7 @@ class Past:
         if mark_us > MIN_TIME:
             self._step([Punctuated(stream, FEED, min(mark_us, LAST_WATERMARK))], self._now_us)
 
-    def finish(self) -> Adopted:
+    def finish(self) -> BootstrapState:
         """The state at the end of all that was taken."""
         from millrace.engine import saving
 
@@ -256,7 +256,7 @@ class Past:
             "operators": {operator.name: saving.save_operator(operator) for operator in query.operators},
             "rows": rows,
         }
-        return Adopted(saving.pack(state), self.seam_us, self._given - kept, kept)
+        return BootstrapState(saving.pack(state), self.seam_us, self._given - kept, kept)
 
     def _obey(self, body: CommandBody) -> None:
         self._step([Command(0, body)], self._now_us)

@@ -85,7 +85,7 @@ class Snapshot:
         for operator, (decision, standing) in zip(made.graph.operators.values(), self.operators, strict=True):
             operator.decide(decision)
             if standing is not None:
-                operator.output.stand(*standing)
+                operator.output.inherit_progress(*standing)
         for name, (paused, failed) in self.pauses.items():
             query = made.queries_by_name[name]
             if paused is not None:
@@ -148,7 +148,7 @@ def _differences(snapshot: Snapshot, before: _Picture, after: _Picture) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """An engine at one moment. Operators keep their identity while their names may change.
+    """The state of an engine between two steps. Operators keep their identity while their names may change.
 
     streams     by name, the definition
     queries     by name: the plan, whether it is paused, and its operators with the sink

@@ -297,10 +297,10 @@ def _twin(engine: Engine, node: Node, operator: Operator, remembering: bool) -> 
     for reader in operator.inputs:
         inputs.append(reader.home.attach(reader.since_us, reader.columns))
         inputs[-1].restore(unpack(pack(reader.save())))
-    made = build(node.name, node.spec, inputs, engine.gauge, engine.moment)
+    made = build(node.name, node.spec, inputs, engine.gauge, engine.clock)
     if remembering:
         made.restore(unpack(pack(operator.save())))
-    made.output.stand(*operator.output.standing())
+    made.output.inherit_progress(*operator.output.standing())
     made.output.floor = operator.output.floor
     return made
 

@@ -40,7 +40,7 @@ class Role(Enum):
     WAITING = "IWP"
 
 
-class Discipline(Enum):
+class StrategyKind(Enum):
     """The strategies of the rule library."""
 
     DFS = "dfs"
@@ -51,16 +51,16 @@ class Discipline(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A discipline, and the most tuples of an execution: a number, or as many as wait within a bound."""
+    """A kind of strategy, and the most tuples of an execution: a number, or as many as wait within a bound."""
 
-    discipline: Discipline = Discipline.DFS
+    kind: StrategyKind = StrategyKind.DFS
     k: int | None = None
 
     @staticmethod
     def parse(text: str) -> Strategy:
         """`dfs`, `bfs`, `rr`, `chain`, each also with a number of tuples: `dfs(1)`."""
         found = re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*(\d{1,9})\s*\))?\s*", text.lower())
-        names = [discipline.value for discipline in Discipline]
+        names = [kind.value for kind in StrategyKind]
         if found is None or found[1] not in names:
             raise Refuse(
                 f"unknown strategy {text!r}: expected one of {', '.join(names)}, each optionally with the most tuples "
@@ -69,16 +69,16 @@ class Strategy:
             )
         if found[2] is not None and int(found[2]) < 1:
             raise Refuse(f"strategy {text!r}: an execution takes at least one tuple", code="unknown_strategy")
-        return Strategy(Discipline(found[1]), None if found[2] is None else int(found[2]))
+        return Strategy(StrategyKind(found[1]), None if found[2] is None else int(found[2]))
 
     @property
     def limit(self) -> int:
         if self.k is not None:
             return self.k
-        return MOST_CHAINED if self.discipline is Discipline.CHAIN else MOST_TUPLES
+        return MOST_CHAINED if self.kind is StrategyKind.CHAIN else MOST_TUPLES
 
     def __str__(self) -> str:
-        return self.discipline.value if self.k is None else f"{self.discipline.value}({self.k})"
+        return self.kind.value if self.k is None else f"{self.kind.value}({self.k})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Row:
     succs     the operators to go forward to; none before a sink or a break point
     readers   the head pointers of those successors: the row yields if one of them has something unseen
     sinks     the sinks that the operator fills
-    arcs      the operator's ETS arcs: each register and the move to the operator that has it
+    ets_arcs  the operator's ETS arcs: each register and the move to the operator that has it
     leaves    whether its rule goes on although the operator has more, which then waits for another turn
     link      what `chain` has decided of the operator, if that is its strategy and anything was measured
     """
@@ -139,7 +139,7 @@ class Row:
     role: Role
     strategy: Strategy
     rule: Rule
-    arcs: tuple[tuple[Reader, Next], ...] = ()
+    ets_arcs: tuple[tuple[Reader, Next], ...] = ()
     link: Link | None = None
     leaves: bool = field(init=False)
     limit: int = field(init=False)
@@ -149,7 +149,7 @@ class Row:
 
     def __post_init__(self) -> None:
         """The moves are made once: a rule only chooses among them."""
-        self.leaves = self.strategy.discipline is Discipline.CHAIN
+        self.leaves = self.strategy.kind is StrategyKind.CHAIN
         self.limit = self.strategy.limit
         self.ahead = Next(self.succs[0], execute=not isinstance(self.succs[0], Fork)) if self.succs else None
         self.again = Next(self.operator, execute=True)
@@ -162,9 +162,9 @@ class Row:
                 return True
         return False
 
-    def tells(self) -> Next | None:
+    def register_target(self) -> Next | None:
         """The papers' TSM-yield: a register set by this operator's arc that nobody has looked at, and who has it."""
-        for register, leap in self.arcs:
+        for register, leap in self.ets_arcs:
             if register.unseen:
                 return leap
         return None

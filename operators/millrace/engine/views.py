@@ -12,9 +12,9 @@ from millrace.engine.fieldnames import with_old_names
 from millrace.engine.seam import catching_up
 from millrace.operators.eventtime import MAX_TIME, is_time
 from millrace.operators.fork import Fork
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.join import Join
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.sink import Sink
 from millrace.operators.source import Source
@@ -100,7 +100,9 @@ def query(engine: Engine, found: Query) -> dict[str, Any]:
         "shared": sharing.told(engine, found),
         "order": plan.options.order,
         "joins": {
-            one.name: {"order": one.order, "alpha": one.tempo.alpha} for one in found.operators if isinstance(one, Join)
+            one.name: {"order": one.order, "alpha": one.pacing.alpha}
+            for one in found.operators
+            if isinstance(one, Join)
         },
         "update_key": None if plan.update_key is None else list(plan.update_key),
         "state": _state(found),
@@ -222,8 +224,8 @@ def operator_named(engine: Engine, name: str) -> dict[str, Any]:
 
 
 def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, Any]:
-    waiting = isinstance(found, Prone)
-    now_us = engine.moment.now_us
+    waiting = isinstance(found, IdleWaiting)
+    now_us = engine.clock.now_us
     busy = engine.costs.get(found.name, (0, 0.0))
     plans = [query.plan for query in engine.owners(found)]
     edit = next((edit for plan in plans if (edit := editing.edited(plan, found.name)) is not None), None)
@@ -256,13 +258,13 @@ def operator(engine: Engine, found: Operator, queries: list[str]) -> dict[str, A
                 "peak_queue_tuples": reader.peak,
                 "skipped": reader.missed,
                 "idle_wait_us": idle_us(found, position, now_us) if waiting else 0,
-                "register_us": time_or_none(found.registers()[position]) if isinstance(found, Prone) else None,
+                "register_us": time_or_none(found.registers()[position]) if isinstance(found, IdleWaiting) else None,
                 "queue": queue_of(reader, now_us),
             }
             for position, reader in enumerate(found.inputs)
         ],
         "waits": waiting,
-        "blocked": isinstance(found, Prone) and found.blocked(),
+        "blocked": isinstance(found, IdleWaiting) and found.blocked(),
         "state_tuples": found.state_tuples,
         "state_bytes": found.state_bytes,
         "join": found.numbers() if isinstance(found, Join) else None,
@@ -281,14 +283,16 @@ def counters(engine: Engine, now_us: int) -> dict[str, tuple[int, int, int, floa
 
     Cheap enough to be looked at every second. Waiting goes on while the engine makes no steps, so the clock is told.
     """
-    now_us = max(now_us, engine.moment.now_us)
+    now_us = max(now_us, engine.clock.now_us)
     return {
         found.name: (
             found.counts.input_tuples,
             found.counts.output_tuples,
             found.counts.executions,
             engine.costs.get(found.name, (0, 0.0))[1],
-            tuple(idle_us(found, at, now_us) for at in range(len(found.inputs))) if isinstance(found, Prone) else (),
+            tuple(idle_us(found, at, now_us) for at in range(len(found.inputs)))
+            if isinstance(found, IdleWaiting)
+            else (),
         )
         for found in engine.graph.operators.values()
     }
@@ -306,7 +310,7 @@ def _readers_by_source(engine: Engine) -> dict[Operator, list[str]]:
 
 def idle_us(found: Operator, position: int, now_us: int) -> int:
     """How long an input has held its operator's tuples back, until now."""
-    assert isinstance(found, Prone)
+    assert isinstance(found, IdleWaiting)
     since = found.idle_since[position]
     return found.idle_us[position] + (0 if since is None else now_us - since)
 
@@ -314,7 +318,7 @@ def idle_us(found: Operator, position: int, now_us: int) -> int:
 def join_orders(engine: Engine) -> list[dict[str, Any]]:
     """The queries whose joins do not go by the order or the alpha of their statement any more."""
     return [
-        {"query": name, "order": join.order, "alpha": join.tempo.alpha}
+        {"query": name, "order": join.order, "alpha": join.pacing.alpha}
         for name, query in sorted(engine.queries_by_name.items())
         for join in [next((one for one in query.operators if isinstance(one, Join)), None)]
         if join is not None and not join.as_planned

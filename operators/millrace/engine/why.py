@@ -17,8 +17,8 @@ from millrace.engine.seam import catching_up
 from millrace.engine.views import ignored
 from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.feeds import Feed
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
 from millrace.operators.source import Source
 from millrace.protocol.timestamps import format_timestamp
 from millrace.protocol.words import counted
@@ -56,7 +56,7 @@ class Why:
 def why(engine: Engine, name: str, now_us: int | None = None) -> dict[str, Any]:
     """Why a query emits no rows, if that has a reason; `now_us` is the clock, where it is later than the engine's."""
     query = engine.query(name)
-    now_us = max(now_us or 0, engine.moment.now_us)
+    now_us = max(now_us or 0, engine.clock.now_us)
     kept, waiting = partial(_kept_waiting, now_us=now_us), partial(_waiting, now_us=now_us)
     for look in (_catching_up, _paused, kept, _working, waiting, _nothing_came, _gathering, _last_tuple):
         found = look(engine, query)
@@ -155,7 +155,7 @@ def _waiting(engine: Engine, query: Query, now_us: int) -> Why | None:
     return None
 
 
-def _holds(waiter: Prone, held: int) -> str:
+def _holds(waiter: IdleWaiting, held: int) -> str:
     """The tuples that are delayed: queued ones, or the state that the operator built from processed ones."""
     if held:
         return f"holds {counted(held, 'tuple')}"
@@ -235,7 +235,7 @@ class _Held:
     """An operator that waits, the input that holds it back, and the source above that."""
 
     engine: Engine
-    waiter: Prone
+    waiter: IdleWaiting
     position: int
     where: str
     since: int | None
@@ -280,7 +280,7 @@ class _Held:
     def _by_feed(self, definition: StreamDefinition, feed: Feed) -> Why:
         name = definition.name
         who = f"client {feed.name} of {name}"
-        now_us = self.engine.moment.now_us
+        now_us = self.engine.clock.now_us
         if feed.leaves_us is not None:
             rest = (feed.leaves_us - now_us) / 1e6
             reason = f"{who} lost its connection, and the server waits another {rest:g} s for it (grace)"
@@ -347,8 +347,8 @@ def _upward(engine: Engine, query: Query) -> Iterator[Operator]:
             todo.extend(engine.graph.producer(reader) for reader in operator.inputs)
 
 
-def _waiters(engine: Engine, query: Query) -> Iterator[Prone]:
-    return (operator for operator in _upward(engine, query) if isinstance(operator, Prone))
+def _waiters(engine: Engine, query: Query) -> Iterator[IdleWaiting]:
+    return (operator for operator in _upward(engine, query) if isinstance(operator, IdleWaiting))
 
 
 def _sources(engine: Engine, query: Query) -> Iterator[Source]:

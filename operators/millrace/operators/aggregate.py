@@ -18,13 +18,13 @@ import numpy as np
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import LATENT, MAX_TIME, MIN_TIME, stamped
-from millrace.operators.grain import EVERY, Grain, union_of
 from millrace.operators.groups import Grouping
-from millrace.operators.operator import Moment
+from millrace.operators.idle_waiting import IdleWaiting
+from millrace.operators.operator import StepClock
 from millrace.operators.panes import Ages, Panes, Windows
-from millrace.operators.places import Places
-from millrace.operators.prone import Prone
+from millrace.operators.punctuation_grain import EVERY, PunctuationGrain, union_of
 from millrace.operators.reorder import Reorder, merge_by_time
+from millrace.operators.row_positions import RowPositions
 from millrace.operators.sessionrows import SessionRows
 from millrace.operators.sessions import Sessions
 from millrace.operators.spec import AggregateSpec, SessionWindow
@@ -67,7 +67,7 @@ class Pace:
         return min(rows, limit)
 
 
-class WindowAggregate(Prone):
+class WindowAggregate(IdleWaiting):
     """Groups per window, from tuples in any order. The output is in order of time."""
 
     kind: ClassVar[str] = "aggregate"
@@ -79,10 +79,10 @@ class WindowAggregate(Prone):
         spec: AggregateSpec,
         inputs: Sequence[Reader],
         output: Buffer,
-        moment: Moment,
+        clock: StepClock,
         since_us: int | None,
     ) -> None:
-        super().__init__(name, inputs, output, moment)
+        super().__init__(name, inputs, output, clock)
         self.windows = make_windows(spec, output.schema, since_us)
         self.newest = MIN_TIME
         self._pace = Pace(spec)
@@ -97,13 +97,13 @@ class WindowAggregate(Prone):
         known = self.windows.reached if self.stamps() else reader.promise
         return None if end is None or end <= known else end
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         """The ends of its windows: between two of them it has nothing to do and nothing to promise."""
         return self.windows.grain()
 
     def _clocked(self, promise_us: int) -> int:
         """Tuples without a time are stamped here, with the clock: no more than that is promised of them."""
-        return self.moment.now_us if promise_us == LATENT else promise_us
+        return self.clock.now_us if promise_us == LATENT else promise_us
 
     def blocked(self) -> bool:
         need = self.need()
@@ -119,7 +119,7 @@ class WindowAggregate(Prone):
         """The clock has come to where a window of latent tuples ends."""
         if not self.stamps():
             return super().reach()
-        self.windows.reached = max(self.windows.reached, self.moment.now_us)
+        self.windows.reached = max(self.windows.reached, self.clock.now_us)
         return self.windows.due()
 
     def demand(self, need_us: int) -> int:
@@ -144,7 +144,7 @@ class WindowAggregate(Prone):
         taken = 0 if self._pace.urgent(windows) else self._take(limit)
         self._look()
         windows.reached = max(windows.reached, self._clocked(self._promised()))
-        given, self.toil = windows.flush(self._pace.allowance(windows, taken, limit))
+        given, self.state_scanned = windows.flush(self._pace.allowance(windows, taken, limit))
         if given is not None:
             self.counts.output_tuples += len(given)
             self.output.put(given)
@@ -175,7 +175,7 @@ class WindowAggregate(Prone):
     def consume(self, batch: Batch) -> None:
         """Let tuples count in their windows."""
         self.counts.input_tuples += len(batch)
-        batch = batch.at(stamped(batch.ts, max(self.moment.now_us, self.windows.reached)))
+        batch = batch.at(stamped(batch.ts, max(self.clock.now_us, self.windows.reached)))
         rows, failed, reason = self.windows.grouping.compute(batch)
         if failed:
             self.failed(failed, reason)
@@ -212,10 +212,10 @@ class OrderedWindowAggregate(WindowAggregate):
         spec: AggregateSpec,
         inputs: Sequence[Reader],
         output: Buffer,
-        moment: Moment,
+        clock: StepClock,
         since_us: int | None,
     ) -> None:
-        super().__init__(name, spec, inputs, output, moment, since_us)
+        super().__init__(name, spec, inputs, output, clock, since_us)
         self.waiting = Reorder()
 
     def absorb(self) -> None:
@@ -227,7 +227,7 @@ class OrderedWindowAggregate(WindowAggregate):
             reader.peak = max(reader.peak, self.waiting.count)
             reader.buffer.gauge.add(len(batch), reader.buffer.width)
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         """Every time frees a tuple that waits for it."""
         return EVERY
 
@@ -306,12 +306,12 @@ class RowAggregate(WindowAggregate):
         spec: AggregateSpec,
         inputs: Sequence[Reader],
         output: Buffer,
-        moment: Moment,
+        clock: StepClock,
         since_us: int | None,
     ) -> None:
         reader = inputs[0]
-        self._places = Places(reader, spec.where, self.failed)
-        super().__init__(name, spec, inputs, output, moment, None if since_us is None else reader.taken)
+        self._positions = RowPositions(reader, spec.where, self.failed)
+        super().__init__(name, spec, inputs, output, clock, None if since_us is None else reader.taken)
         self.place = reader.taken
 
     def need(self) -> int | None:
@@ -321,7 +321,7 @@ class RowAggregate(WindowAggregate):
         """The clock closes no window of tuples; it only promises what it can."""
         return self.announce(gave=False)
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         own = self.windows.grain()
         return union_of((own, self.output.grain)) if self.output.wanted else own
 
@@ -363,7 +363,7 @@ class RowAggregate(WindowAggregate):
     def consume(self, batch: Batch) -> None:
         self.counts.input_tuples += len(batch)
         ts = batch.ts
-        batch, places = self._places.of(batch, self.place)
+        batch, places = self._positions.of(batch, self.place)
         grouping = self.windows.grouping
         computed, failed, reason = grouping.compute(Batch(batch.schema, batch.ts, batch.columns, batch.valid, places))
         if failed:
@@ -375,8 +375,8 @@ class RowAggregate(WindowAggregate):
         self.windows.note(self.place, ts)
 
     def save(self) -> Any:
-        return [super().save(), self._places.since_us, self.place]
+        return [super().save(), self._positions.since_us, self.place]
 
     def restore(self, data: Any) -> None:
-        saved, self._places.since_us, self.place = data
+        saved, self._positions.since_us, self.place = data
         super().restore(saved)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from millrace.operators.batch import Batch
 from millrace.operators.eventtime import LATENT, MIN_TIME
-from millrace.operators.grain import EVERY, Grain
+from millrace.operators.punctuation_grain import EVERY, PunctuationGrain
 from millrace.protocol import Schema, Type
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ class Buffer:
         """Whether the arc's tuples are in order, and the promise about them."""
         return self.ordered, self.promise
 
-    def stand(self, ordered: bool, promise: int) -> None:
+    def inherit_progress(self, ordered: bool, promise: int) -> None:
         """Take over the order and promise of another arc, and none of its tuples."""
         self.ordered, self.promise = ordered, promise
 
@@ -541,7 +541,7 @@ class Buffer:
         for entry in self.entries:
             self.ready[entry] = None
 
-    def want(self, grain: Grain | None) -> None:
+    def want(self, grain: PunctuationGrain | None) -> None:
         """Carry what the readers declare from now on, or nothing.
 
         If that is more than before, they are given the promise in force, of which they may not have been told.
@@ -607,7 +607,7 @@ class Buffer:
     def restore(self, data: Sequence[Any]) -> None:
         segments, self.first, self.end, self.promise, (self.wanted, grain), floor, self.ordered = data
         self.floor, self.left_out = floor
-        self.grain = Grain.restore(grain)
+        self.grain = PunctuationGrain.restore(grain)
         self._due = MIN_TIME
         self.segments = deque(Batch.restore(batch) for batch in segments)
         self.gauge.add(sum(map(len, self.segments)), self.width)

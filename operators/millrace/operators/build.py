@@ -11,7 +11,7 @@ from millrace.operators.gate import Gate
 from millrace.operators.join import Join
 from millrace.operators.map import Map
 from millrace.operators.newest import NewestWindowAggregate
-from millrace.operators.operator import Moment, Operator
+from millrace.operators.operator import Operator, StepClock
 from millrace.operators.retime import Retime
 from millrace.operators.running import build_running
 from millrace.operators.sample import Sample
@@ -44,7 +44,7 @@ from millrace.operators.windowing import RowWindowing, Windowing
 
 
 def build(
-    name: str, spec: Spec, inputs: Sequence[Reader], gauge: Gauge, moment: Moment, since_us: int | None = None
+    name: str, spec: Spec, inputs: Sequence[Reader], gauge: Gauge, clock: StepClock, since_us: int | None = None
 ) -> Operator:
     """The operator that a spec describes. Its output begins with the promise that its inputs allow.
 
@@ -68,34 +68,34 @@ def build(
         case FilterSpec():
             operator = Filter(name, spec, inputs, output)
         case TopSpec():
-            operator = build_top(name, spec, inputs, output, moment)
+            operator = build_top(name, spec, inputs, output, clock)
         case UnionSpec(key=tuple(key)):
             operator = YoungestUnion(name, key, inputs, output)
         case UnionSpec(ordered=True):
-            operator = OrderedUnion(name, inputs, output, moment)
+            operator = OrderedUnion(name, inputs, output, clock)
         case UnionSpec():
             operator = ArrivalUnion(name, inputs, output)
         case SortSpec():
-            operator = Sort(name, inputs, output, moment)
+            operator = Sort(name, inputs, output, clock)
         case AggregateSpec(window=None):
-            operator = build_running(name, spec, inputs, output, moment)
+            operator = build_running(name, spec, inputs, output, clock)
         case AggregateSpec(window=RowWindow()):
-            operator = RowAggregate(name, spec, inputs, output, moment, since_us)
+            operator = RowAggregate(name, spec, inputs, output, clock, since_us)
         case AggregateSpec(newest=True):
-            operator = NewestWindowAggregate(name, spec, inputs, output, moment)
+            operator = NewestWindowAggregate(name, spec, inputs, output, clock)
         case AggregateSpec():
             kind = OrderedWindowAggregate if spec.ordered else WindowAggregate
-            operator = kind(name, spec, inputs, output, moment, since_us)
+            operator = kind(name, spec, inputs, output, clock, since_us)
         case WindowSpec(window=RowWindow()):
             operator = RowWindowing(name, spec, inputs, output, since_us)
         case WindowSpec():
             operator = Windowing(name, spec, inputs, output, since_us)
         case SequenceSpec():
-            operator = build_sequence(name, spec, inputs, output, moment)
+            operator = build_sequence(name, spec, inputs, output, clock)
         case RetimeSpec():
             operator = Retime(name, spec, inputs, output)
         case JoinSpec():
-            operator = Join(name, spec, inputs, output, moment)
+            operator = Join(name, spec, inputs, output, clock)
         case _:
             raise AssertionError(f"{name}: no operator is made from {spec}")
     output.promise = operator.low_water()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from millrace.operators.aggregates.accumulator import PreciseSum, Removable
+from millrace.operators.aggregates.accumulator import PreciseSum, RetractableAccumulator
 from millrace.operators.batch import FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.evaluate import without
 from millrace.operators.eventtime import MIN_TIME
@@ -22,7 +22,7 @@ from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
 from millrace.operators.groups import Call, Distinct, Grouping, Rows
 from millrace.operators.kernels import accumulating
-from millrace.operators.numbers import Column, Numbers
+from millrace.operators.key_index import Column, KeyIndex
 from millrace.operators.operator import Operator
 from millrace.operators.spec import AggregateSpec
 from millrace.operators.updates import Members, Newest, State, Store, before_each, gone_of, grown, last_of_each
@@ -126,7 +126,7 @@ class Recomputed:
 
 
 def _way_of(call: Call) -> Adjusted | Recomputed:
-    adjusts = isinstance(call.make(True), Removable) and not call.distinct
+    adjusts = isinstance(call.make(True), RetractableAccumulator) and not call.distinct
     return Adjusted(call) if adjusts else Recomputed(call)
 
 
@@ -150,7 +150,7 @@ class CurrentTotals(State):
         self._times = np.zeros(0, np.int64)
         self._order = np.zeros(0, np.int64)
         self._taken = 0
-        self._groups = Numbers(operator.output.schema.fields[: len(spec.keys)])
+        self._groups = KeyIndex(operator.output.schema.fields[: len(spec.keys)])
         self._members = Members()
         self._given = np.zeros(0, np.int64)
         self._arrived = np.zeros(0, np.int64)

@@ -129,7 +129,7 @@ class Feeds:
         top = self._top()
         return MAX_TIME if top is None else top.mark
 
-    def least_but(self, feed: Feed) -> int:
+    def min_excluding(self, feed: Feed) -> int:
         """The least mark of the others."""
         if self._top() is not feed:
             return self.least()

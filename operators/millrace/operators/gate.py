@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.grain import Grain
 from millrace.operators.operator import RowWise
+from millrace.operators.punctuation_grain import PunctuationGrain
 
 
 class Gate(RowWise):
@@ -40,7 +40,7 @@ class Gate(RowWise):
     def compute(self, batch: Batch) -> Batch:
         return batch
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         return None if self.closed else super().declares()
 
     def decision(self) -> bool:

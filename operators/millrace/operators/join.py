@@ -24,11 +24,11 @@ import numpy as np
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import LAST_WATERMARK, LATENT, MAX_TIME, MIN_TIME, UNBOUNDED_US, stamped
+from millrace.operators.join_pacing import JoinPacing
 from millrace.operators.matching import Incoming, Matcher
-from millrace.operators.operator import Moment
+from millrace.operators.operator import StepClock
 from millrace.operators.reorder import Reorder, merge_by_time, shares
 from millrace.operators.spec import JoinSpec
-from millrace.operators.tempo import Tempo
 from millrace.operators.unmatched import Unmatched
 from millrace.operators.waiting import Lines
 from millrace.protocol import Refuse
@@ -54,8 +54,8 @@ class Join(Lines):
 
     kind: ClassVar[str] = "join"
 
-    def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, inputs, output, moment)
+    def __init__(self, name: str, spec: JoinSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+        super().__init__(name, inputs, output, clock)
         self.spec = spec
         self.matcher = Matcher(spec, [reader.schema for reader in inputs], output.schema)
         self.hold = Reorder()
@@ -64,7 +64,7 @@ class Join(Lines):
         self._by_rows = spec.counts_rows
         self.order: Order = "sync" if self._by_rows else spec.order
         self.mode: Mode = "sync" if self.order == "adaptive" else self.order
-        self.tempo = Tempo(len(inputs), self._window_us(), spec.alpha)
+        self.pacing = JoinPacing(len(inputs), self._window_us(), spec.alpha)
         self._planned = (self.order, spec.alpha)
         self._short = self.matcher.takes_rows
         self._turn = 0
@@ -82,7 +82,7 @@ class Join(Lines):
     def _promise(self, position: int) -> int:
         """What an input promises behind all that has come; one whose rows are stamped here, no more than the clock."""
         promise = self.inputs[position].promise
-        return max(self.moment.now_us, self._stamps[position]) if promise == LATENT else promise
+        return max(self.clock.now_us, self._stamps[position]) if promise == LATENT else promise
 
     def horizon(self) -> int:
         """Up to which time rows may be taken.
@@ -257,7 +257,7 @@ class Join(Lines):
         if (ts.item(0) if reader.buffer.ordered or len(ts) == 1 else int(ts.min())) != MIN_TIME:
             return batch
         promise = MIN_TIME if reader.latent else min(reader.promise, LAST_WATERMARK)
-        stamp = self._stamps[position] = max(self.moment.now_us, self._stamps[position], promise)
+        stamp = self._stamps[position] = max(self.clock.now_us, self._stamps[position], promise)
         return batch.at(stamped(ts, stamp))
 
     def execute(self, limit: int) -> int:
@@ -268,7 +268,7 @@ class Join(Lines):
                 self._execute_row(*((0, first, second) if mine else (1, second, first)))
                 return 1
         self.counts.executions += 1
-        self.toil = taken = 0
+        self.state_scanned = taken = 0
         given: list[Batch] = []
         if self.mode != "arrival":
             self.absorb()
@@ -300,8 +300,8 @@ class Join(Lines):
             for count, reason in self.matcher.failed:
                 self.failed(count, reason)
             self.matcher.failed.clear()
-        if self.tempo.turned() and self.order == "adaptive":
-            self._turn_to(self.tempo.choose(self.mode))
+        if self.pacing.turned() and self.order == "adaptive":
+            self._turn_to(self.pacing.choose(self.mode))
         if self.output.wanted:
             self.announce(gave, self._low_water(lows))
 
@@ -309,7 +309,7 @@ class Join(Lines):
         """`execute`, for a row that comes when nothing else waits: every row of streams that are not in a hurry."""
         counts = self.counts
         counts.executions += 1
-        self.toil = 0
+        self.state_scanned = 0
         batch = reader.take(1)
         time = MIN_TIME
         if batch is not None and len(batch.ts):
@@ -337,8 +337,8 @@ class Join(Lines):
                 self._work(lows, given)
                 over = True
             else:
-                self.toil = looked
-                over = self.tempo.took_row(position, time)
+                self.state_scanned = looked
+                over = self.pacing.took_row(position, time)
         mine, theirs = matcher.stores[position], matcher.stores[beside]
         if floor != mine.floor:
             mine.expire(floor)
@@ -409,9 +409,9 @@ class Join(Lines):
     def _prepare(self, position: int, batch: Batch) -> None:
         rows = self.matcher.prepare(position, batch)
         if rows is None:
-            self.tempo.took(position, len(batch), int(batch.ts.min()), int(batch.ts.max()))
+            self.pacing.took(position, len(batch), int(batch.ts.min()), int(batch.ts.max()))
             return
-        self.tempo.took(position, len(batch), rows.least, rows.greatest)
+        self.pacing.took(position, len(batch), rows.least, rows.greatest)
         self.rest.append(rows)
 
     def _work(self, outside: list[int], given: list[Batch]) -> None:
@@ -419,10 +419,10 @@ class Join(Lines):
         rest = self.rest
         matcher = self.matcher
         lows = self._with_rest(outside)
-        while rest and self.toil <= MOST_LOOKED:
+        while rest and self.state_scanned <= MOST_LOOKED:
             rows = rest.popleft()
-            done, looked = matcher.match(rows, MOST_LOOKED - self.toil, given)
-            self.toil += looked
+            done, looked = matcher.match(rows, MOST_LOOKED - self.state_scanned, given)
+            self.state_scanned += looked
             if done < rows.count:
                 rest.appendleft(rows.part(done, rows.count))
                 rows = rows.part(0, done)
@@ -455,7 +455,7 @@ class Join(Lines):
         if out is None:
             return False
         self.counts.output_tuples += len(out.ts)
-        self.toil = max(self.toil, len(out.ts))
+        self.state_scanned = max(self.state_scanned, len(out.ts))
         self.output.put(out)
         return True
 
@@ -478,7 +478,7 @@ class Join(Lines):
     @property
     def as_planned(self) -> bool:
         """Whether order and alpha are those of its spec."""
-        return (self.order, self.tempo.alpha) == self._planned
+        return (self.order, self.pacing.alpha) == self._planned
 
     def set_order(self, order: Order | None = None, alpha: float | None = None) -> None:
         """Change how rows are ordered, from the next execution on; None leaves as it is. Nothing is lost or repeated.
@@ -489,12 +489,12 @@ class Join(Lines):
         if order is not None:
             self.order = order
         if alpha is not None:
-            self.tempo.alpha = alpha
-        self._turn_to(self.tempo.choose(self.mode) if self.order == "adaptive" else self.order)
+            self.pacing.alpha = alpha
+        self._turn_to(self.pacing.choose(self.mode) if self.order == "adaptive" else self.order)
         self.paced = True
 
     def decision(self) -> tuple[Order, float]:
-        return self.order, self.tempo.alpha
+        return self.order, self.pacing.alpha
 
     def decide(self, decision: tuple[Order, float]) -> None:
         self.set_order(*decision)
@@ -502,21 +502,21 @@ class Join(Lines):
     def _turn_to(self, mode: Mode) -> None:
         if mode != self.mode:
             self.mode = mode
-            self.tempo.switched(mode)
+            self.pacing.switched(mode)
             self.paced = True
 
     def measured(self, tuples: int, us: float) -> None:
-        self.tempo.measured(tuples, us)
+        self.pacing.measured(tuples, us)
 
     def numbers(self) -> dict[str, Any]:
         """What was measured of it, what NILE predicts from that, and what it does."""
         return {
             "order": self.order,
             "mode": self.mode,
-            **self.tempo.numbers(),
+            **self.pacing.numbers(),
             "held_rows": self.hold.count,
-            "switches": self.tempo.switches,
-            "last_switches": [switch._asdict() for switch in self.tempo.last],
+            "switches": self.pacing.switches,
+            "last_switches": [switch._asdict() for switch in self.pacing.last],
         }
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -553,7 +553,7 @@ class Join(Lines):
     def save(self) -> Any:
         own = [self.order, self.mode, self._turn, self.paced, self._stamps]
         waiting = [self.hold.save(), [pending.save() for pending in self.pending], [rows.save() for rows in self.rest]]
-        return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.tempo.save()]
+        return [super().save(), own, waiting, [store.save() for store in self.matcher.stores], self.pacing.save()]
 
     def restore(self, data: Any) -> None:
         lines, own, (hold, unmatched, rest), stores, tempo = data
@@ -566,7 +566,7 @@ class Join(Lines):
         self._account(1)
         for store, saved in zip(self.matcher.stores, stores, strict=True):
             store.restore(saved)
-        self.tempo.restore(tempo)
+        self.pacing.restore(tempo)
 
 
 def in_turns(rows: Sequence[Incoming]) -> list[Incoming]:

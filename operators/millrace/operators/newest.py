@@ -17,10 +17,10 @@ from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import HORIZON_US, MAX_TIME, saturated
 from millrace.operators.expression import Column, Expression
 from millrace.operators.functions.faults import REASONS, Fault
-from millrace.operators.grain import Grain, windows_of
 from millrace.operators.groups import UNTOUCHED, Grouping, Rows, Table
-from millrace.operators.operator import Moment
-from millrace.operators.prone import Prone
+from millrace.operators.idle_waiting import IdleWaiting
+from millrace.operators.operator import StepClock
+from millrace.operators.punctuation_grain import PunctuationGrain, windows_of
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.queues.windows import Done, Key, WindowQueue, keys_of
 from millrace.operators.spec import AggregateSpec, TimeWindow
@@ -35,7 +35,7 @@ class Over(NamedTuple):
     end_us: int
 
 
-class NewestWindowAggregate(Prone):
+class NewestWindowAggregate(IdleWaiting):
     """One group per key, the aggregates of its newest window.
 
     open   the windows that are being processed: their slot and where they end, by key
@@ -44,12 +44,12 @@ class NewestWindowAggregate(Prone):
 
     kind: ClassVar[str] = "aggregate"
     paced = True
-    bends: ClassVar[bool] = True
+    shifts_time: ClassVar[bool] = True
 
     def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
     ) -> None:
-        super().__init__(name, inputs, output, moment)
+        super().__init__(name, inputs, output, clock)
         (reader,) = inputs
         assert isinstance(reader, QueueReader)
         assert isinstance(reader.queue, WindowQueue)
@@ -89,10 +89,10 @@ class NewestWindowAggregate(Prone):
     def idle(self) -> list[int]:
         return self.holding() if self.blocked() else []
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         """The ends of windows: between two of them nothing is decided."""
         window = self.window
-        return Grain(False, (windows_of(window.size_us, window.slide_us, window.offset_us),))
+        return PunctuationGrain(False, (windows_of(window.size_us, window.slide_us, window.offset_us),))
 
     def demand(self, need_us: int) -> int:
         """The end of the last window that a tuple below may be in."""

@@ -2,7 +2,7 @@
 
 An operator never looks at a clock, a thread or its neighbours. `execute(limit)` takes at most `limit` tuples from all
 inputs together; the scheduler alone decides when. Operators that may have to wait for a time on another input (the
-papers' idle-waiting-prone ones) build on `Prone` in `prone.py`.
+papers' idle-waiting-prone ones) build on `IdleWaiting` in `prone.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.grain import Grain
+from millrace.operators.punctuation_grain import PunctuationGrain
 
 
-class Moment:
+class StepClock:
     """The engine's clock as data: the time of the step in progress, the same for all that happens in it."""
 
     __slots__ = ("now_us",)
@@ -46,18 +46,18 @@ class Counts:
 class Operator(ABC):
     """A node of the graph.
 
-    inputs    a reader for each input, in the order of the plan
-    output    the arc that it fills
-    waits     whether it is idle-waiting prone
-    paced     whether it may take or give less than it could, and go on when it is executed again
-    toil      how many tuples of its own state the last execution went over: they cost a step's budget as taken ones do
-    bends     whether what it promises is not what its input promises, so that nothing may bypass it
+    inputs          a reader for each input, in the order of the plan
+    output          the arc that it fills
+    waits           whether it is idle-waiting prone
+    paced           whether it may take or emit less than it could, and continue when it is executed again
+    state_scanned   how many tuples of its own state the last execution scanned; a step's budget counts them too
+    shifts_time     whether its promise differs from its input's, so that nothing may bypass it
     """
 
     kind: ClassVar[str]
     waits: ClassVar[bool] = False
     paced: bool = False
-    bends: ClassVar[bool] = False
+    shifts_time: ClassVar[bool] = False
 
     def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class Operator(ABC):
             reader.consumer = self
         self.output = output
         self.counts = Counts()
-        self.toil = 0
+        self.state_scanned = 0
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -131,7 +131,7 @@ class Operator(ABC):
         """Rows that it has left out at random, to have less to do."""
         return 0
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         """Which promises of its inputs are of use here, or to those that read it; None if none is."""
         return self.output.grain if self.output.wanted else None
 

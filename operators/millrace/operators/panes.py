@@ -26,8 +26,8 @@ from millrace.operators.batch import Batch, Int64s, Values, constant_int64
 from millrace.operators.eventtime import MIN_TIME, is_time, saturated
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
-from millrace.operators.grain import EVERY, THE_END, Grain, union_of, windows_of
 from millrace.operators.groups import Grouping, Rows, Table
+from millrace.operators.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
 from millrace.operators.spec import AggregateSpec, RowWindow, TimeWindow
 from millrace.protocol import Schema
 
@@ -68,7 +68,7 @@ class Windows(ABC):
     def low_water(self) -> int:
         """The least time that a row still to be given may have."""
 
-    def grain(self) -> Grain:
+    def grain(self) -> PunctuationGrain:
         """At which times windows may close, or become urgent."""
         return EVERY
 
@@ -319,11 +319,13 @@ class Panes(Windows):
         window = self._next()
         return None if window is None else self._end(window)
 
-    def grain(self) -> Grain:
+    def grain(self) -> PunctuationGrain:
         if self.ages is not None:
             return THE_END
         lates = (0,) if self.spec.flush == "none" else (0, self.spec.max_delay_us)
-        return union_of(Grain(False, (windows_of(self.size, self.slide, self.offset + late),)) for late in lates)
+        return union_of(
+            PunctuationGrain(False, (windows_of(self.size, self.slide, self.offset + late),)) for late in lates
+        )
 
     def low_water(self) -> int:
         pending = self.next_end()

@@ -8,8 +8,8 @@ from typing import ClassVar
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import HORIZON_US, after, before
-from millrace.operators.grain import EVERY, Grain
 from millrace.operators.operator import RowWise
+from millrace.operators.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.spec import RetimeSpec
 
 
@@ -22,7 +22,7 @@ class Retime(RowWise):
     """
 
     kind: ClassVar[str] = "map"
-    bends: ClassVar[bool] = True
+    shifts_time: ClassVar[bool] = True
 
     def __init__(self, name: str, spec: RetimeSpec, inputs: Sequence[Reader], output: Buffer) -> None:
         super().__init__(name, inputs, output)
@@ -41,7 +41,7 @@ class Retime(RowWise):
             batch = batch.take(~beyond)
         return Batch(self.output.schema, batch.columns[self._position], batch.columns, batch.valid, batch.arrival)
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         """What readers need at their boundaries is needed `lag_us` above them here."""
         return EVERY if self.output.wanted else None
 

@@ -21,10 +21,10 @@ from millrace.operators.current import CurrentTotals
 from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
-from millrace.operators.grain import EVERY, Grain
 from millrace.operators.groups import Grouping, Rows, Table
 from millrace.operators.kernels import accumulating
-from millrace.operators.operator import Moment, Operator
+from millrace.operators.operator import Operator, StepClock
+from millrace.operators.punctuation_grain import EVERY, PunctuationGrain
 from millrace.operators.spec import AggregateSpec
 from millrace.operators.updates import OrderedStateful, State, Stateful, first_time
 
@@ -148,19 +148,19 @@ class RunningAggregate(Stateful):
     kind: ClassVar[str] = "aggregate"
 
     def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
     ) -> None:
         super().__init__(name, inputs, output)
         self.state = _totals(spec, self)
-        self.moment = moment
+        self.clock = clock
 
 
 class TotalOfAll(RunningAggregate):
     """The running total of all tuples, without groups, which has a row although no tuple has come."""
 
-    bends: ClassVar[bool] = True
+    shifts_time: ClassVar[bool] = True
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         """Of use is the first promise, whichever that is."""
         return EVERY
 
@@ -168,11 +168,11 @@ class TotalOfAll(RunningAggregate):
         return self.inputs[0].unseen or (self.state.owes and self._first_time() is not None)
 
     def _first_time(self) -> int | None:
-        return first_time(self.inputs[0].low_water(), self.moment.now_us)
+        return first_time(self.inputs[0].low_water(), self.clock.now_us)
 
     def begin(self) -> None:
         time = self._first_time()
-        given = None if time is None else self.state.begin(time, self.moment.now_us)
+        given = None if time is None else self.state.begin(time, self.clock.now_us)
         if given is not None:
             self.counts.output_tuples += len(given)
             self.output.put(given)
@@ -184,9 +184,9 @@ class OrderedRunningAggregate(OrderedStateful):
     kind: ClassVar[str] = "aggregate"
 
     def __init__(
-        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+        self, name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
     ) -> None:
-        super().__init__(name, inputs, output, moment)
+        super().__init__(name, inputs, output, clock)
         self.state = _totals(spec, self)
 
     def fresh(self) -> bool:
@@ -194,12 +194,12 @@ class OrderedRunningAggregate(OrderedStateful):
 
     def _first_time(self) -> int | None:
         """None as long as rows wait for their turn: theirs comes instead."""
-        return None if self.held_tuples() else first_time(self.low_water(), self.moment.now_us)
+        return None if self.held_tuples() else first_time(self.low_water(), self.clock.now_us)
 
     def advance(self, limit: int) -> tuple[int, Batch | None]:
         taken, given = super().advance(limit)
         if self.state.owes and (time := self._first_time()) is not None:
-            given = self.state.begin(time, self.moment.now_us)
+            given = self.state.begin(time, self.clock.now_us)
         return taken, given
 
 
@@ -207,9 +207,11 @@ def _totals(spec: AggregateSpec, operator: Operator) -> State:
     return Totals(spec, operator) if spec.replaces is None else CurrentTotals(spec, operator)
 
 
-def build_running(name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> Operator:
+def build_running(
+    name: str, spec: AggregateSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+) -> Operator:
     """The running total that a spec asks for."""
     if spec.ordered:
-        return OrderedRunningAggregate(name, spec, inputs, output, moment)
+        return OrderedRunningAggregate(name, spec, inputs, output, clock)
     kind = RunningAggregate if spec.keys else TotalOfAll
-    return kind(name, spec, inputs, output, moment)
+    return kind(name, spec, inputs, output, clock)

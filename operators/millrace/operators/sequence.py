@@ -21,10 +21,10 @@ from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import Errors, compile_columns, compile_predicate
 from millrace.operators.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, untimed
 from millrace.operators.expression import TIME
-from millrace.operators.firsts import Firsts
 from millrace.operators.kernels import following as kernel
-from millrace.operators.operator import Moment
+from millrace.operators.operator import StepClock
 from millrace.operators.reorder import least_of_each
+from millrace.operators.sequence_store import SequenceStore
 from millrace.operators.spec import Picked, SequenceSpec, picked_schema
 from millrace.operators.waiting import Waiting
 
@@ -35,11 +35,11 @@ _NONE: Final[Int64s] = np.zeros(0, np.int64)
 
 
 def build_sequence(
-    name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment
+    name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
 ) -> FollowedBy:
     """The operator that a spec asks for."""
     kind = Absence if spec.absent else Following
-    return kind(name, spec, inputs, output, moment)
+    return kind(name, spec, inputs, output, clock)
 
 
 class FollowedBy(Waiting):
@@ -47,8 +47,10 @@ class FollowedBy(Waiting):
 
     kind: ClassVar[str] = "sequence"
 
-    def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, inputs, output, moment)
+    def __init__(
+        self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+    ) -> None:
+        super().__init__(name, inputs, output, clock)
         self._spec = spec
         self.last_us = MIN_TIME  # the newest time taken
         schemas = [reader.schema for reader in inputs]
@@ -62,7 +64,7 @@ class FollowedBy(Waiting):
         # Of an update stream, whether the row is a tombstone: then its key has no row to follow.
         self._gone = len(schemas[0]) - 1 if schemas[0].retracts else None
         positions = sorted(taken if self._gone is None else {*taken, self._gone})
-        self._firsts = Firsts(schemas[0], positions, [key.type for key, _ in spec.keys])
+        self._store = SequenceStore(schemas[0], positions, [key.type for key, _ in spec.keys])
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -137,7 +139,7 @@ class FollowedBy(Waiting):
                 batch = self._timed(batch)
             batches.append(batch)
         given = self.follow(batches[0], batches[1], limit)
-        self._firsts.tidy()
+        self._store.tidy()
         return taken, given
 
     def _timed(self, batch: Batch) -> Batch | None:
@@ -159,7 +161,7 @@ class FollowedBy(Waiting):
             batch = batch.take(kept)
             columns = [column[kept] for column in columns]
             valid = [None if mask is None else mask[kept] for mask in valid]
-        return batch, self._firsts.find(columns, valid, len(batch))
+        return batch, self._store.find(columns, valid, len(batch))
 
     def passing(self, second: Batch, rows: Int64s, cells: Int64s) -> tuple[Bools | None, Errors | None]:
         """For which of these pairs `where` holds (None: all), and which could not be computed."""
@@ -178,7 +180,7 @@ class FollowedBy(Waiting):
         masks: list[Bools | None] = []
         for _, at, position in columns:
             if at == 0:
-                values, mask = self._firsts.column(position, cells)
+                values, mask = self._store.column(position, cells)
                 if missing is not None:
                     values[missing] = self._filler(position)
                     mask = ~missing if mask is None else mask & ~missing
@@ -200,23 +202,23 @@ class FollowedBy(Waiting):
 
     @property
     def state_tuples(self) -> int:
-        return self._firsts.live
+        return self._store.live
 
     @property
     def state_bytes(self) -> int:
-        return self._firsts.nbytes
+        return self._store.nbytes
 
     def clear(self) -> None:
         super().clear()
-        self._firsts.clear()
+        self._store.clear()
 
     def save(self) -> Any:
-        return [super().save(), self._firsts.save(), self.last_us]
+        return [super().save(), self._store.save(), self.last_us]
 
     def restore(self, data: Any) -> None:
-        saved, firsts, self.last_us = data
+        saved, store, self.last_us = data
         super().restore(saved)
-        self._firsts.restore(firsts)
+        self._store.restore(store)
 
 
 class Following(FollowedBy):
@@ -261,7 +263,7 @@ class Following(FollowedBy):
             first, a_slots = first.take(a_slots >= 0), a_slots[a_slots >= 0]
         cells = self._choose(first, a_slots, second, b_slots)
         if self._gone is not None:
-            gone, _ = self._firsts.column(self._gone, cells)
+            gone, _ = self._store.column(self._gone, cells)
             cells[gone & (cells >= 0)] = -1
         given = None if second is None else self._paired(second, cells)
         self._expire()
@@ -269,18 +271,18 @@ class Following(FollowedBy):
 
     def _choose(self, first: Batch | None, a_slots: Int64s, second: Batch | None, b_slots: Int64s) -> Int64s:
         """The cell of the row of A that each row of B follows, or -1."""
-        firsts = self._firsts
-        base = firsts.used if first is None else firsts.append(first, a_slots)
+        store = self._store
+        base = store.used if first is None else store.append(first, a_slots)
         a_ts = _NONE if first is None else first.ts
         b_ts = _NONE if second is None else second.ts
         within = -1 if self._spec.within_us is None else self._spec.within_us
         chosen = np.empty(len(b_ts), np.int64)
-        rows = (a_ts, a_slots, b_ts, b_slots, base, within, firsts.times, firsts.alive, firsts.head)
+        rows = (a_ts, a_slots, b_ts, b_slots, base, within, store.times, store.alive, store.head)
         if self._spec.mode == "recent":
             died = kernel.recent(*rows, chosen)
         else:
-            died = kernel.chronicle(*rows, firsts.tail, firsts.following, chosen)
-        firsts.live -= died
+            died = kernel.chronicle(*rows, store.tail, store.following, chosen)
+        store.live -= died
         return chosen
 
     def _paired(self, second: Batch, cells: Int64s) -> Batch | None:
@@ -305,9 +307,9 @@ class Following(FollowedBy):
         within_us = self._spec.within_us
         if within_us is None:
             return
-        cells = self._firsts.remove_below(before(self.low_water(), within_us), len(self._firsts.times))
+        cells = self._store.remove_below(before(self.low_water(), within_us), len(self._store.times))
         if len(cells) and self._spec.mode == "recent":
-            self._firsts.head[self._firsts.slots[cells]] = -1
+            self._store.head[self._store.slots[cells]] = -1
 
 
 class Absence(FollowedBy):
@@ -321,8 +323,10 @@ class Absence(FollowedBy):
 
     paced = True
 
-    def __init__(self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, spec, inputs, output, moment)
+    def __init__(
+        self, name: str, spec: SequenceSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock
+    ) -> None:
+        super().__init__(name, spec, inputs, output, clock)
         assert spec.within_us is not None, f"{name}: an absence needs within_us"
         assert not spec.outer, f"{name}: an absence has no rows of input 1"
         self._within_us: int = spec.within_us
@@ -336,7 +340,7 @@ class Absence(FollowedBy):
         if self.more():
             return []
         first, second = (reorder.head_us() for reorder in self.waiting)
-        open_us = self._firsts.next_time()
+        open_us = self._store.next_time()
         found = []
         if first is not None:
             found.append((first, MIN_TIME))
@@ -359,7 +363,7 @@ class Absence(FollowedBy):
 
     def due(self) -> bool:
         """Whether a row may be given."""
-        open_us = self._firsts.next_time()
+        open_us = self._store.next_time()
         return open_us is not None and open_us < self._over()
 
     def more(self) -> bool:
@@ -376,14 +380,14 @@ class Absence(FollowedBy):
         return self.holding() if self.blocked() else []
 
     def low_water(self) -> int:
-        begun = [self.waiting[0].head_us(), self._firsts.next_time(), self.inputs[0].promise]
+        begun = [self.waiting[0].head_us(), self._store.next_time(), self.inputs[0].promise]
         least = min(time for time in begun if time is not None)
         return self._end(least)
 
     def lacking(self, need_us: int) -> list[Reader]:
         found = []
         first, second = self.inputs
-        open_us = self._firsts.next_time()
+        open_us = self._store.next_time()
         if self._end(first.promise) < need_us:
             found.append(first)
         if open_us is not None and self._end(open_us) < need_us:
@@ -399,22 +403,22 @@ class Absence(FollowedBy):
     def follow(self, first: Batch | None, second: Batch | None, limit: int) -> Batch | None:
         first, a_slots = self.keyed(0, first)
         second, b_slots = self.keyed(1, second)
-        firsts = self._firsts
-        self.toil = 0
+        store = self._store
+        self.state_scanned = 0
         if first is not None and len(first):
-            base = firsts.append(first, a_slots)
-            kernel.link(a_slots, base, firsts.head, firsts.tail, firsts.following)
+            base = store.append(first, a_slots)
+            kernel.link(a_slots, base, store.head, store.tail, store.following)
         if second is not None and len(second):
             if self._where is None:
                 rows = (second.ts, b_slots, self._within_us)
-                firsts.live -= kernel.refute(*rows, firsts.times, firsts.alive, firsts.head, firsts.following)
+                store.live -= kernel.refute(*rows, store.times, store.alive, store.head, store.following)
             else:
                 self._refute(second, b_slots)
         return self._given(limit)
 
     def _refute(self, second: Batch, b_slots: Int64s) -> None:
         """Pair by pair: a wait is over if one of its pairs holds."""
-        firsts = self._firsts
+        store = self._store
         place = np.array([0, -1])
         rows, cells = np.empty(PAIRS, np.int64), np.empty(PAIRS, np.int64)
         while place[0] < len(second):
@@ -422,19 +426,19 @@ class Absence(FollowedBy):
                 second.ts,
                 b_slots,
                 self._within_us,
-                firsts.times,
-                firsts.alive,
-                firsts.head,
-                firsts.following,
+                store.times,
+                store.alive,
+                store.head,
+                store.following,
                 place,
                 rows,
                 cells,
             )
-            self.toil += count
+            self.state_scanned += count
             passing, errors = self.passing(second, rows[:count], cells[:count])
             if errors is not None:
                 self._fail_open(errors, passing, cells[:count])
-            firsts.remove(cells[:count] if passing is None else cells[:count][passing])
+            store.remove(cells[:count] if passing is None else cells[:count][passing])
 
     def _fail_open(self, errors: Errors, passing: Bools | None, cells: Int64s) -> None:
         """Count the pairs that could not be computed, but not those whose wait an earlier row of B had ended."""
@@ -450,12 +454,12 @@ class Absence(FollowedBy):
 
     def _given(self, limit: int) -> Batch | None:
         """The rows whose wait is over, at most `limit`."""
-        firsts = self._firsts
-        cells = firsts.remove_below(self._over(), limit)
-        self.toil += len(cells)
+        store = self._store
+        cells = store.remove_below(self._over(), limit)
+        self.state_scanned += len(cells)
         if not len(cells):
             return None
-        made = [firsts.column(position, cells) for _, _, position in self._spec.columns]
-        ts = np.minimum(firsts.times[cells], HORIZON_US - self._within_us) + self._within_us
+        made = [store.column(position, cells) for _, _, position in self._spec.columns]
+        ts = np.minimum(store.times[cells], HORIZON_US - self._within_us) + self._within_us
         columns = [values for values, _ in made]
-        return Batch(self.output.schema, ts, columns, [mask for _, mask in made], firsts.arrivals[cells])
+        return Batch(self.output.schema, ts, columns, [mask for _, mask in made], store.arrivals[cells])

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Reader
 from millrace.operators.eventtime import LATENT, MIN_TIME
-from millrace.operators.grain import EVERY, Grain
 from millrace.operators.operator import Operator
+from millrace.operators.punctuation_grain import EVERY, PunctuationGrain
 
 
 class Sink(Operator):
@@ -31,7 +31,7 @@ class Sink(Operator):
     def execute(self, limit: int) -> int:
         raise AssertionError(f"{self.name}: a sink is drained, never executed")
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         return EVERY if self.watched else None
 
     def decision(self) -> bool:

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from millrace.operators.arcs import Arc, announce
 from millrace.operators.batch import Batch, Bools, Int64s, constant_int64
 from millrace.operators.buffer import Buffer
+from millrace.operators.ets_arcs import Arc, announce
 from millrace.operators.eventtime import LATENT, MAX_TIME, MIN_TIME
 from millrace.operators.feeds import Feed, Feeds
 from millrace.operators.operator import Operator
@@ -79,7 +79,7 @@ class Source(Operator):
         self.newest = MIN_TIME
         self.last_us = MIN_TIME
         self.feeds = Feeds()
-        self.arcs: tuple[Arc, ...] = ()
+        self.ets_arcs: tuple[Arc, ...] = ()
         self.judged: Judged | None = None
         self.tuple_bytes = output.width
         self.late = self.broken = self.far = self.late_by_max_us = 0
@@ -215,7 +215,7 @@ class Source(Operator):
 
     def _marks_met(self, feed: Feed, ts: Int64s) -> Int64s:
         """The stream's mark as each tuple met it: the tuples before it in the batch have moved it too."""
-        others = self.feeds.least_but(feed)
+        others = self.feeds.min_excluding(feed)
         own = np.full(len(ts), feed.mark, np.int64)
         if self.clocking.by_tuples:
             before = np.maximum.accumulate(ts)[:-1]
@@ -251,7 +251,7 @@ class Source(Operator):
         if self._raise_mark(value_us, cause):
             return True
         # An operator that came later may not have been told what holds already, whichever way that went.
-        return announce(self.mark, self.output, self.arcs) if self.arcs else self.output.punctuate(self.mark)
+        return announce(self.mark, self.output, self.ets_arcs) if self.ets_arcs else self.output.punctuate(self.mark)
 
     def _raise_mark(self, value_us: int, cause: Cause) -> bool:
         if value_us <= self.mark:
@@ -259,8 +259,8 @@ class Source(Operator):
         self.mark = value_us
         if self.clocking.timestamps == "latent" and value_us != MAX_TIME:
             return False
-        if self.arcs and cause != "tuple":
-            told = announce(value_us, self.output, self.arcs)
+        if self.ets_arcs and cause != "tuple":
+            told = announce(value_us, self.output, self.ets_arcs)
         else:
             told = self.output.punctuate(value_us)
         self.punctuations[cause] += told

@@ -17,9 +17,9 @@ from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.contest import Changes, Contest
 from millrace.operators.evaluate import compile_columns, without
 from millrace.operators.eventtime import MIN_TIME
-from millrace.operators.numbers import Column, Numbers
-from millrace.operators.operator import Moment, Operator
-from millrace.operators.prone import Prone
+from millrace.operators.idle_waiting import IdleWaiting
+from millrace.operators.key_index import Column, KeyIndex
+from millrace.operators.operator import Operator, StepClock
 from millrace.operators.spec import Rank, TopSpec
 from millrace.operators.updates import (
     Members,
@@ -86,17 +86,17 @@ class OrderedTop(OrderedStateful):
 
     kind: ClassVar[str] = "top"
 
-    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, inputs, output, moment)
+    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+        super().__init__(name, inputs, output, clock)
         self.state = Places(spec, self)
 
 
-def build_top(name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> Operator:
+def build_top(name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> Operator:
     """The operator that a spec asks for."""
     if spec.closes_at is not None:
-        return FinalTop(name, spec, inputs, output, moment)
+        return FinalTop(name, spec, inputs, output, clock)
     if spec.ordered:
-        return OrderedTop(name, spec, inputs, output, moment)
+        return OrderedTop(name, spec, inputs, output, clock)
     return Top(name, spec, inputs, output)
 
 
@@ -128,7 +128,7 @@ class Places(State):
         self._arrived = MIN_TIME  # of the newest row
         self._count = 0  # slots that have been used, of an append stream
         self._free: Int64s = _NONE
-        self._partitions = Numbers([schema.fields[at] for at in spec.partition_at])
+        self._partitions = KeyIndex([schema.fields[at] for at in spec.partition_at])
         self._members = Members()
         self._across = 1
         self._places = np.zeros(0, np.int64)
@@ -433,7 +433,7 @@ class Places(State):
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-class FinalTop(Prone):
+class FinalTop(IdleWaiting):
     """Places of the rows of windows, given when their window is over. The output is in order of time.
 
     The places of each window are kept apart, so that nothing is left of it when it has been given.
@@ -442,8 +442,8 @@ class FinalTop(Prone):
     kind: ClassVar[str] = "top"
     paced = True
 
-    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, inputs, output, moment)
+    def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+        super().__init__(name, inputs, output, clock)
         self._spec = spec
         self._windows: dict[int, Places] = {}
         self._newest = MIN_TIME
@@ -498,8 +498,8 @@ class FinalTop(Prone):
         if reader.punctuations:
             reader.pass_punctuations()
         reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
-        self.toil = self._flush(limit)
-        self.announce(gave=bool(self.toil))
+        self.state_scanned = self._flush(limit)
+        self.announce(gave=bool(self.state_scanned))
         return reader.taken - before
 
     def _put(self, batch: Batch) -> None:

@@ -11,8 +11,8 @@ from millrace.operators.batch import Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import MIN_TIME, stamped, untimed
 from millrace.operators.kernels import replacing
-from millrace.operators.numbers import Numbers
-from millrace.operators.operator import Moment, Operator
+from millrace.operators.key_index import KeyIndex
+from millrace.operators.operator import Operator, StepClock
 from millrace.operators.updates import grown
 from millrace.operators.waiting import Merging
 from millrace.protocol import Schema
@@ -28,8 +28,8 @@ class OrderedUnion(Merging):
 
     kind: ClassVar[str] = "union"
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, inputs, output, moment)
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+        super().__init__(name, inputs, output, clock)
         self.last_us = MIN_TIME  # the time of the last row given
 
     def consume(self, batch: Batch) -> Batch | None:
@@ -42,15 +42,15 @@ class OrderedUnion(Merging):
     def low_water(self) -> int:
         """Nothing above the clock while a latent input may bring more, which is stamped with the clock."""
         promised = super().low_water()
-        if promised > self.moment.now_us and any(reader.latent for reader in self.inputs):
-            return max(self.last_us, self.moment.now_us)
+        if promised > self.clock.now_us and any(reader.latent for reader in self.inputs):
+            return max(self.last_us, self.clock.now_us)
         return promised
 
     def _stamp(self, ts: Int64s, count: int) -> int:
         """The time for the first tuples, which have none: no later than any tuple that is still to come."""
         following = [int(time) for time in ts[count : count + 1]]
         following += [time for reorder in self.waiting if (time := reorder.least_timed()) is not None]
-        return max(self.last_us, self.output.promise, min(self.moment.now_us, self.horizon(), *following))
+        return max(self.last_us, self.output.promise, min(self.clock.now_us, self.horizon(), *following))
 
     def save(self) -> Any:
         return [super().save(), self.last_us]
@@ -118,16 +118,16 @@ class Youngest:
 
     def __init__(self, schema: Schema, key: Sequence[int]) -> None:
         self._key = key
-        self._numbers = Numbers([schema.fields[at] for at in key])
+        self._key_index = KeyIndex([schema.fields[at] for at in key])
         self._last, self._sources = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.superseded = 0
 
     def of(self, batch: Batch, source: int) -> Batch:
         """The rows that are not older than what has been delivered, nor of the same time from another input."""
         columns = [batch.columns[at] for at in self._key]
-        slots = self._numbers.find(columns, [batch.valid[at] for at in self._key], len(batch))
-        self._last = grown(self._last, self._numbers.count, MIN_TIME)
-        self._sources = grown(self._sources, self._numbers.count, source)
+        slots = self._key_index.find(columns, [batch.valid[at] for at in self._key], len(batch))
+        self._last = grown(self._last, self._key_index.count, MIN_TIME)
+        self._sources = grown(self._sources, self._key_index.count, source)
         kept = np.zeros(len(batch), np.uint8)
         replacing.youngest(slots, batch.ts, source, self._last, self._sources, kept)
         self.superseded += len(kept) - int(np.count_nonzero(kept))
@@ -135,19 +135,19 @@ class Youngest:
 
     @property
     def count(self) -> int:
-        return self._numbers.count
+        return self._key_index.count
 
     @property
     def nbytes(self) -> int:
-        return int(self._numbers.nbytes + self._last.nbytes + self._sources.nbytes)
+        return int(self._key_index.nbytes + self._last.nbytes + self._sources.nbytes)
 
     def save(self) -> Any:
-        count = self._numbers.count
-        return [self._numbers.save(), self._last[:count].copy(), self._sources[:count].copy(), self.superseded]
+        count = self._key_index.count
+        return [self._key_index.save(), self._last[:count].copy(), self._sources[:count].copy(), self.superseded]
 
     def restore(self, data: Any) -> None:
         numbers, last, sources, self.superseded = data
-        self._numbers.restore(numbers)
+        self._key_index.restore(numbers)
         self._last, self._sources = last.copy(), sources.copy()
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.eventtime import MAX_TIME, MIN_TIME, is_time
 from millrace.operators.kernels import grouping, replacing
-from millrace.operators.numbers import Column, Numbers
+from millrace.operators.key_index import Column, KeyIndex
 from millrace.operators.operator import Operator
 from millrace.operators.waiting import Merging
 from millrace.protocol import Schema, Type
@@ -74,18 +74,18 @@ class Newest:
 
     def __init__(self, schema: Schema, key: Sequence[int]) -> None:
         self._key = list(key)
-        self._numbers = Numbers([schema.fields[at] for at in key])
+        self._key_index = KeyIndex([schema.fields[at] for at in key])
         self._last = np.zeros(0, np.int64)
         self.superseded = 0
 
     @property
     def count(self) -> int:
-        return self._numbers.count
+        return self._key_index.count
 
     def slots(self, batch: Batch) -> Int64s:
         """The number of each row's key."""
         columns = [batch.columns[at] for at in self._key]
-        slots = self._numbers.find(columns, [batch.valid[at] for at in self._key], len(batch))
+        slots = self._key_index.find(columns, [batch.valid[at] for at in self._key], len(batch))
         self._last = grown(self._last, self.count, MIN_TIME)
         return slots
 
@@ -100,14 +100,14 @@ class Newest:
 
     @property
     def nbytes(self) -> int:
-        return self._numbers.nbytes + self._last.nbytes
+        return self._key_index.nbytes + self._last.nbytes
 
     def save(self) -> Any:
-        return [self._numbers.save(), self._last[: self.count].copy(), self.superseded]
+        return [self._key_index.save(), self._last[: self.count].copy(), self.superseded]
 
     def restore(self, data: Any) -> None:
         numbers, last, self.superseded = data
-        self._numbers.restore(numbers)
+        self._key_index.restore(numbers)
         self._last = last.copy()
 
 

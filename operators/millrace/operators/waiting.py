@@ -21,16 +21,16 @@ from typing import Any
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import MAX_TIME
-from millrace.operators.operator import Moment
-from millrace.operators.prone import Prone
+from millrace.operators.idle_waiting import IdleWaiting
+from millrace.operators.operator import StepClock
 from millrace.operators.reorder import Reorder, merge_by_time
 
 
-class Lines(Prone):
+class Lines(IdleWaiting):
     """An operator whose tuples may have to stand in line: one line per input, in order of time."""
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
-        super().__init__(name, inputs, output, moment)
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
+        super().__init__(name, inputs, output, clock)
         self.waiting = [Reorder() for _ in inputs]
 
     def _heads(self) -> list[int]:

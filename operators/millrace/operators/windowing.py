@@ -14,7 +14,7 @@ from millrace.operators.batch import Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import compile_columns
 from millrace.operators.operator import RowWise
-from millrace.operators.places import Places
+from millrace.operators.row_positions import RowPositions
 from millrace.operators.spec import RowWindow, TimeWindow, WindowSpec
 
 
@@ -79,7 +79,7 @@ class RowWindowing(Windowing):
     ) -> None:
         assert isinstance(spec.window, RowWindow)
         reader = inputs[0]
-        self._places = Places(reader, spec.where, self.failed)
+        self._positions = RowPositions(reader, spec.where, self.failed)
         super().__init__(name, spec, inputs, output, None if since is None else reader.taken)
         self._columns = None if spec.columns is None else compile_columns([column for _, column in spec.columns])
         self.place = reader.taken
@@ -89,7 +89,7 @@ class RowWindowing(Windowing):
         return super().execute(limit)
 
     def compute(self, batch: Batch) -> Batch:
-        batch, places = self._places.of(batch, self.place)
+        batch, places = self._positions.of(batch, self.place)
         if self._columns is not None:
             columns, valid, errors = self._columns(batch)
             batch = Batch(batch.schema, batch.ts, columns, valid, batch.arrival)
@@ -99,8 +99,8 @@ class RowWindowing(Windowing):
         return self._windowed(batch, places)
 
     def save(self) -> Any:
-        return [super().save(), self._places.since_us]
+        return [super().save(), self._positions.since_us]
 
     def restore(self, data: Any) -> None:
-        saved, self._places.since_us = data
+        saved, self._positions.since_us = data
         super().restore(saved)

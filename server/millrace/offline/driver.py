@@ -93,7 +93,7 @@ class Driver:
     def begin(self, at_us: int) -> None:
         """Set the clock before the first event."""
         self.clock_us = at_us
-        self.engine.moment.now_us = at_us
+        self.engine.clock.now_us = at_us
 
     def run(self, instants: Iterable[Instant]) -> None:
         """Process the instants in order of time, and finish all work."""

@@ -14,8 +14,8 @@ import numpy as np
 from millrace.engine.engine import Engine
 from millrace.offline.driver import Time
 from millrace.operators.batch import Batch
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
 
 
 class Measures:
@@ -32,13 +32,13 @@ class Measures:
         self.state_peaks: dict[str, tuple[int, int]] = {}
         self.total_peak = (0, 0)
         self._idle_since: dict[str, int] = {}
-        self._waiters: list[Prone] = []
+        self._waiters: list[IdleWaiting] = []
         self._stateful: list[Operator] = []
 
     def watch(self, operators: Iterable[Operator]) -> None:
         """Look at these operators after each step."""
         for operator in operators:
-            if isinstance(operator, Prone):
+            if isinstance(operator, IdleWaiting):
                 self._waiters.append(operator)
             if type(operator).state_tuples is not Operator.state_tuples:
                 self._stateful.append(operator)

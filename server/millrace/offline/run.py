@@ -261,7 +261,7 @@ class Run:
 
     def stepped(self) -> None:
         if self._measures is not None:
-            self._measures.stepped(self.engine.moment.now_us)
+            self._measures.stepped(self.engine.clock.now_us)
 
     # -- after ---------------------------------------------------------------------------------------------------------
 

@@ -287,7 +287,7 @@ class Daemon:
         """Waiting goes on while the engine has nothing to do."""
         if operator["waits"]:
             found = self.engine.graph.operator(operator["name"])
-            now_us = max(self.runner.now_us(), self.engine.moment.now_us)
+            now_us = max(self.runner.now_us(), self.engine.clock.now_us)
             for position, given in enumerate(operator["inputs"]):
                 given["idle_wait_us"] = views.idle_us(found, position, now_us)
         return operator

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.engine.plan import QueryPlan, StreamDefinition
-from millrace.engine.seam import Past
+from millrace.engine.seam import Bootstrap
 from millrace.operators.batch import Batch
 from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import MillraceError, Refuse
@@ -61,7 +61,7 @@ class Replay:
     def __init__(
         self, folder: Path, streams: Sequence[StreamDefinition], plan: QueryPlan, from_us: int | None = None
     ) -> None:
-        self.past = Past(streams, plan)
+        self.past = Bootstrap(streams, plan)
         self._streams = {stream.name: stream for stream in streams}
         self._sources = {stream.name: Source(stream) for stream in streams}
         self._folders = {stream.name: history.stream_folder(folder, stream.name) for stream in streams}

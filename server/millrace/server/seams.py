@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from millrace.engine.events import AdoptPast, HoldQuery
+from millrace.engine.events import AdoptBootstrap, HoldQuery
 from millrace.engine.plan import QueryPlan
-from millrace.engine.seam import Past, check
+from millrace.engine.seam import Bootstrap, check
 from millrace.operators.eventtime import FIRST_US
 from millrace.protocol import MillraceError, Refuse
 from millrace.server.history import HistoryError, words, write_whole
@@ -94,7 +94,7 @@ class Seams:
                 f"stream {missing[0]} has no history: ALTER STREAM {missing[0]} SET (history = 'true')",
                 code="no_history",
             )
-        Past([daemon.catalog.known.streams[name] for name in plan.reads_streams], plan)  # refuses what has no time
+        Bootstrap([daemon.catalog.known.streams[name] for name in plan.reads_streams], plan)  # refuses what has no time
         daemon.catalog.catching.add(plan.name)
         try:
             await daemon.catalog.execute(sql)
@@ -304,7 +304,7 @@ class Seams:
         until = {stream: (job.below[stream], held["marks"][stream]) for stream in streams}
         answer = await child.round(job, until, last=True)
         data = await asyncio.to_thread(state.read_bytes)
-        await daemon.runner.command(AdoptPast(name, data), took=daemon.metrics.paused)
+        await daemon.runner.command(AdoptBootstrap(name, data), took=daemon.metrics.paused)
         job.held = False
         job.phase, job.given, job.kept = "live", answer["given"], answer["kept"]
         job.seam_us = answer["seam_us"] if answer["seam_us"] >= FIRST_US else None

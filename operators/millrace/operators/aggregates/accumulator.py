@@ -60,7 +60,7 @@ class Accumulator(ABC):
         return 0
 
 
-class Removable(ABC):
+class RetractableAccumulator(ABC):
     """An aggregate out of which rows can be taken again, as if they had never been there."""
 
     @abstractmethod
@@ -116,7 +116,7 @@ def ordinals(values: Values, type: Type) -> Int64s:
     return values.astype(np.int64, copy=False)
 
 
-class Count(Arrays, Removable):
+class Count(Arrays, RetractableAccumulator):
     """How many rows."""
 
     fields = (("counts", _INT64, 1),)
@@ -135,7 +135,7 @@ class Count(Arrays, Removable):
         return self.counts[slots], None, None
 
 
-class WideSum(Arrays, Removable):
+class WideSum(Arrays, RetractableAccumulator):
     """Exact sums of integers, null for nothing. One that does not fit 64 bits in the end is an error of its row."""
 
     fields = (("low", _INT64, 1), ("high", _INT64, 1), ("counts", _INT64, 1))
@@ -179,7 +179,7 @@ class WideMean(WideSum):
         return sums / np.maximum(counts, 1), _mask(counts != 0), None
 
 
-class PreciseSum(Arrays, Removable):
+class PreciseSum(Arrays, RetractableAccumulator):
     """Sums of doubles, hardly changed by their order. One that is not finite is an error of its row."""
 
     fields = (("sums", _DOUBLE, 2), ("counts", _INT64, 1))

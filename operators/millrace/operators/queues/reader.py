@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from millrace.operators.batch import Batch
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.operator import Moment
+from millrace.operators.operator import StepClock
 from millrace.operators.queues.edge import EdgeSpec, build_queue
 from millrace.operators.queues.queue import Queue, TupleQueue
 from millrace.operators.queues.update import UpdateQueue
@@ -30,7 +30,7 @@ class QueueReader(Reader):
     timed     whether readings of a stopwatch say when results are out; without one they are out at once
     """
 
-    __slots__ = ("_gone_shed", "_gone_superseded", "edge", "moment", "queue", "seed", "timed")
+    __slots__ = ("_gone_shed", "_gone_superseded", "clock", "edge", "queue", "seed", "timed")
 
     absorbs: ClassVar[bool] = True
 
@@ -38,14 +38,14 @@ class QueueReader(Reader):
         self,
         buffer: Buffer,
         edge: EdgeSpec,
-        moment: Moment,
+        clock: StepClock,
         since_us: int | None = None,
         *,
         timed: bool = False,
         seed: int = 0,
     ) -> None:
         self.edge = edge
-        self.moment = moment
+        self.clock = clock
         self.timed = timed
         self.seed = seed
         self._gone_superseded = self._gone_shed = 0
@@ -96,7 +96,7 @@ class QueueReader(Reader):
         self.taken = self.home.end - self.queue.waiting
 
     def _take_in(self, batch: Batch) -> None:
-        queue, now_us = self.queue, self.moment.now_us
+        queue, now_us = self.queue, self.clock.now_us
         before = queue.waiting
         if isinstance(queue, WindowQueue) and not self.home.ordered:
             queue.by_tuples = False  # a queue above may have taken the order since
@@ -115,7 +115,7 @@ class QueueReader(Reader):
         if self.buffer is not self.home:
             return None
         self.refresh()
-        queue, now_us = self.queue, self.moment.now_us
+        queue, now_us = self.queue, self.clock.now_us
         before = queue.waiting
         batch = queue.dequeue(limit, now_us)
         waiting = queue.waiting
@@ -127,7 +127,7 @@ class QueueReader(Reader):
         """Tell the queue what the arc promises: windows may be over by it, and their tuples ready to be taken."""
         queue = self.queue
         before = queue.waiting
-        queue.promised(self.promise, self.moment.now_us)
+        queue.promised(self.promise, self.clock.now_us)
         if queue.waiting != before:
             self.home.gauge.add(queue.waiting - before, self.home.width)
             self.taken = self.home.end - queue.waiting
@@ -190,7 +190,7 @@ class QueueReader(Reader):
         self._gone_shed += queue.shed
         self.queue = self._made(edge, self.home, self.since_us)
         if waiting is not None:
-            self.queue.enqueue(waiting, self.moment.now_us)
+            self.queue.enqueue(waiting, self.clock.now_us)
             self.home.gauge.add(self.queue.waiting - len(waiting), self.home.width)
         self.taken = self.home.end - self.queue.waiting
 
@@ -205,10 +205,10 @@ class QueueReader(Reader):
         self.taken = buffer.end - self.queue.waiting
 
     @classmethod
-    def instead_of(cls, reader: Reader, edge: EdgeSpec, moment: Moment, *, timed: bool) -> QueueReader:
+    def instead_of(cls, reader: Reader, edge: EdgeSpec, clock: StepClock, *, timed: bool) -> QueueReader:
         """A reader that goes on where a plain one stands, with what that one has not taken yet."""
         home = reader.home
-        made = cls(home, edge, moment, timed=timed)
+        made = cls(home, edge, clock, timed=timed)
         waiting = reader.take(reader.waiting)  # as it would have been taken: without what is older than its beginning
         made.since_us, made.skipped, made.peak = reader.since_us, reader.skipped, reader.peak
         made.ignored = reader.ignored

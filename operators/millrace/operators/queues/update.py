@@ -15,7 +15,7 @@ import numpy as np
 from millrace.operators.batch import Batch, Int64s
 from millrace.operators.eventtime import MAX_TIME, MIN_TIME
 from millrace.operators.kernels import updating
-from millrace.operators.numbers import Numbers
+from millrace.operators.key_index import KeyIndex
 from millrace.operators.queues.pages import SLOTS, Pages, resized
 from millrace.operators.queues.queue import Floor, Paging, Staleness, TupleQueue
 from millrace.protocol import Schema
@@ -46,7 +46,7 @@ class UpdateQueue(TupleQueue):
         self.cost_us = 0.0
         self.timed = False
         self._key = tuple(key)
-        self._keys = Numbers([schema.fields[at] for at in key])
+        self._keys = KeyIndex([schema.fields[at] for at in key])
         self._pages = Pages(schema, slots)
         self._cells = np.zeros(0, np.int64)
         self._areas = np.zeros(2, np.float64)

@@ -15,8 +15,8 @@ from millrace.protocol import Field
 Column = tuple[Values, Bools | None]
 
 
-class Numbers:
-    """Numbers for keys of these fields. Without fields there is one key, number 0, from the first row on."""
+class KeyIndex:
+    """KeyIndex for keys of these fields. Without fields there is one key, number 0, from the first row on."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         null_bits = [at for at, field in enumerate(fields) if field.nullable and field.type not in OBJECTS]

@@ -10,13 +10,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millrace.operators.arcs import Arc, announce
 from millrace.operators.buffer import Buffer, Reader
-from millrace.operators.grain import EVERY, Grain
-from millrace.operators.operator import Moment, Operator
+from millrace.operators.ets_arcs import Arc, announce
+from millrace.operators.operator import Operator, StepClock
+from millrace.operators.punctuation_grain import EVERY, PunctuationGrain
 
 
-class Prone(Operator):
+class IdleWaiting(Operator):
     """An operator that can be blocked until its inputs promise enough.
 
     arcs         where its promises go, past the operators that do not need them
@@ -27,10 +27,10 @@ class Prone(Operator):
 
     waits: ClassVar[bool] = True
 
-    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, moment: Moment) -> None:
+    def __init__(self, name: str, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output)
-        self.moment = moment
-        self.arcs: tuple[Arc, ...] = ()
+        self.clock = clock
+        self.ets_arcs: tuple[Arc, ...] = ()
         self.idle_since: list[int | None] = [None] * len(self.inputs)
         self.idle_us = [0] * len(self.inputs)
         self.awaited: int | None = None
@@ -39,7 +39,7 @@ class Prone(Operator):
     def need(self) -> int | None:
         """The least promise that would let it act, or None if it does not wait."""
 
-    def declares(self) -> Grain | None:
+    def declares(self) -> PunctuationGrain | None:
         return EVERY
 
     def horizon(self) -> int:
@@ -91,8 +91,8 @@ class Prone(Operator):
             return False
         if low_us is None:
             low_us = self.low_water()
-        if not gave and self.arcs:
-            return announce(low_us, output, self.arcs)
+        if not gave and self.ets_arcs:
+            return announce(low_us, output, self.ets_arcs)
         return output.punctuate(low_us)
 
     def reach(self) -> bool:
@@ -126,7 +126,7 @@ class Prone(Operator):
         """The clock has jumped by so much, and that was no waiting."""
         self.idle_since = [None if since is None else since + by_us for since in self.idle_since]
 
-    def wait_anew(self, now_us: int) -> None:
+    def reset_idle_timer(self, now_us: int) -> None:
         """Its state comes from elsewhere: nobody has waited here for what it holds back until now."""
         self.idle_since = [None if since is None else now_us for since in self.idle_since]
         self.idle_us = [0] * len(self.idle_us)

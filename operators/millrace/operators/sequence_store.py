@@ -26,7 +26,7 @@ IDLE: Final = 256
 Marks = npt.NDArray[np.uint8]
 
 
-class Firsts:
+class SequenceStore:
     """Rows in cells, and per key (by its slot) the chain of its cells.
 
     used, first   cells are used from 0 to `used`; none before `first` is alive

@@ -23,8 +23,8 @@ from millrace.engine.component import Component, OperatorError
 from millrace.engine.events import Answered, AskEnded, AskTimestamp, Effects
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.feeds import Feed
+from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.operator import Operator
-from millrace.operators.prone import Prone
 from millrace.operators.source import Source
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ class Timers:
         self._count = 1 + max((number for _, number, _ in self._heap), default=-1)
 
 
-def _need(waiter: Prone) -> int | None:
+def _need(waiter: IdleWaiting) -> int | None:
     try:
         return waiter.need()
     except Exception as error:
         raise OperatorError(waiter, error) from error
 
 
-class Timekeeper:
+class WatermarkCoordinator:
     """The engine's side that deals with clocks and clients.
 
     heard_us   everything that came before it has been handed over by the driver
@@ -132,7 +132,7 @@ class Timekeeper:
             self.timers.keep(self._again.get(source.stream), "need", source.stream)
         return helped
 
-    def relieve(self, waiter: Prone, effects: Effects) -> None:
+    def propagate_demand(self, waiter: IdleWaiting, effects: Effects) -> None:
         """Carry the need of an operator at which a cycle has ended while other work is left, if it is blocked.
 
         Under load there is always other work: who is asked when all is done is asked too late, or never.
@@ -141,7 +141,7 @@ class Timekeeper:
         if need is not None:
             self._carry(waiter, need, effects, busy=True)
 
-    def _carry(self, waiter: Prone, need: int, effects: Effects, *, busy: bool = False) -> bool:
+    def _carry(self, waiter: IdleWaiting, need: int, effects: Effects, *, busy: bool = False) -> bool:
         helped = False
         # Another input past the need: this one's clock is behind for a reason that only its clients know.
         passed = any(reader.promise > need for reader in waiter.inputs)
@@ -159,7 +159,7 @@ class Timekeeper:
         """What cannot be answered yet can be then."""
         self._again[source.stream] = min(at_us, self._again.get(source.stream, at_us))
 
-    def holders(self, waiter: Prone, need_us: int) -> dict[Source | Prone, int]:
+    def holders(self, waiter: IdleWaiting, need_us: int) -> dict[Source | IdleWaiting, int]:
         """What holds an operator back, above its inputs, each once, in order, and how much it would have to promise.
 
         It is a source, or an operator that stamps latent tuples: it promises no more than the clock.
@@ -167,7 +167,7 @@ class Timekeeper:
         if waiter.stamps():
             return {waiter: need_us}
         graph = self._engine.graph
-        found: dict[Source | Prone, int] = {}
+        found: dict[Source | IdleWaiting, int] = {}
         todo: list[tuple[Operator, int]] = [
             (graph.producer(waiter.inputs[position]), need_us) for position in waiter.holding()
         ]
@@ -178,13 +178,13 @@ class Timekeeper:
                 continue
             enough = operator.demand(need)
             above = [(graph.producer(reader), enough) for reader in operator.lacking(enough)]
-            if not above and isinstance(operator, Prone):
+            if not above and isinstance(operator, IdleWaiting):
                 found[operator] = max(need, enough, found.get(operator, need))
             todo.extend(above)
         return found
 
-    def _ask_stamper(self, waiter: Prone, need_us: int) -> bool:
-        now_us = self._engine.moment.now_us
+    def _ask_stamper(self, waiter: IdleWaiting, need_us: int) -> bool:
+        now_us = self._engine.clock.now_us
         if now_us < need_us:
             self._try_again(need_us, self._engine.graph.component_of(waiter).sources[0])
             return False
@@ -193,7 +193,7 @@ class Timekeeper:
         self._engine.graph.component_of(waiter).ready[waiter] = None
         return True
 
-    def _ask(self, source: Source, need_us: int, passed: bool, waiter: Prone, effects: Effects) -> bool:
+    def _ask(self, source: Source, need_us: int, passed: bool, waiter: IdleWaiting, effects: Effects) -> bool:
         definition = self._definition(source)
         if source.mark >= need_us:
             # An operator that came later, or was bypassed, has not been told yet.
@@ -202,7 +202,7 @@ class Timekeeper:
             return True
         if definition.ets != "on-demand" or definition.timestamps == "latent":
             return False
-        now_us = self._engine.moment.now_us
+        now_us = self._engine.clock.now_us
         if definition.timestamps == "internal":
             # What comes later is stamped at or above the mark: this microsecond may be declared over.
             if now_us + waiter.past_its_tuples() < need_us:
@@ -221,7 +221,7 @@ class Timekeeper:
         if bound >= need_us:
             return source.reach(bound, "lull")
         if not held:
-            self._try_again(self._engine.moment.now_us + need_us - bound, source)
+            self._try_again(self._engine.clock.now_us + need_us - bound, source)
         return False
 
     def _ask_feed(
@@ -234,7 +234,7 @@ class Timekeeper:
             return feed.silent and self._guess(source, definition, feed, need_us)
         if feed.answered_us is None and feed.asked_us is not None and self._guess(source, definition, feed, need_us):
             return True
-        now_us = self._engine.moment.now_us
+        now_us = self._engine.clock.now_us
         again_us = 0 if feed.asked_us is None else feed.asked_us + definition.ets_retry_us
         if feed.asked_need is not None and need_us <= feed.asked_need and now_us < again_us:
             self._try_again(again_us, source)
@@ -250,7 +250,7 @@ class Timekeeper:
     def _request(
         self, source: Source, definition: StreamDefinition, feed: Feed, need_us: int, effects: Effects
     ) -> None:
-        now_us = self._engine.moment.now_us
+        now_us = self._engine.clock.now_us
         self.requests += 1
         feed.request = self.requests
         feed.silent = feed.asked_us is not None and feed.answered_us is None
@@ -269,7 +269,7 @@ class Timekeeper:
         if bound >= need_us:
             return source.promise(feed, bound, "ets")
         if feed.held_since is None:
-            self._try_again(self._engine.moment.now_us + need_us - bound, source)
+            self._try_again(self._engine.clock.now_us + need_us - bound, source)
         return False
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Timekeeper:
         feed.promised = max(feed.promised, event.value_us)
         if feed.request == event.request:
             assert feed.asked_need is not None
-            feed.answered_us = self._engine.moment.now_us
+            feed.answered_us = self._engine.clock.now_us
             self._end_request(source, feed, "answered" if event.value_us >= feed.asked_need else "below", effects)
         source.promise(feed, event.value_us, "ets")
 
@@ -297,7 +297,7 @@ class Timekeeper:
     ) -> None:
         assert feed.request is not None
         assert feed.asked_us is not None
-        took_us = self._engine.moment.now_us - feed.asked_us
+        took_us = self._engine.clock.now_us - feed.asked_us
         effects.orders.append(AskEnded(source.stream, feed.name, feed.request, outcome, took_us))
         feed.request = None
         self.timers.unset("ask", source.stream, feed.name)
@@ -306,7 +306,7 @@ class Timekeeper:
 
     def ring(self, effects: Effects) -> None:
         """Do what is due."""
-        now_us = self._engine.moment.now_us
+        now_us = self._engine.clock.now_us
         if not self.timers.at:
             return
         for kind, stream, name in self.timers.due(now_us):
@@ -321,7 +321,7 @@ class Timekeeper:
                 self._end_request(source, feed, "timeout", effects)
             elif kind == "leave" and feed is not None and feed.leaves_us is not None:
                 source.close(name, ended=False)
-            self._engine.graph.component_of(source).stirred = True
+            self._engine.graph.component_of(source).has_work = True
 
     def keep_beating(self) -> None:
         """Set the heartbeats of periodic streams that somebody below wants, and of no others."""
@@ -330,12 +330,12 @@ class Timekeeper:
             if definition.ets != "periodic" or not source.output.wanted:
                 self.timers.unset("beat", definition.name)
             elif not self.timers.is_set("beat", definition.name):
-                self.timers.set(self._engine.moment.now_us + definition.ets_interval_us, "beat", definition.name)
+                self.timers.set(self._engine.clock.now_us + definition.ets_interval_us, "beat", definition.name)
 
     def _beat(self, source: Source, effects: Effects) -> None:
         """A heartbeat: what the stream can promise now, whether anybody waits or not."""
         definition = self._definition(source)
-        now_us = self._engine.moment.now_us
+        now_us = self._engine.clock.now_us
         self.timers.set(now_us + definition.ets_interval_us, "beat", source.stream)
         if definition.timestamps == "internal":
             source.reach(now_us, "heartbeat")
@@ -383,6 +383,6 @@ class Timekeeper:
         return [self.requests, self.timers.save()]
 
     def restore(self, data: Sequence[Any]) -> None:
-        self.heard_us = self._engine.moment.now_us  # each step begins so
+        self.heard_us = self._engine.clock.now_us  # each step begins so
         self.requests, timers = data
         self.timers.restore(timers)

@@ -12,7 +12,7 @@ from millrace.operators.evaluate import compile_predicate
 from millrace.operators.expression import Expression
 
 
-class Places:
+class RowPositions:
     """Which of a reader's tuples count, and where they stand.
 
     Positions count tuples from before the query's beginning too, and those that a WHERE leaves out: they are left out

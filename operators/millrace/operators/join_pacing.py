@@ -60,7 +60,7 @@ class Period:
         return period
 
 
-class Tempo:
+class JoinPacing:
     """Rates, costs and the choice that follows from them."""
 
     def __init__(self, inputs: int, window_us: int | None, alpha: float) -> None:

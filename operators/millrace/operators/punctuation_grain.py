@@ -15,7 +15,7 @@ from millrace.operators.eventtime import MAX_TIME, is_time
 
 
 @dataclass(frozen=True, slots=True)
-class Grain:
+class PunctuationGrain:
     """Every promise, or those that reach a new boundary: one of the times offset + n * slide of any pair."""
 
     every: bool = True
@@ -42,14 +42,14 @@ class Grain:
         return [self.every, [list(pair) for pair in self.boundaries]]
 
     @staticmethod
-    def restore(data: Sequence[Any]) -> Grain:
+    def restore(data: Sequence[Any]) -> PunctuationGrain:
         every, boundaries = data
-        return Grain(every, tuple((slide, offset) for slide, offset in boundaries))
+        return PunctuationGrain(every, tuple((slide, offset) for slide, offset in boundaries))
 
 
-EVERY = Grain()
+EVERY = PunctuationGrain()
 # What a reader declares that has a use for nothing but the end.
-THE_END = Grain(every=False)
+THE_END = PunctuationGrain(every=False)
 
 
 def windows_of(size_us: int, slide_us: int, offset_us: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def windows_of(size_us: int, slide_us: int, offset_us: int) -> tuple[int, int]:
     return slide_us, (offset_us + size_us) % slide_us
 
 
-def union_of(grains: Iterable[Grain]) -> Grain:
+def union_of(grains: Iterable[PunctuationGrain]) -> PunctuationGrain:
     """What carries enough for all of these: boundaries that others imply are left out."""
     found: list[tuple[int, int]] = []
     for grain in grains:
@@ -68,4 +68,4 @@ def union_of(grains: Iterable[Grain]) -> Grain:
     for slide, offset in sorted(set(found)):
         if not any(slide % finer == 0 and (offset - start) % finer == 0 for finer, start in kept):
             kept.append((slide, offset))
-    return Grain(False, tuple(kept))
+    return PunctuationGrain(False, tuple(kept))
