@@ -34,8 +34,8 @@ class OrderedUnion(Merging):
 
     def consume(self, batch: Batch) -> Batch | None:
         ts = batch.ts
-        if count := untimed(ts):
-            ts = stamped(ts, self._stamp(ts, count))
+        if ts[0] == MIN_TIME:
+            ts = stamped(ts, self._stamp(ts, untimed(ts)))
         self.last_us = max(self.last_us, int(ts[-1]))
         return Batch(self.output.schema, ts, batch.columns, batch.valid, batch.arrival)
 
