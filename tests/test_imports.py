@@ -240,7 +240,7 @@ def test_drivers_that_need_each_other_are_noticed(tmp_path):
         ("server/millrace/cli/x.py", "import os\nimport typer\nfrom millrace.client import Client"),
     ],
 )
-def test_what_is_allowed_passes(tmp_path, path, source):
+def test_allowed_imports_pass(tmp_path, path, source):
     write(tmp_path, path, source)
     assert violations(tmp_path) == []
 

@@ -126,6 +126,6 @@ def test_every_function_decides_every_kind(visitor: str) -> None:
 
 
 @pytest.mark.parametrize("visitor", sorted(RAISING))
-def test_what_claims_something_raises_for_a_kind_that_it_does_not_know(visitor: str) -> None:
+def test_functions_that_make_a_claim_raise_for_unknown_kinds(visitor: str) -> None:
     with pytest.raises(AssertionError, match="Unknown"):
         RAISING[visitor](Unknown())

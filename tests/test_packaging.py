@@ -54,7 +54,7 @@ def test_kernels_are_importable_all_compiled_or_none(name):
         assert not kernels.compiled()
 
 
-def test_what_is_compiled_is_so_as_a_whole():
+def test_all_kernels_are_compiled_or_none():
     compiled = [not str(module.__file__).endswith(".py") for module in (component, engine, rules, buffer, operator)]
     assert set(compiled) == {kernels.compiled()}
 
@@ -85,7 +85,7 @@ def test_the_installed_version_is_the_project_s():
     assert importlib.metadata.version("millrace") == project["version"]
 
 
-def test_the_lock_has_a_hash_for_everything_and_names_no_index():
+def test_the_lock_has_every_hash_and_no_index():
     for lock in (REPOSITORY / "requirements").glob("*.lock"):
         requirements = lock.read_text().replace("\\\n", "").splitlines()
         pinned = [line for line in requirements if line and not line.lstrip().startswith("#")]
@@ -95,7 +95,7 @@ def test_the_lock_has_a_hash_for_everything_and_names_no_index():
 
 
 @pytest.mark.parametrize("name", ["server", "build"])
-def test_an_image_has_what_was_tested(name):
+def test_an_image_has_the_tested_versions(name):
     """An image has the same versions that `make check` runs."""
     pins = {lock: set(re.findall(r"^([\w.-]+==\S+)", pinned(lock), re.MULTILINE)) for lock in (name, "dev")}
     assert pins[name]
@@ -150,7 +150,7 @@ def runs_compiled(tree):
     ).stdout
 
 
-def test_without_a_compiler_one_line_says_so_and_python_runs(tree):
+def test_without_a_compiler_one_line_is_printed_and_python_runs(tree):
     output = build(tree, CC="no-such-compiler")
     reason = "no C compiler: no-such-compiler not found"
     assert output == f"kernels: not compiled, running as Python: slower, same results ({reason})\n"
@@ -181,7 +181,7 @@ def test_without_kernels_compiled_files_are_removed(tree):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_with_a_compiler_only_what_changed_is_compiled_again(tree):
+def test_with_a_compiler_only_changed_kernels_are_compiled_again(tree):
     assert build(tree) == "kernels: compiled 1/1 (tiny)\nkernels: 1 compiled\n"
     assert runs_compiled(tree) == "True\n"
     assert build(tree) == "kernels: 1 compiled, up to date\n"

@@ -78,7 +78,7 @@ def test_a_trial_is_a_run_with_a_cost(policy: str, cost: int, tmp_path: Path) ->
     assert tried.executions == sum(component["steps"] for component in measured["components"].values())
 
 
-def test_what_takes_no_tuple_has_a_price_too() -> None:
+def test_an_execution_without_a_tuple_has_a_cost() -> None:
     """A single tuple on demand: selection, union without result, the selection passes the punctuation, union."""
     prices = (Fraction(0), Fraction(1, 2), Fraction(1))
     waited = [trial(Setting(ON_DEMAND, 10, without=price), {"fast": [100]}, 1.0).latency_us for price in prices]
@@ -111,7 +111,7 @@ def test_ets_figures_at_a_small_size() -> None:
 
 @pytest.mark.parametrize("cost_us", [1, 7])
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 21])
-def test_a_burst_takes_exactly_what_the_paper_derives(size: int, cost_us: int) -> None:
+def test_a_burst_takes_exactly_the_time_in_the_paper(size: int, cost_us: int) -> None:
     assert eqg.one_burst(size, "dfs(1)", cost_us) == (size + 1) * cost_us
     assert eqg.one_burst(size, "bfs(1)", cost_us) == Fraction(3 * size + 1, 2) * cost_us
 
@@ -204,7 +204,7 @@ def test_response_times_match_one_tuple_at_a_time(way: str, cost_us: int) -> Non
     assert measured.response_s * 1e6 == pytest.approx(sum(expected) / len(expected))
 
 
-def test_evenly_spaced_tuples_take_what_equations_3_and_5_say() -> None:
+def test_evenly_spaced_tuples_agree_with_equations_3_and_5() -> None:
     """Ten fast tuples follow each slow one, and a full window has four slow tuples. Only fast tuples are compared."""
     slow = [second * 1_000_000 for second in range(40)]
     fast = [at + tenth * 100_000 + 1 for at in slow for tenth in range(10)]
@@ -310,7 +310,7 @@ def test_packets_are_evenly_spaced_and_each_arrives_once() -> None:
 # -- UPS ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_queues_own_staleness_is_what_is_shown_when() -> None:
+def test_the_staleness_of_a_queue_agrees_with_its_deliveries() -> None:
     """Two measurements agree: the queue's own, and the area under the deliveries that the driver saw."""
     for scheduler in SCHEDULERS:
         keys = ups.uniform(300, 4)
@@ -439,6 +439,6 @@ def test_the_committed_page_is_made_of_the_committed_claims() -> None:
     assert all((FIGURES / f"{drawn.name}.png").is_file() for drawn in EXPERIMENTS)
 
 
-def test_what_does_not_hold_has_a_remark() -> None:
+def test_a_false_claim_has_a_remark() -> None:
     missed = {row.name for row in read_rows(FIGURES / "claims.csv") if row.holds == "no"}
     assert all(experiment.remark for experiment in EXPERIMENTS if experiment.name in missed)

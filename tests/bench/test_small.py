@@ -80,7 +80,7 @@ def test_windows_of_many_panes() -> None:
     assert all(figure.value > 0 for figure in figures)
 
 
-def test_new_text_keys_for_ever_take_no_more_memory() -> None:
+def test_an_endless_supply_of_text_keys_takes_no_more_memory() -> None:
     """Measured by the operator itself, and by all allocations of Python and numpy."""
     states, allocated = [], []
     tracemalloc.start()
@@ -146,7 +146,7 @@ def test_many_feeds_of_one_stream() -> None:
     assert all(figure.unit for figure in figures)
 
 
-def test_a_figure_says_whether_it_holds() -> None:
+def test_a_figure_reports_whether_its_claim_holds() -> None:
     assert Figure("f", 2.0, "times", 3.0).holds
     assert not Figure("f", 2.0, "M/s", 3.0, most=False).holds
     assert Figure("f", 2.0, "us").holds is None

@@ -32,8 +32,8 @@ class Server:
         )
         addresses = folder / "addresses.json"
         wait_until(lambda: self._has_written(addresses))
-        found = json.loads(addresses.read_text())
-        self.listen, self.admin = found["listen"], found["admin"]
+        ports = json.loads(addresses.read_text())
+        self.listen, self.admin = ports["listen"], ports["admin"]
 
     def _has_written(self, addresses):
         assert self.process.poll() is None, self.process.communicate()
@@ -77,8 +77,8 @@ def millrace(*arguments, stdin="", **variables):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("server")) as made:
-        yield made
-        code, _, err = made.end()
+    with Server(tmp_path_factory.mktemp("server")) as running:
+        yield running
+        code, _, err = running.end()
     assert code == 0, err
     assert "Traceback" not in err

@@ -83,9 +83,9 @@ WHY = {
 }
 
 
-def seen(**changed: Any) -> Snapshot:
+def snapshot_with(**changed: Any) -> Snapshot:
     """A healthy server with these changes."""
-    given: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "server": {**SERVER, **changed.get("server", {})},
         "configuration": changed.get("configuration", CONFIGURATION),
         "streams": [{**STREAM, **changed.get("stream", {})}],
@@ -95,12 +95,12 @@ def seen(**changed: Any) -> Snapshot:
         "whys": {"q": {**WHY, **changed.get("why", {})}},
         "own_clock_us": changed.get("own_clock_us", NOW),
     }
-    return Snapshot(**given)
+    return Snapshot(**parts)
 
 
 def only(snapshot: Snapshot) -> Advice:
-    (found,) = advise(snapshot)
-    return found
+    (advice,) = advise(snapshot)
+    return advice
 
 
 def join(*switched_us: int, order: str = "adaptive") -> Mapping[str, Any]:
@@ -112,7 +112,7 @@ WAITING = {"operator": "q.union1", "since": NOW - 8 * SECOND, "held": 3}
 
 
 def test_nothing_is_advised_where_all_is_well() -> None:
-    assert advise(seen()) == []
+    assert advise(snapshot_with()) == []
     assert advise(Snapshot(SERVER)) == []
 
 
@@ -455,7 +455,7 @@ def test_nothing_is_advised_where_all_is_well() -> None:
     ],
 )
 def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, changed: dict[str, Any]) -> None:
-    found = only(seen(**changed))
+    found = only(snapshot_with(**changed))
     assert (found.code, found.about, found.try_) == (code, about, command)
     assert words in found.text
     assert found.text.endswith(".")
@@ -491,7 +491,7 @@ def test_one_thing_is_wrong(code: str, about: str, words: str, command: str, cha
     ],
 )
 def test_normal_situations_get_no_advice(changed: dict[str, Any]) -> None:
-    assert advise(seen(**changed)) == []
+    assert advise(snapshot_with(**changed)) == []
 
 
 def test_queries_that_wait_for_one_stream_are_one_advice() -> None:
@@ -500,7 +500,7 @@ def test_queries_that_wait_for_one_stream_are_one_advice() -> None:
     assert "3 tuples wait at p.union1, q.union1" in found.text
 
 
-def test_what_waits_for_one_reason_is_one_advice() -> None:
+def test_one_reason_for_waiting_is_one_advice() -> None:
     whys = {name: {**WHY, **WAITING, "reason": "grace", "text": f"{name} waits."} for name in ("p", "q")}
     found = only(Snapshot(SERVER, CONFIGURATION, whys=whys))
     assert found.text == "p waits. The same applies to q."
@@ -529,11 +529,11 @@ def test_a_stream_of_late_tuples_is_never_fed_by_hand() -> None:
     [(90, "90.0 s"), (7_200 * 1.5, "3.0 hours"), (600, "10.0 minutes"), (86_400 * 20, "20.0 days")],
 )
 def test_a_duration_has_the_unit_of_its_size(seconds: float, words: str) -> None:
-    advice = only(seen(own_clock_us=NOW - round(seconds * SECOND)))
+    advice = only(snapshot_with(own_clock_us=NOW - round(seconds * SECOND)))
     assert f"are {words} apart" in advice.text
 
 
-def test_no_rule_stands_twice() -> None:
+def test_every_rule_is_listed_once() -> None:
     assert len(RULES) == len(set(RULES))
 
 

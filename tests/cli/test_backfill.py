@@ -20,8 +20,8 @@ def backfill(tmp_path):
 
     def run(command, query, sql, *flags):
         (tmp_path / "q.sql").write_text(STREAM + sql)
-        given = ("--sql", str(tmp_path / "q.sql"), "--input", f"s={tmp_path / 's.jsonl'}")
-        return CliRunner().invoke(app, ["backfill", command, *([query] if query else []), *given, *flags])
+        sources = ("--sql", str(tmp_path / "q.sql"), "--input", f"s={tmp_path / 's.jsonl'}")
+        return CliRunner().invoke(app, ["backfill", command, *([query] if query else []), *sources, *flags])
 
     return run
 

@@ -39,7 +39,7 @@ def test_without_a_data_directory_the_banner_warns():
     assert "restored" not in text
 
 
-def test_the_banner_counts_what_was_restored(tmp_path):
+def test_the_banner_counts_restored_objects(tmp_path):
     assert "nothing: the data directory is new" in serve_on_a_terminal("--data-dir", str(tmp_path))[0]
     with Server(tmp_path) as server:
         server.millrace(

@@ -110,7 +110,7 @@ def test_trying_a_strategy(server):
         (("--revert", "--revert-if", "p99 > 5 ms"), ("one of the two",)),
     ],
 )
-def test_a_trial_that_is_asked_for_wrongly_is_wrong_usage(server, flags, words):
+def test_an_invalid_trial_is_a_usage_error(server, flags, words):
     done = server.millrace("strategy", "try", "a", "bfs", *flags)
     assert (done.returncode, done.stdout) == (2, "")
     said = " ".join(done.stderr.replace("│", " ").split())
@@ -143,7 +143,7 @@ def test_explain(server):
     assert "WHERE k > 5" in server.millrace("sql", "EXPLAIN SELECT k FROM a WHERE k > 5").stdout
 
 
-def test_a_plan_says_what_would_become_of_the_graph(server, tmp_path):
+def test_a_plan_shows_the_effect_on_the_graph(server, tmp_path):
     file = tmp_path / "change.sql"
     file.write_text("CREATE QUERY shown AS SELECT k + 1 AS k FROM a; DROP QUERY q;", "utf-8")
     planned = server.millrace("apply", str(file), "--plan")
@@ -195,7 +195,7 @@ def test_weight_and_the_reason_of_a_pause(server):
     assert server.millrace("query", "resume", "q").returncode == 0
 
 
-def test_what_is_kept_for_ever_is_warned_of(server, tmp_path):
+def test_unbounded_state_causes_a_warning(server, tmp_path):
     file = tmp_path / "join.sql"
     file.write_text("CREATE QUERY pairs AS SELECT a.k FROM a JOIN b ON a.k = b.k;", "utf-8")
     planned = server.millrace("apply", str(file), "--plan")
@@ -219,7 +219,7 @@ def test_why(server):
     assert "did you mean q?" in gone.stderr
 
 
-def test_what_waits_is_shown_with_its_component_and_its_stream(server):
+def test_waiting_operators_are_shown_with_component_and_stream(server):
     (union, *_) = [
         given for given in server.json("component", "show", "a")["inputs"] if given["operator"] == "q.union1"
     ]
@@ -399,7 +399,7 @@ def test_names_that_are_not_there(server):
     server.millrace("sql", ";".join(f"DROP STREAM crowd{n}" for n in crowd))
 
 
-def test_a_reader_of_a_query_that_gets_other_columns_is_told_so(server):
+def test_a_reader_is_notified_when_a_query_changes_its_columns(server):
     server.millrace("sql", "CREATE QUERY turns AS SELECT k FROM a")
     tail = subprocess.Popen(
         [*warm(), "tail", "turns"],
@@ -416,7 +416,7 @@ def test_a_reader_of_a_query_that_gets_other_columns_is_told_so(server):
     server.millrace("query", "drop", "turns")
 
 
-def test_a_plan_tells_a_shared_operator_once_and_a_rename_whole(server, tmp_path):
+def test_a_plan_lists_a_shared_operator_once_and_a_rename_completely(server, tmp_path):
     server.millrace("sql", "CREATE QUERY one AS SELECT k FROM a WHERE k > 70; CREATE QUERY two AS SELECT k FROM one")
     path = tmp_path / "change.sql"
     path.write_text(
@@ -436,7 +436,7 @@ def test_a_plan_tells_a_shared_operator_once_and_a_rename_whole(server, tmp_path
     server.millrace("sql", "DROP QUERY two; DROP QUERY one")
 
 
-def test_the_ports_are_told_apart(server):
+def test_each_port_names_the_other_one(server):
     done = millrace("query", "list", "--admin", server.listen)
     assert (done.returncode, done.stdout) == (1, "")
     assert (
@@ -519,7 +519,7 @@ def test_a_row_that_the_server_refuses_is_named_by_its_place_in_the_file(server,
     )
 
 
-def test_a_feed_says_how_many_tuples_were_late(server, tmp_path):
+def test_a_feed_reports_the_number_of_late_tuples(server, tmp_path):
     server.millrace("sql", "CREATE STREAM early (at TIMESTAMP) WITH (timestamps = 'external', time = 'at')")
     file = tmp_path / "early.jsonl"
     file.write_text("".join(f'{{"at": "2020-01-01T00:00:{second:02}Z"}}\n' for second in (9, 7, 8, 10)))
@@ -557,7 +557,7 @@ def wait_until_fed(server, stream, count, feed):
 
 
 @pytest.mark.parametrize("way", ["ctrl-c", "killed", "ended"])
-def test_an_interrupted_feed_says_how_far_it_got(tmp_path, way):
+def test_an_interrupted_feed_reports_acknowledged_rows(tmp_path, way):
     with Server(tmp_path) as made:
         made.millrace("sql", "CREATE STREAM s (k BIGINT)")
         feed = start_feed(made, "--rate", "100000", "--no-reconnect")

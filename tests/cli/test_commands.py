@@ -59,7 +59,7 @@ def test_the_overview_and_the_version_import_no_command():
     assert done.stdout.endswith("\n[]\n")
 
 
-def test_arguments_are_named_after_what_they_name():
+def test_arguments_are_named_after_their_objects():
     for info in COMMANDS:
         node: Any = CLICK
         for word in info.path.split():

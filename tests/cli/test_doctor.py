@@ -37,7 +37,7 @@ def content(tar, entry):
     return file.read()
 
 
-def test_what_is_wrong_is_told_and_the_command_helps(tmp_path):
+def test_a_problem_is_reported_with_a_command_that_helps(tmp_path):
     token = "a-token-that-nobody-shall-see"
     (tmp_path / "token").write_text(token + "\n")
     guards = {"MILLRACE_SERVER__TOKEN_FILE": str(tmp_path / "token")}
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_told_and_the_command_helps(tmp_path):
     assert io.StringIO(parts["README.txt"]).readline().startswith("Made by millrace support-bundle")
 
 
-def test_each_port_with_a_token_of_its_own(tmp_path):
+def test_each_port_with_a_separate_token(tmp_path):
     """Each token goes to its port, whether a flag or a file sets it. A wrong token is reported with its flag."""
     streams, admin, wrong = tmp_path / "streams", tmp_path / "admin", tmp_path / "wrong"
     for file in (streams, admin, wrong):

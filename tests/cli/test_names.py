@@ -39,7 +39,7 @@ def test_any_name_finds_its_component(server, name, kind):
     assert server.json("strategy", "trial", name)["component"] == "door"
 
 
-def test_a_name_of_its_own_kind_needs_no_further_request(server):
+def test_a_name_of_the_expected_kind_needs_no_further_request(server):
     assert server.millrace("component", "table", "door").stderr == ""
 
 

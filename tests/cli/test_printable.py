@@ -26,7 +26,7 @@ ACTING = [
 
 
 @pytest.mark.parametrize("text", ACTING)
-def test_what_acts_is_escaped_as_in_json(text):
+def test_control_characters_are_escaped_as_in_json(text):
     shown = printable(text)
     assert shown.isprintable()
     assert json.loads(f'"{shown}"') == text

@@ -81,7 +81,7 @@ def test_shortcuts_and_statements(server, capfd, monkeypatch):
     run(server, "DROP QUERY diary; DROP STREAM door;")
 
 
-def test_mistakes_are_one_line(server):
+def test_an_error_is_one_line(server):
     with pytest.raises(MillraceError, match="neither a shortcut nor a command"):
         run(server, "\\nonsense")
     with pytest.raises(MillraceError, match="no stream, query or sink is called nothing"):

@@ -34,12 +34,12 @@ from tests.warm.start import COLD, warm
 
 
 def operator(name, kind="select", **more):
-    found = {
+    defaults = {
         "name": name, "kind": kind, "component": "c", "strategy": None if kind == "sink" else "dfs",
         "input_tuples": 0, "output_tuples": 0, "busy_us": 0.0, "inputs": [], "waits": False, "blocked": False,
         "break": None, "state_tuples": 0, "executions": 0,
     }  # fmt: skip
-    return {**found, **more}
+    return {**defaults, **more}
 
 
 def given_input(queue=0, idle_us=0, **more):
@@ -73,7 +73,7 @@ def two_looks():
     )
 
 
-def test_rows_are_what_happened_between_two_looks():
+def test_rows_are_the_differences_between_two_samples():
     rows = {row["name"]: row for row in operator_rows(*two_looks())}
     select_row = rows["q.select1"]
     assert (select_row["in"], select_row["out"]) == (1_000.0, 250.0)
@@ -250,8 +250,8 @@ def test_once(server):
     assert server.millrace("top", "--interval", "0").returncode == 2
 
 
-def _plain(said):
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode("utf-8", "ignore")).replace("\r", "")
+def _plain(output):
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode("utf-8", "ignore")).replace("\r", "")
 
 
 class Screen:
@@ -270,7 +270,7 @@ class Screen:
             env=clean_environment(TERM="xterm", **variables),
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-        self.said = b""
+        self.output = b""
 
     def resize(self, rows, width):
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, width, 0, 0))
@@ -279,7 +279,7 @@ class Screen:
         os.write(self.ours, data)
 
     def picture(self):
-        return [line.rstrip() for line in _plain(self.said.rpartition(b"\x1b[H")[2]).split("\n")]
+        return [line.rstrip() for line in _plain(self.output.rpartition(b"\x1b[H")[2]).split("\n")]
 
     def until(self, words):
         """The first newest picture that contains these words."""
@@ -288,18 +288,18 @@ class Screen:
 
     def until_any(self, pattern):
         """Wait until any picture so far matches; a later picture may have replaced it."""
-        start = len(self.said)
-        self._read_until(pattern, lambda: re.search(pattern, _plain(self.said[start:])))
+        start = len(self.output)
+        self._read_until(pattern, lambda: re.search(pattern, _plain(self.output[start:])))
 
-    def _read_until(self, wanted, found):
+    def _read_until(self, description, condition):
         deadline = time.monotonic() + HANG_SECONDS
-        while not found():
+        while not condition():
             if time.monotonic() > deadline or not self._read():
-                raise AssertionError(f"{wanted!r} did not come: {self.said[-3000:]!r}")
+                raise AssertionError(f"{description!r} did not appear: {self.output[-3000:]!r}")
 
     def _read(self):
         if select.select([self.ours], [], [], 1.0)[0]:
-            self.said += os.read(self.ours, 65536)
+            self.output += os.read(self.ours, 65536)
             return True
         return self.process.poll() is None
 
@@ -350,8 +350,8 @@ def test_on_a_terminal(server):
         screen.press(b"x")
         screen.press(b"q")
         assert screen.ended() == 0
-        assert screen.said.rstrip().endswith((b"\x1b[?1049l", b"\x1b[?25h"))
-        assert b"\x1b[?1049h" in screen.said
+        assert screen.output.rstrip().endswith((b"\x1b[?1049l", b"\x1b[?25h"))
+        assert b"\x1b[?1049h" in screen.output
 
 
 def test_rates_come_while_one_looks_and_ctrl_c_ends_it(server, tmp_path):
@@ -368,7 +368,7 @@ def test_rates_come_while_one_looks_and_ctrl_c_ends_it(server, tmp_path):
 
 @contextlib.contextmanager
 def feeding(server, folder, stream, rate):
-    """Feed so many rows per second meanwhile."""
+    """Feed this many rows per second while the block runs."""
     rows = folder / "rows.jsonl"
     rows.write_text('{"k": 1}\n' * int(rate * HANG_SECONDS))
     command = [*warm(), "feed", stream, str(rows), "--rate", str(rate)]
@@ -381,7 +381,7 @@ def feeding(server, folder, stream, rate):
         process.wait()
 
 
-def test_a_server_that_goes_away_is_told_and_the_view_stays(tmp_path):
+def test_a_lost_server_is_reported_and_the_view_stays(tmp_path):
     from tests.cli.conftest import Server
 
     with Server(tmp_path) as server:
@@ -396,5 +396,5 @@ def test_a_server_that_goes_away_is_told_and_the_view_stays(tmp_path):
             assert screen.ended() == 0
         with Screen("top", MILLRACE_ADMIN=server.admin) as screen:
             assert screen.ended() == 1
-            assert b"no Millrace server answers" in screen.said
-            assert b"\x1b[?1049h" not in screen.said
+            assert b"no Millrace server answers" in screen.output
+            assert b"\x1b[?1049h" not in screen.output

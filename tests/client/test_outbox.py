@@ -135,7 +135,7 @@ def test_the_least_time_of_rows(times):
     assert least_time([(1, "1970-01-01T00:00:01Z")], schema, "ts") == 1_000_000
 
 
-def test_an_arrow_body_is_what_decode_reads():
+def test_decode_reads_an_arrow_body():
     stream = to_stream(pyarrow.table({"n": [1, 2, 3]}))
     head, payload = ArrowEntry(70_000, 3, stream).body(300)
     assert decode(head + payload) == DataArrow(300, 70_000, 3, stream)

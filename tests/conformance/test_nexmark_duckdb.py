@@ -31,7 +31,7 @@ DISTINCTS = """count(DISTINCT bidder) AS bidders, count(DISTINCT bidder) FILTER 
                count(DISTINCT auction) FILTER (WHERE price >= 1000000) AS rank3_auctions"""
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     ours: str
     theirs: str
     key: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Compared(NamedTuple):
 # `moment` is the time as a timestamp of DuckDB; all other times are in microseconds.
 QUERIES = {
     # Hot items: the greatest number of bids on one auction per window. (Which auctions had as many needs a join.)
-    "q5": Compared(
+    "q5": Comparison(
         """SELECT max(num) AS num, window_end
            FROM TUMBLE((SELECT auction, count(*) AS num FROM HOP(bid, ts_us, INTERVAL '2 s', INTERVAL '10 s')
                         GROUP BY auction), ts, INTERVAL '2 s')
@@ -50,18 +50,18 @@ QUERIES = {
               FROM generate_series({BEGIN} - 10 * {SECOND}, {BEGIN} + 200 * {SECOND}, 2 * {SECOND}) g(w)
               JOIN bid ON ts_us >= w AND ts_us < w + 10 * {SECOND} GROUP BY auction, w) GROUP BY w""",
     ),
-    "q3": Compared(
+    "q3": Comparison(
         NEXMARK["q3"],
         """SELECT p.name, p.city, p.state, a.id FROM auction a JOIN person p ON a.seller = p.id
            WHERE a.category = 10 AND p.state IN ('or', 'id', 'ca')""",
     ),
-    "q7": Compared(
+    "q7": Comparison(
         NEXMARK["q7"],
         f"""SELECT b.auction, b.price, b.bidder, b.ts_us
             FROM bid b JOIN (SELECT max(price) AS most, ts_us // {TEN} * {TEN} AS w FROM bid GROUP BY w) m
               ON b.price = m.most AND b.ts_us BETWEEN w AND w + {TEN}""",
     ),
-    "q8": Compared(
+    "q8": Comparison(
         """SELECT p.id, p.name, p.window_start
            FROM (SELECT id, name, window_start, window_end FROM TUMBLE(person, ts_us, INTERVAL '10 s')
                  GROUP BY id, name, window_start, window_end) p
@@ -71,14 +71,14 @@ QUERIES = {
         f"""SELECT DISTINCT p.id, p.name, p.ts_us // {TEN} * {TEN} FROM person p JOIN auction a
               ON p.id = a.seller AND a.ts_us // {TEN} = p.ts_us // {TEN}""",
     ),
-    "q9": Compared(
+    "q9": Comparison(
         """SELECT a.id, a.item_name, b.bidder, b.price, b.ts_us FROM auction a JOIN bid b ON a.id = b.auction
              AND b.ts_us BETWEEN a.ts_us AND a.ts_us + INTERVAL '20 s' AND b.ts_us <= a.expires_us""",
         f"""SELECT a.id, a.item_name, b.bidder, b.price, b.ts_us FROM auction a JOIN bid b
               ON a.id = b.auction AND b.ts_us BETWEEN a.ts_us AND least(a.ts_us + 20 * {SECOND}, a.expires_us)""",
     ),
     # The average of the winning prices by category. The highest bid of an auction in time wins.
-    "q4": Compared(
+    "q4": Comparison(
         """SELECT category, avg(final) AS mean
            FROM (SELECT a.id, a.category, max(b.price) AS final FROM auction a JOIN bid b
                    ON a.id = b.auction AND b.ts_us BETWEEN a.ts_us AND a.expires_us GROUP BY a.id, a.category)
@@ -90,7 +90,7 @@ QUERIES = {
         ("category",),
     ),
     # As q4, for the categories with enough auctions: HAVING adds and removes rows.
-    "q4 having": Compared(
+    "q4 having": Comparison(
         """SELECT category, avg(final) AS mean, stddev(final) AS deviation, count(*) AS sold
            FROM (SELECT a.id, a.category, max(b.price) AS final, count(*) AS bids FROM auction a JOIN bid b
                    ON a.id = b.auction AND b.ts_us BETWEEN a.ts_us AND a.expires_us GROUP BY a.id, a.category)
@@ -102,7 +102,7 @@ QUERIES = {
         ("category",),
     ),
     # The winning bid of each auction.
-    "q9 winner": Compared(
+    "q9 winner": Comparison(
         """SELECT id, item_name, seller, bidder, price, won FROM (
              SELECT a.id, a.item_name, a.seller, b.bidder, b.price, b.ts_us AS won,
                     ROW_NUMBER() OVER (PARTITION BY a.id ORDER BY b.price DESC, b.ts_us) AS place
@@ -115,14 +115,14 @@ QUERIES = {
             WHERE place = 1""",
         ("id",),
     ),
-    "q18": Compared(
+    "q18": Comparison(
         """SELECT auction, bidder, price, ts_us FROM bid
            QUALIFY ROW_NUMBER() OVER (PARTITION BY bidder, auction ORDER BY ts_us DESC, price) = 1""",
         """SELECT auction, bidder, price, ts_us FROM bid
            QUALIFY ROW_NUMBER() OVER (PARTITION BY bidder, auction ORDER BY ts_us DESC, price) = 1""",
         ("bidder", "auction"),
     ),
-    "q19": Compared(
+    "q19": Comparison(
         """SELECT auction, bidder, price, ts_us, place FROM (
              SELECT *, ROW_NUMBER() OVER (PARTITION BY auction ORDER BY price DESC, ts_us, bidder) AS place FROM bid)
            WHERE place <= 10""",
@@ -132,7 +132,7 @@ QUERIES = {
         ("auction", "place"),
     ),
     # The three auctions with the most bids so far.
-    "hot": Compared(
+    "hot": Comparison(
         """SELECT auction, bids, place FROM (
              SELECT auction, bids, ROW_NUMBER() OVER (ORDER BY bids DESC, auction) AS place
              FROM (SELECT auction, count(*) AS bids FROM bid GROUP BY auction)) WHERE place < 4""",
@@ -142,7 +142,7 @@ QUERIES = {
         ("place",),
     ),
     # The same for each window when it closes: final rows.
-    "q5 top": Compared(
+    "q5 top": Comparison(
         """SELECT auction, bids, window_end, place FROM (
              SELECT *, ROW_NUMBER() OVER (PARTITION BY window_end ORDER BY bids DESC, auction) AS place
              FROM (SELECT auction, count(*) AS bids, window_end FROM TUMBLE(bid, ts_us, INTERVAL '10 s')
@@ -152,25 +152,25 @@ QUERIES = {
               FROM (SELECT auction, count(*) AS bids, ts_us // {TEN} * {TEN} AS w FROM bid GROUP BY auction, w))
             WHERE place <= 3""",
     ),
-    "window top": Compared(
+    "window top": Comparison(
         """SELECT window_start, auction, bidder, price, ts_us FROM TUMBLE(bid, ts_us, INTERVAL '10 s')
            QUALIFY ROW_NUMBER() OVER (PARTITION BY window_start, auction ORDER BY price DESC, ts_us, bidder) <= 2""",
         f"""SELECT w, auction, bidder, price, ts_us FROM (SELECT *, ts_us // {TEN} * {TEN} AS w FROM bid)
             QUALIFY ROW_NUMBER() OVER (PARTITION BY w, auction ORDER BY price DESC, ts_us, bidder) <= 2""",
     ),
-    "q20": Compared(
+    "q20": Comparison(
         """SELECT b.auction, bidder, price, channel, item_name, initial_bid, reserve, seller, expires_us
            FROM bid b INNER JOIN auction a ON b.auction = a.id WHERE a.category = 10""",
         """SELECT b.auction, bidder, price, channel, item_name, initial_bid, reserve, seller, expires_us
            FROM bid b INNER JOIN auction a ON b.auction = a.id WHERE a.category = 10""",
     ),
-    "q101": Compared(
+    "q101": Comparison(
         NEXMARK["q101"],
         """SELECT a.id AS auction_id, a.item_name, max(b.price) FROM auction a LEFT JOIN bid b ON a.id = b.auction
            GROUP BY a.id, a.item_name""",
         ("auction_id",),
     ),
-    "q11": Compared(
+    "q11": Comparison(
         """SELECT bidder, count(*) AS bids, window_start, window_end FROM SESSION(bid, ts_us, INTERVAL '10 s')
            GROUP BY bidder, window_start, window_end""",
         f"""SELECT bidder, count(*), min(ts_us), max(ts_us) + 10 * {SECOND} FROM (
@@ -179,18 +179,18 @@ QUERIES = {
                        CASE WHEN ts_us - lag(ts_us) OVER (PARTITION BY bidder ORDER BY ts_us) < 10 * {SECOND}
                             THEN 0 ELSE 1 END AS fresh FROM bid)) GROUP BY bidder, session""",
     ),
-    "q12": Compared(
+    "q12": Comparison(
         """SELECT bidder, count(*) AS bids, window_start, window_end FROM TUMBLE(bid, ts_us, INTERVAL '10 s')
            GROUP BY bidder, window_start, window_end""",
         f"""SELECT bidder, count(*), ts_us // {10 * SECOND} * {10 * SECOND} AS w, w + {10 * SECOND}
             FROM bid GROUP BY bidder, w""",
     ),
-    "q15": Compared(
+    "q15": Comparison(
         f"SELECT to_char(ts_us, 'YYYY-MM-DD') AS day, count(*) AS total, {RANKS}, {DISTINCTS} FROM bid GROUP BY day",
         f"SELECT strftime(moment, '%Y-%m-%d') AS day, count(*), {RANKS}, {DISTINCTS} FROM bid GROUP BY day",
         ("day",),
     ),
-    "q16": Compared(
+    "q16": Comparison(
         f"""SELECT channel, to_char(ts_us, 'YYYY-MM-DD') AS day, max(to_char(ts_us, 'HH24:MI')) AS minute,
                    count(*) AS total, {RANKS}, {DISTINCTS} FROM bid GROUP BY channel, 2""",
         f"""SELECT channel, strftime(moment, '%Y-%m-%d') AS day, max(strftime(moment, '%H:%M')), count(*),
@@ -198,14 +198,14 @@ QUERIES = {
             FROM bid GROUP BY channel, day""",
         ("channel", "day"),
     ),
-    "q17": Compared(
+    "q17": Comparison(
         f"""SELECT auction, to_char(ts_us, 'YYYY-MM-DD') AS day, count(*) AS total, {RANKS}, min(price) AS low,
                    max(price) AS high, avg(price) AS mean, sum(price) AS sum FROM bid GROUP BY auction, day""",
         f"""SELECT auction, strftime(moment, '%Y-%m-%d') AS day, count(*), {RANKS}, min(price), max(price), avg(price),
                    sum(price)::BIGINT FROM bid GROUP BY auction, day""",
         ("auction", "day"),
     ),
-    "q22": Compared(
+    "q22": Comparison(
         """SELECT auction, bidder, price, channel, split_part(url, '/', 4) AS dir1, split_part(url, '/', 5) AS dir2,
                   split_part(url, '/', 6) AS dir3 FROM bid""",
         """SELECT auction, bidder, price, channel, split_part(url, '/', 4), split_part(url, '/', 5),

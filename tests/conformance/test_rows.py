@@ -35,7 +35,7 @@ def test_every_kind_runs_or_is_listed_as_not_yet():
     assert not NEXMARK.keys() & not_yet.NEXMARK.keys()
 
 
-def test_what_is_listed_as_not_yet_is_refused():
+def test_unsupported_cases_are_refused():
     for kind, (reason, statement) in NOT_YET.items():
         sys.stdout.write(f"{kind}: {reason}\n")
         with pytest.raises(SqlError):

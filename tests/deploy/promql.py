@@ -15,26 +15,26 @@ LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 WORDS = frozenset({"and", "or", "unless", "bool", "offset"})
 
 
-class Named(NamedTuple):
+class ExpressionNames(NamedTuple):
     """The series that an expression reads, each with the labels that select it, and the labels for grouping."""
 
     series: tuple[tuple[str, frozenset[str]], ...]
     groups: frozenset[str]
 
 
-def named(expression: str) -> Named:
+def names_in(expression: str) -> ExpressionNames:
     """The names in an expression. A name before a parenthesis is a function; any other name is a series."""
     series: list[tuple[str, frozenset[str]]] = []
     groups: set[str] = set()
-    found = list(TOKEN.finditer(expression))
-    for at, token in enumerate(found):
-        after = found[at + 1] if at + 1 < len(found) else None
+    tokens = list(TOKEN.finditer(expression))
+    for at, token in enumerate(tokens):
+        after = tokens[at + 1] if at + 1 < len(tokens) else None
         if token.lastgroup == "grouping":
             groups |= set(re.findall(r"\w+", token[0].partition("(")[2]))
         elif token.lastgroup == "name" and token[0] not in WORDS and not _calls(after):
             labels = LABEL.findall(after[0]) if after is not None and after.lastgroup == "selector" else []
             series.append((token[0], frozenset(labels)))
-    return Named(tuple(series), frozenset(groups))
+    return ExpressionNames(tuple(series), frozenset(groups))
 
 
 def _calls(after: re.Match[str] | None) -> bool:
@@ -58,9 +58,9 @@ def samples(families: object) -> Iterator[tuple[str, frozenset[str]]]:
 
 def unknown(expression: str, known: Mapping[str, frozenset[str]]) -> list[str]:
     """A sentence for each unknown name in the expression."""
-    found = named(expression)
-    problems = [f"there is no series {name}" for name, _ in found.series if name not in known]
-    there = [(name, labels) for name, labels in found.series if name in known]
+    names = names_in(expression)
+    problems = [f"there is no series {name}" for name, _ in names.series if name not in known]
+    there = [(name, labels) for name, labels in names.series if name in known]
     problems += [f"{name} has no label {label}" for name, labels in there for label in labels - known[name]]
     grouped = frozenset().union(*(known[name] for name, _ in there))
-    return problems + [f"nothing here has the label {label}" for label in found.groups - grouped]
+    return problems + [f"nothing here has the label {label}" for label in names.groups - grouped]

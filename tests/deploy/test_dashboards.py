@@ -10,7 +10,7 @@ import yaml
 
 from millrace.server.config import Settings
 from millrace.server.daemon import Daemon
-from tests.deploy.promql import Named, named, samples, unknown
+from tests.deploy.promql import ExpressionNames, names_in, samples, unknown
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 # Labels that Prometheus adds to every series, and the series that it adds for each scrape.
@@ -41,15 +41,15 @@ def known():
     series |= {name: ADDED for name in PROCESS if re.search(f"^{name} ", text, re.MULTILINE)}
     series["up"] = ADDED
     for rule in rules("recording"):
-        found = named(rule["expr"])
+        names = names_in(rule["expr"])
         assert unknown(rule["expr"], series) == [], rule["record"]
         # A grouping leaves the labels that it names; without a grouping a series has all of its labels.
-        series[rule["record"]] = found.groups - {"le"} or frozenset().union(*(series[name] for name, _ in found.series))
+        series[rule["record"]] = names.groups - {"le"} or frozenset().union(*(series[name] for name, _ in names.series))
     return series
 
 
 def test_expressions_are_read_as_prometheus_reads_them():
-    assert named('sum by (a, le) (rate(m_bucket{x="}",y!~"b"}[5m])) / on (a) n > bool 0') == Named(
+    assert names_in('sum by (a, le) (rate(m_bucket{x="}",y!~"b"}[5m])) / on (a) n > bool 0') == ExpressionNames(
         (("m_bucket", frozenset({"x", "y"})), ("n", frozenset())), frozenset({"a", "le"})
     )
     known = {"m": frozenset({"a"})}
@@ -60,31 +60,33 @@ def test_expressions_are_read_as_prometheus_reads_them():
     ]
 
 
-def test_every_panel_asks_for_what_is_there(known):
+def test_every_panel_queries_existing_series(known):
     for panel in panels():
         for target in panel["targets"]:
             assert unknown(target["expr"], known) == [], panel["title"]
             legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-            found = named(target["expr"])
+            found = names_in(target["expr"])
             kept = found.groups or frozenset().union(*(known[name] for name, _ in found.series))
             assert legend <= kept, panel["title"]
 
 
-def test_the_variables_and_annotations_of_the_dashboard_ask_for_what_is_there(known):
+def test_the_variables_and_annotations_of_the_dashboard_query_existing_series(known):
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
             series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
             assert unknown(series, known) == []
-            assert label in known[named(series).series[0][0]]
+            assert label in known[names_in(series).series[0][0]]
     for annotation in dashboard()["annotations"]["list"]:
         assert unknown(annotation["expr"], known) == []
 
 
-def test_every_alert_asks_for_what_is_there(known):
+def test_every_alert_queries_existing_series(known):
     for rule in rules("alerts"):
         assert unknown(rule["expr"], known) == [], rule["alert"]
         used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
-        kept = named(rule["expr"]).groups or frozenset().union(*(known[name] for name, _ in named(rule["expr"]).series))
+        kept = names_in(rule["expr"]).groups or frozenset().union(
+            *(known[name] for name, _ in names_in(rule["expr"]).series)
+        )
         assert used <= kept, rule["alert"]
 
 
@@ -95,9 +97,12 @@ def test_every_alert_and_every_recorded_series_has_a_case():
         expected = [bool(check["exp_alerts"]) for check in checks if check["alertname"] == rule["alert"]]
         assert expected == [False, True, False], f"{rule['alert']}: quiet, fires, clears"
     asked = {
-        name for case in cases for check in case.get("promql_expr_test", []) for name, _ in named(check["expr"]).series
+        name
+        for case in cases
+        for check in case.get("promql_expr_test", [])
+        for name, _ in names_in(check["expr"]).series
     }
-    alerts = {name for rule in rules("alerts") for name, _ in named(rule["expr"]).series}
+    alerts = {name for rule in rules("alerts") for name, _ in names_in(rule["expr"]).series}
     assert {rule["record"] for rule in rules("recording")} - asked - alerts == set()
 
 

@@ -10,7 +10,7 @@ def make(folder, *hosts):
     subprocess.run(["sh", SCRIPT, folder, *hosts], check=True, cwd=folder.parent, capture_output=True)
 
 
-def test_the_folder_is_made_and_what_is_there_stays(tmp_path):
+def test_the_folder_is_created_and_existing_files_stay(tmp_path):
     folder = tmp_path / "keys"
     make(folder, "millrace", "millrace.default.svc")
     assert {path.name for path in folder.iterdir()} == {"certificate.pem", "key.pem", "token"}

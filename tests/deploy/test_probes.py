@@ -92,7 +92,7 @@ def test_ports_names_and_users_agree():
 
 
 @pytest.mark.parametrize("file", ["systemd/millrace.service", "kubernetes/statefulset.yaml", "compose.yaml"])
-def test_whoever_ends_the_server_waits_longer_than_its_end_may_take(file):
+def test_service_managers_wait_longer_than_a_shutdown_may_take(file):
     text = (KUBERNETES.parent / file).read_text(encoding="utf-8")
     (line,) = [line for line in text.splitlines() if any(word in line for word in STOPS)]
     seconds = int("".join(filter(str.isdigit, line)))

@@ -80,7 +80,7 @@ def test_a_resource_on_another_host_fails_the_build(html: str, refused: bool) ->
     assert bool(site_hooks.ELSEWHERE.search(html)) is refused
 
 
-def test_what_the_site_brings_along_is_there() -> None:
+def test_vendored_files_of_the_site_exist() -> None:
     for name in (site_hooks.DIAGRAMS, site_hooks.WORKER):
         assert (ROOT / "docs" / name).stat().st_size > 1000
 

@@ -33,19 +33,19 @@ class Demo:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.said = ""
+        self.output = ""
         self.read_until(r"HTTP API at http://\S+")
-        address = re.search(r"HTTP API at http://(\S+)", self.said)
+        address = re.search(r"HTTP API at http://(\S+)", self.output)
         assert address
         self.admin = address[1]
 
     def read_until(self, pattern: str) -> None:
         assert self.process.stdout
         out: IO[str] = self.process.stdout
-        while not re.search(pattern, self.said):
+        while not re.search(pattern, self.output):
             line = out.readline()
-            assert line, self.said
-            self.said += line
+            assert line, self.output
+            self.output += line
 
     def millrace(self, command: str) -> str:
         """A command that the demo proposes."""
@@ -56,23 +56,23 @@ class Demo:
     def end(self) -> None:
         self.process.send_signal(signal.SIGINT)
         out, _ = self.process.communicate(timeout=HANG_SECONDS)
-        self.said += out
+        self.output += out
 
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
-    made = Demo()
-    made.read_until(r"\n\d\d:\d\d:\d\d\.\d+ +(office|branch)")
-    yield made
-    if made.process.poll() is None:
-        made.process.kill()
-        made.process.communicate()
+    running = Demo()
+    running.read_until(r"\n\d\d:\d\d:\d\d\.\d+ +(office|branch)")
+    yield running
+    if running.process.poll() is None:
+        running.process.kill()
+        running.process.communicate()
 
 
 def test_rows_and_the_scheduler(demo: Demo) -> None:
-    assert f'export PATH="{Path(sys.executable).parent}:$PATH"' in demo.said
-    assert f"Web page: http://{demo.admin}/" in demo.said
-    proposed = re.findall(r"^  (millrace .*?)(?:   .*)?$", demo.said, re.MULTILINE)
+    assert f'export PATH="{Path(sys.executable).parent}:$PATH"' in demo.output
+    assert f"Web page: http://{demo.admin}/" in demo.output
+    proposed = re.findall(r"^  (millrace .*?)(?:   .*)?$", demo.output, re.MULTILINE)
     assert [command.split()[1] for command in proposed] == [
         *("tail", "top", "why", "component", "strategy", "apply", "apply", "doctor"),
     ]
@@ -87,7 +87,7 @@ def test_a_query_is_replaced_while_it_runs(demo: Demo) -> None:
     first = demo.millrace("millrace tail alarms --from 0 --limit 1")
     assert '"owner":"' in first
     change = str(ROOT / "examples" / "demo-change.sql")
-    assert f"millrace apply {change}" in demo.said
+    assert f"millrace apply {change}" in demo.output
     planned = demo.millrace(f"millrace apply {change} --plan")
     assert re.search(r"alarms.sequence1 +stays +kept, \d+ tuples", planned), planned
     before = demo.millrace("millrace query show alarms --all")
@@ -101,9 +101,9 @@ def test_a_query_is_replaced_while_it_runs(demo: Demo) -> None:
 
 def test_the_end(demo: Demo) -> None:
     demo.end()
-    assert demo.process.returncode == 0, demo.said
-    assert "Traceback" not in demo.said
-    assert re.search(r"Fed \d+ on office, \d+ on branch; \d+ rows of watch, \d+ of alarms", demo.said)
+    assert demo.process.returncode == 0, demo.output
+    assert "Traceback" not in demo.output
+    assert re.search(r"Fed \d+ on office, \d+ on branch; \d+ rows of watch, \d+ of alarms", demo.output)
 
 
 def test_a_port_in_use_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_no_command_hides_in_another_block(page: Path) -> None:
         assert language == "console" or not re.search(r"^\$ ", body, re.MULTILINE), body
 
 
-def test_what_counts_as_agreeing() -> None:
+def test_outputs_that_agree() -> None:
     assert agrees(["a ... c", "...", "z"], ["a b c", "1", "2", "z"])
     assert agrees(["a", "..."], ["a"])
     assert not agrees(["a"], ["a", "b"])

@@ -34,7 +34,7 @@ def run(*more):
     )
 
 
-def test_the_example_prints_what_the_page_says(here):
+def test_the_example_prints_the_output_of_the_page(here):
     done = run("--functions", "my_functions")
     shown = re.search(r"^\$ millrace run trips.sql.*?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert shown is not None
@@ -43,7 +43,7 @@ def test_the_example_prints_what_the_page_says(here):
     assert done.stdout == shown.group(1)
 
 
-def test_a_function_that_raises_is_told_at_the_end(here):
+def test_a_function_that_raises_is_reported_at_the_end(here):
     sql = (
         (here / "trips.sql").read_text().replace("weighted_mean(fahrenheit, 1)", "weighted_mean(fahrenheit, lat - 49)")
     )

@@ -21,7 +21,7 @@ def refused(*arguments, code, **variables):
     return done.stderr
 
 
-def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
+def test_sigterm_flushes_all_fed_rows_and_exits_0(tmp_path):
     sql = """CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s;
               CREATE SINK f FROM q WITH (type = 'file', path = 'out.parquet');
               CREATE SINK o FROM q WITH (type = 'stdout')"""
@@ -41,7 +41,7 @@ def test_sigterm_flushes_what_was_fed_and_exits_0(tmp_path):
         assert again.end()[0] == 0
 
 
-def test_a_server_that_is_killed_comes_back_as_it_was(tmp_path):
+def test_a_killed_server_restarts_with_its_catalog(tmp_path):
     with Server(tmp_path) as server:
         assert server.millrace("sql", "CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s").returncode == 0
         assert server.millrace("strategy", "set", "s", "bfs(3)").returncode == 0
@@ -84,7 +84,7 @@ def test_wrong_configuration_is_exit_78(tmp_path):
     assert database.read_text().startswith("this is no database")
 
 
-def test_config_check_prints_what_would_hold(tmp_path):
+def test_config_check_prints_the_effective_configuration(tmp_path):
     done = millrace("config", "check", "--data-dir", str(tmp_path), MILLRACE_ENGINE__BUDGET="5")
     assert done.returncode == 0
     assert f'data_dir = "{tmp_path}"' in done.stdout

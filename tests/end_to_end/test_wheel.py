@@ -48,7 +48,7 @@ def test_the_server_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     assert str(tmp_path) in where
 
 
-def test_the_client_and_what_it_imports_stay_small(wheel: Path) -> None:
+def test_the_client_and_its_imports_stay_small(wheel: Path) -> None:
     """The packages that a program with a client imports; compiled kernels take 1.5 MB of the wheel."""
     with zipfile.ZipFile(wheel) as files:
         own = sum(

@@ -52,7 +52,7 @@ def product(name: str, *, merged: bool, vectorised: bool) -> Any:
             return None if not state[1] else f"{state[1]} {sorted(state[2])} {state[0]:.3f}"
 
     if merged:
-        Sum.merge = staticmethod(lambda state, other: [one + two for one, two in zip(state, other, strict=True)])  # type: ignore[attr-defined]
+        Sum.merge = staticmethod(lambda state, other: [left + right for left, right in zip(state, other, strict=True)])  # type: ignore[attr-defined]
     return aggregate("bigint", "double", returns="text", name=name, vectorised=vectorised)(Sum)
 
 
@@ -100,21 +100,21 @@ MADE = [product(name, merged=merged, vectorised=many) for name, (merged, many) i
 
 @pytest.fixture(scope="module", autouse=True)
 def installed() -> Iterator[None]:
-    rows = [row for made in (*MADE, tally, unsavable) for row in vars(made)[DECLARED]]
+    rows = [row for target in (*MADE, tally, unsavable) for row in vars(target)[DECLARED]]
     install(rows)
     yield
     uninstall(rows)
 
 
 def call(name: str, *arguments: str, only: bool = False, distinct: bool = False) -> AggregateCall:
-    key = f"{name}({', '.join(str(COLUMNS[one]) for one in arguments)})"
+    key = f"{name}({', '.join(str(COLUMNS[argument]) for argument in arguments)})"
     filtered = column("b") if only else None
     return AggregateCall(AGGREGATES[key].result, True, key, tuple(map(column, arguments)), distinct, filtered)
 
 
 def recounted(only: bool, distinct: bool) -> oracle.Aggregate:
     def compute(rows: Any) -> Any:
-        pairs = [(one["i"], one["d"]) for one in rows if one["b"] or not only]
+        pairs = [(row["i"], row["d"]) for row in rows if row["b"] or not only]
         pairs = [(i, d) for i, d in pairs if i is not None and d is not None]
         if distinct:
             pairs = list(dict.fromkeys(pairs))
@@ -127,7 +127,7 @@ def recounted(only: bool, distinct: bool) -> oracle.Aggregate:
 
 
 def tallied(only: bool) -> oracle.Aggregate:
-    return lambda rows: sum(1 for one in rows if one["b"] or not only)
+    return lambda rows: sum(1 for row in rows if row["b"] or not only)
 
 
 windows = st.one_of(
@@ -196,7 +196,7 @@ def test_running_totals_end_where_one_call_does(name: str, data: st.DataObject) 
             assert final[key] == wanted
 
 
-def test_a_state_that_cannot_be_saved_is_told_with_the_first_row() -> None:
+def test_an_unsavable_state_is_reported_with_the_first_row() -> None:
     harness = Harness(AggregateSpec(TimeWindow(10, 10), (), (("u", call("unsavable", "i")),)))
     harness.put([row(1, 5)])
     harness.end()
@@ -206,7 +206,7 @@ def test_a_state_that_cannot_be_saved_is_told_with_the_first_row() -> None:
 
 
 @pytest.mark.parametrize("state", [1 << 70, [[1 << 70]], {"a": object()}, np.array([object()])])
-def test_what_cannot_be_saved_is_refused(state: Any) -> None:
+def test_unsavable_values_are_refused(state: Any) -> None:
     with pytest.raises(TypeError):
         plain(state)
 

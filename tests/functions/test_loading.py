@@ -65,7 +65,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize(("text", "words"), PROBLEMS.items())
-def test_a_module_that_cannot_be_used_is_told_in_one_line(text: str, words: str, module: Module) -> None:
+def test_an_unusable_module_is_reported_in_one_line(text: str, words: str, module: Module) -> None:
     name = module(text)
     with pytest.raises(FunctionsError) as refused:
         load(name)
@@ -169,13 +169,13 @@ def test_explain_names_them(select: str, shown: str, known: Catalog) -> None:
         ("SELECT a FROM s WHERE counter(a) > 1", "counter is an aggregate"),
     ],
 )
-def test_mistakes_in_calls_are_told(select: str, words: str, known: Catalog) -> None:
+def test_invalid_calls_are_reported(select: str, words: str, known: Catalog) -> None:
     with pytest.raises(SqlError, match="line 1") as refused:
         plan(parse(select)[0], known)
     assert words in str(refused.value)
 
 
-def test_a_plan_whose_function_is_gone_says_so() -> None:
+def test_planning_names_a_missing_function() -> None:
     rows = identity("gone")
     install(rows)
     planned, catalog = plan_all(parse(CREATE), Catalog())

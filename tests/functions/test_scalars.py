@@ -71,7 +71,7 @@ ALL += [of_type(type, many) for type in TYPES for many in (False, True)]
 
 @pytest.fixture(scope="module", autouse=True)
 def installed() -> Iterator[None]:
-    rows = [row for made in ALL for row in vars(made)[DECLARED]]
+    rows = [row for target in ALL for row in vars(target)[DECLARED]]
     install(rows)
     yield
     uninstall(rows)
@@ -90,13 +90,13 @@ def compute(sql: str, rows: list[tuple[Any, ...]]) -> Computed:
 
 def outcomes(computed: Computed) -> list[Any]:
     """The values: None for null, "failed" for a row that failed."""
-    found: list[Any] = computed.values.tolist()
+    values: list[Any] = computed.values.tolist()
     if computed.valid is not None:
-        found = [value if there else None for value, there in zip(found, computed.valid.tolist(), strict=True)]
+        values = [value if there else None for value, there in zip(values, computed.valid.tolist(), strict=True)]
     if computed.error is not None:
         failed = computed.error.rows.tolist()
-        found = ["failed" if bad else value for value, bad in zip(found, failed, strict=True)]
-    return found
+        values = ["failed" if bad else value for value, bad in zip(values, failed, strict=True)]
+    return values
 
 
 small = st.none() | st.integers(-1, 4)
@@ -124,7 +124,7 @@ def test_functions_agree_with_calling_them_one_by_one(rows: list[tuple[Any, ...]
     ]
 
 
-def test_the_reason_is_what_was_raised() -> None:
+def test_the_reason_is_the_raised_error() -> None:
     error = compute("picky(a, b)", [(3, 1, None, None)]).error
     assert error is not None
     assert error.reason == "picky() failed: ValueError: not three"
@@ -202,7 +202,7 @@ def test_a_double_that_is_not_finite_costs_its_row_alone(monkeypatch: pytest.Mon
     ]
 
 
-def test_a_function_cannot_change_what_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_cannot_change_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
 
     def grab(a: Any) -> Any:

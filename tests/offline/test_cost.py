@@ -22,7 +22,7 @@ def worked(result):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 10])
-def test_a_burst_through_two_operators_costs_what_the_paper_says(tmp_path, n):
+def test_a_burst_through_two_operators_costs_as_much_as_in_the_paper(tmp_path, n):
     # EQG, figure 14(b): depth first finishes tuple i at 2ic, breadth first at (n + i)c.
     c = 7
     depth = run_events(PATH, burst(n), tmp_path, strategy="dfs(1)", cost=str(c))
@@ -39,7 +39,7 @@ def test_the_order_of_operators(tmp_path):
     assert worked(breadth) == ["select1"] * 3 + ["select2"] * 3
 
 
-def test_a_trace_says_the_time_before_each_execution(tmp_path):
+def test_a_trace_has_the_time_before_each_execution(tmp_path):
     result = run_events(PATH, burst(2), tmp_path, strategy="dfs(1)", trace=True, cost="10")
     steps = [(line["at"], line["operator"], line["next"]) for line in result.trace if line.get("took")]
     assert steps == [
@@ -53,7 +53,7 @@ def test_a_trace_says_the_time_before_each_execution(tmp_path):
     assert result.trace[4:] == [{"at": 1_040, "query": "q", "punctuation": None}]
 
 
-def test_what_arrives_during_an_execution_enters_before_the_next(tmp_path):
+def test_tuples_that_arrive_during_an_execution_enter_before_the_next(tmp_path):
     events = [
         {"at": 0, "stream": "s", "tuple": {"v": 0}},
         {"at": 15, "stream": "s", "tuple": {"v": 1}},
@@ -121,7 +121,7 @@ def test_how_long_a_silent_input_holds_the_other_back(tmp_path):
     assert result.report["totals"]["peak_queue_tuples"] == 3
 
 
-def test_peaks_count_what_waits_for_its_time(tmp_path):
+def test_peaks_count_tuples_that_wait_for_their_time(tmp_path):
     sql = """CREATE STREAM a (ts TIMESTAMP, v BIGINT) WITH (time = 'ts', progress = 'punctuation');
              CREATE QUERY u WITH (order = 'event') AS SELECT v FROM a;"""
     events: list = [{"stream": "a", "tuple": {"ts": ts, "v": ts}} for ts in (3, 4, 9, 10)]

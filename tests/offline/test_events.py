@@ -32,8 +32,8 @@ def i(v, **more):
     return {"stream": "i", "tuple": {"v": v}, **more}
 
 
-def ats(found):
-    return [at for at, _ in found]
+def ats(instants):
+    return [at for at, _ in instants]
 
 
 def test_when_things_happen(tmp_path):
@@ -44,7 +44,7 @@ def test_when_things_happen(tmp_path):
     assert read(tmp_path) == []
 
 
-def test_what_one_feed_sends_at_one_time_is_one_batch(tmp_path):
+def test_tuples_of_one_feed_at_one_time_are_one_batch(tmp_path):
     ((at, events),) = read(tmp_path, e(5), e(5), e(4, feed="x"), e(5), {"stream": "e", "punctuation": 5}, e(5))
     assert at == 5
     assert [(event.feed, len(event.batch)) for event in events if isinstance(event, Arrived)] == [

@@ -55,8 +55,8 @@ def batch_of(rows):
 
 
 def read(path, stream=STREAM):
-    found = list(files.read_batches(str(path), stream))
-    return [row for batch in found for row in batch.rows()], [ts for batch in found for ts in batch.ts.tolist()]
+    batches = list(files.read_batches(str(path), stream))
+    return [row for batch in batches for row in batch.rows()], [ts for batch in batches for ts in batch.ts.tolist()]
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet", "arrow"])
@@ -64,7 +64,7 @@ def read(path, stream=STREAM):
 @given(rows=ROWS)
 @example(rows=[(0, None, None, None, None, None, None)])
 @example(rows=[(1, True, 1, 1.0, "\n\"'\r\n,", b"\n", 2)])
-def test_what_is_written_is_read_again(tmp_path_factory, ending, iso, rows):
+def test_written_rows_read_back(tmp_path_factory, ending, iso, rows):
     # CSV can neither distinguish an empty text from null nor represent NUL, so these values are omitted there.
     if ending == "csv":
         rows = [(*row[:4], (row[4] or "").replace("\0", "") or None, row[5] or None, row[6]) for row in rows]
@@ -91,7 +91,7 @@ def test_how_a_file_is_cut_never_shows(tmp_path_factory, rows, chunk, portion):
         assert read(path)[0] == rows
 
 
-def test_a_last_line_needs_no_newline_and_empty_lines_say_nothing(tmp_path):
+def test_a_last_line_needs_no_newline_and_empty_lines_are_ignored(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('\ufeff{"ts": 1}\n\n  \n{"ts": "1970-01-01T00:00:00.000002Z", "n": -3}', "utf-8")
     assert [row[:3] for row in read(path)[0]] == [(1, None, None), (2, None, -3)]
@@ -109,7 +109,7 @@ def test_a_field_may_have_any_name(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet", "arrow"])
-def test_every_format_comes_through_a_pipe_too(tmp_path, ending):
+def test_every_format_is_readable_from_a_pipe(tmp_path, ending):
     path = tmp_path / f"rows.{ending}"
     rows = [(1, True, 2, 0.5, "t", b"x", 3), (4, None, None, None, None, None, None)]
     writer = files.create(str(path), SCHEMA)

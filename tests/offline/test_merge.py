@@ -31,28 +31,28 @@ def batches(times, size, first=0):
 def merged(files, size=4, *, exact=True, kind="external"):
     """(at, stream, time, position) of every row, in order of arrival."""
     cursors = [Cursor(stream(number, kind), "main", batches(times, size)) for number, times in enumerate(files)]
-    made = []
+    rows = []
     clocks = []
     for instant in Merge(cursors, exact=exact).instants():
         clocks.append(instant.at_us)
         for event in instant.events:
             assert isinstance(event, Arrived)
-            made += [(instant.at_us, event.stream, ts, n) for ts, n in event.batch.rows()]
+            rows += [(instant.at_us, event.stream, ts, n) for ts, n in event.batch.rows()]
     assert clocks == sorted(set(clocks) if exact else clocks)
-    return made
+    return rows
 
 
 def expected(files):
     """The oracle: always the file with the earliest head, the first of several; the clock never goes back."""
     left = [list(enumerate(times)) for times in files]
     clock = min((times[0] for times in files if times), default=0)
-    made = []
+    merged = []
     while any(left):
         number = min((number for number, rows in enumerate(left) if rows), key=lambda number: left[number][0][1])
         place, ts = left[number].pop(0)
         clock = max(clock, ts)
-        made.append((clock, f"s{number}", ts, place))
-    return made
+        merged.append((clock, f"s{number}", ts, place))
+    return merged
 
 
 @given(files=TIMES, size=st.integers(1, 9))

@@ -29,7 +29,7 @@ CREATE QUERY ordered WITH (order = 'event') AS SELECT ts, n FROM mixed;
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """The exit code and the outputs of a command."""
 
     returncode: int
@@ -63,15 +63,15 @@ class Folder:
         except SystemExit as ended:
             code = int(ended.code or 0)
         out, err = self._capture.readouterr()
-        return Done(code, out, err)
+        return CommandResult(code, out, err)
 
 
 @pytest.fixture
 def folder(tmp_path, capfd, monkeypatch):
-    made = Folder(tmp_path, capfd, monkeypatch)
-    made.write("q.sql", STREAM + "SELECT ts, k * 2 AS kk, name FROM s WHERE k > 1;")
-    made.rows("s.jsonl", {"ts": 1, "k": 1}, {"ts": 9, "k": 2, "name": "ü"}, {"ts": 2, "k": 3}, {"ts": 7, "k": 4})
-    return made
+    workspace = Folder(tmp_path, capfd, monkeypatch)
+    workspace.write("q.sql", STREAM + "SELECT ts, k * 2 AS kk, name FROM s WHERE k > 1;")
+    workspace.rows("s.jsonl", {"ts": 1, "k": 1}, {"ts": 9, "k": 2, "name": "ü"}, {"ts": 2, "k": 3}, {"ts": 7, "k": 4})
+    return workspace
 
 
 def test_a_bare_select_goes_to_stdout(folder):
@@ -122,7 +122,7 @@ def test_every_format_in_and_out(folder):
     assert [row["k"] for row in lines(folder.path / "last.jsonl")] == [1, 3, 4, 2]
 
 
-def test_several_queries_on_stdout_are_told_apart(folder):
+def test_rows_of_several_queries_on_stdout_have_query_names(folder):
     folder.write(
         "two.sql", STREAM + "CREATE QUERY one AS SELECT k FROM s; CREATE QUERY two AS SELECT k + 1 AS k FROM s;"
     )
@@ -165,7 +165,7 @@ def test_outputs_exist_even_when_empty(folder):
     assert (folder.path / "o.csv").read_text() == "ts,kk,name\n"
 
 
-def test_rows_that_cannot_be_computed_are_told(folder):
+def test_rows_that_cannot_be_computed_are_reported(folder):
     folder.write("zero.sql", STREAM + "SELECT 1 / (k - 2) AS x FROM s;")
     done = folder.millrace("zero.sql", "--input", "s=s.jsonl")
     assert done.stdout == '{"x":-1}\n{"x":0}\n'
@@ -215,7 +215,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "said"), FAILURES, ids=lambda value: str(value)[:40])
-def test_what_is_wrong_is_said_in_one_line(folder, arguments, code, said):
+def test_an_error_is_reported_in_one_line(folder, arguments, code, said):
     folder.write("half.jsonl", '{"ts": 1, "k"')
     folder.write("empty.sql", "-- nothing\n")
     (folder.path / "folder").mkdir()
@@ -228,7 +228,7 @@ def test_what_is_wrong_is_said_in_one_line(folder, arguments, code, said):
 
 @pytest.mark.parametrize("flag", ["--output q={}", "--late s={}", "--trace {}", "--report {}"])
 @pytest.mark.parametrize("path", ["s.jsonl", "./s.jsonl", "soft.jsonl", "hard.jsonl", "q.sql"])
-def test_what_is_read_is_not_written(folder, flag, path):
+def test_an_input_is_never_overwritten(folder, flag, path):
     (folder.path / "soft.jsonl").symlink_to("s.jsonl")
     (folder.path / "hard.jsonl").hardlink_to(folder.path / "s.jsonl")
     before = [(folder.path / name).read_bytes() for name in ("s.jsonl", "q.sql")]
@@ -240,7 +240,7 @@ def test_what_is_read_is_not_written(folder, flag, path):
     assert before == [(folder.path / name).read_bytes() for name in ("s.jsonl", "q.sql")]
 
 
-def test_what_cannot_be_read_costs_nothing(folder):
+def test_an_unreadable_input_changes_no_output(folder):
     (folder.path / "folder").mkdir()
     folder.write("o.jsonl", "the last run's rows\n")
     done = folder.millrace("q.sql", "--input", "s=folder", "--output", "q=o.jsonl")
@@ -339,7 +339,7 @@ def test_slices_strategies_and_measures_change_no_result(tmp_path_factory, a, b,
     assert [line["at"] for line in sliced.late["b"]] == [at for *_, at in late["b"]]
 
 
-def test_the_same_input_gives_the_same_bytes(tmp_path):
+def test_the_same_input_has_the_same_output_bytes(tmp_path):
     rows = [(n * 7 % 50, n) for n in range(300)]
     found = []
     for _ in range(2):
@@ -359,7 +359,7 @@ def test_an_internal_stream_answers_with_the_virtual_clock(tmp_path):
     assert run_events(sql, events, tmp_path, close=False).rows["u"] == [{"ts": 100, "v": 1}]
 
 
-def test_a_timer_is_kept_between_events(tmp_path):
+def test_a_timer_stays_set_between_events(tmp_path):
     # The tuple's time is ahead of the clock. The silent internal stream releases it when the clock reaches that time.
     sql = """CREATE STREAM e (ts TIMESTAMP, v BIGINT) WITH (time = 'ts'); CREATE STREAM i (v BIGINT);
              CREATE QUERY u WITH (order = 'event') AS SELECT ts, v FROM e UNION ALL SELECT ts, v FROM i;"""

@@ -22,8 +22,8 @@ ARRIVALS = [
 
 
 def union_of(report):
-    (found,) = (operator for operator in report["operators"].values() if operator["kind"] == "union")
-    return found
+    (union,) = (operator for operator in report["operators"].values() if operator["kind"] == "union")
+    return union
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_without_more_events_the_clock_stops_at_the_last(tmp_path):
     assert closed.report["queries"]["u"]["latency_us"]["max"] == 10
 
 
-def test_nobody_answers_in_run_and_without_a_skew_nobody_speaks(tmp_path):
+def test_in_run_no_client_answers_and_without_a_skew_no_clock_does(tmp_path):
     events = external(("b", 90), ("a", 100), until=10_000_000)
     assert [
         row["v"] for row in run_events(EXTERNAL.format("ets = 'on-demand'"), events, tmp_path, close=False).rows["u"]
@@ -103,7 +103,7 @@ def test_heartbeats_of_an_external_stream_keep_its_skew(tmp_path):
     assert result.report["streams"]["b"]["punctuations"] == 1 + 18
 
 
-def test_an_ets_makes_late_whoever_breaks_the_skew(tmp_path):
+def test_a_tuple_that_breaks_the_skew_after_an_ets_is_late(tmp_path):
     sql = EXTERNAL.format("max_skew = '30 us'")
     events = [*external(("b", 90), ("a", 100)), {"at": 150, "stream": "b", "tuple": {"ts": 99, "v": 99}}]
     result = run_events(sql, events, tmp_path)
@@ -135,7 +135,7 @@ def test_late_tuples_of_several_streams_go_to_several_files(tmp_path):
     assert [(line["ts"], line["late_by_us"]) for line in result.late["b"]] == [(6, 1)]
 
 
-def test_what_is_too_far_ahead_is_rejected_and_counted(tmp_path):
+def test_a_tuple_too_far_ahead_is_rejected_and_counted(tmp_path):
     sql = EXTERNAL.format("max_ahead = '1 second'")
     far = {"at": 20, "stream": "b", "tuple": {"ts": 10**15, "v": 1}}
     result = run_events(
@@ -145,7 +145,7 @@ def test_what_is_too_far_ahead_is_rejected_and_counted(tmp_path):
     assert result.report["streams"]["b"] == {"tuples": 3, "late": 0, "rejected": 1, "punctuations": 3}
 
 
-def test_under_a_price_a_timer_is_kept_when_work_has_passed_it(tmp_path):
+def test_with_costs_a_timer_stays_set_when_work_has_passed_it(tmp_path):
     # The union's first execution and the preceding selection take nothing; the work for the last tuple passes 130.
     sql = EXTERNAL.format("max_skew = '30 us'").replace("FROM a", "FROM a WHERE v > 0")
     result = run_events(sql, external(("b", 90), ("a", 100)), tmp_path, close=False, cost="50", strategy="dfs(1)")

@@ -82,8 +82,8 @@ class Server:
         effects = self.engine.step(self.now, events, **limits)
         for order in effects.orders:
             if isinstance(order, Deliver):
-                found = zip(order.batch.ts.tolist(), order.batch.rows(), strict=True)
-                self.rows.setdefault(order.query, []).extend(found)
+                rows = zip(order.batch.ts.tolist(), order.batch.rows(), strict=True)
+                self.rows.setdefault(order.query, []).extend(rows)
         return effects
 
     def drain(self):
@@ -120,7 +120,7 @@ DOINGS = st.lists(
 
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.sampled_from(QUERIES), min_size=1, max_size=4), DOINGS, st.integers(0, 14), st.booleans())
-def test_queries_that_exist_go_on_as_if_nothing_had_happened(queries, doings, when, twice):
+def test_existing_queries_continue_unchanged(queries, doings, when, twice):
     plain, altered = Server(named(queries)), Server(named(queries))
     at = 0
     for number, (kind, what, wide) in enumerate([*doings, ("t", [(90, 9, 9)], False), ("s", [(90, 9, 9)], True)]):
@@ -212,7 +212,7 @@ def test_late_tuples_have_the_column_too():
         ("ALTER STREAM s ADD COLUMN n DOUBLE", "n could refer to another column than before in q2"),
     ],
 )
-def test_what_cannot_be_added_is_refused_with_the_reason(sql, words):
+def test_an_invalid_column_is_refused_with_the_reason(sql, words):
     server = Server(
         named(
             [

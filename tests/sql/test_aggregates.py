@@ -36,7 +36,7 @@ NAMES = list(VALUES)
 TYPES = dict(zip(NAMES, ["boolean", "bigint", "double", "text", "bytes", "timestamp"], strict=True))
 
 
-class Called(NamedTuple):
+class CallCase(NamedTuple):
     """A call as SQL writes it, and its expected result for the rows of a group."""
 
     sql: str
@@ -44,59 +44,59 @@ class Called(NamedTuple):
     check: Callable[[Any, Any], bool] = equal_values
 
 
-def over(name: str, recount: Any, distinct: bool, column: str) -> Called:
+def over(name: str, recount: Any, distinct: bool, column: str) -> CallCase:
     word = "DISTINCT " if distinct else ""
-    return Called(f"{name}({word}{column})", lambda rows: recount(rows, column, distinct), close)
+    return CallCase(f"{name}({word}{column})", lambda rows: recount(rows, column, distinct), close)
 
 
-def simple(name: str, recount: Any, columns: Sequence[str], *, distinct: bool = True) -> list[Called]:
+def simple(name: str, recount: Any, columns: Sequence[str], *, distinct: bool = True) -> list[CallCase]:
     forms = (False, True) if distinct else (False,)
     return [over(name, recount, form, column) for column in columns for form in forms]
 
 
-def chosen_by(name: str, recount: Any, x: str, by: str) -> Called:
-    return Called(f"{name}({x}, {by})", lambda rows: recount(rows, x, by))
+def chosen_by(name: str, recount: Any, x: str, by: str) -> CallCase:
+    return CallCase(f"{name}({x}, {by})", lambda rows: recount(rows, x, by))
 
 
-def close(found: Any, wanted: Any) -> bool:
+def close(actual: Any, expected: Any) -> bool:
     """Equal to nine digits of the largest double that may have been summed."""
-    if isinstance(wanted, float) and isinstance(found, int | float) and not isinstance(found, bool):
-        return math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1.0 if abs(wanted) > 1e9 else 1e-5)
-    return equal_values(found, wanted)
+    if isinstance(expected, float) and isinstance(actual, int | float) and not isinstance(actual, bool):
+        return math.isclose(actual, expected, rel_tol=1e-9, abs_tol=1.0 if abs(expected) > 1e9 else 1e-5)
+    return equal_values(actual, expected)
 
 
-def deviation(column: str, distinct: bool) -> Called:
+def deviation(column: str, distinct: bool) -> CallCase:
     """The aggregate reads values as doubles: large values that are close to each other become equal."""
 
-    def near(found: Any, wanted: tuple[float | None, float]) -> bool:
-        exact, largest = wanted
-        if found is None or exact is None:
-            return found is None and exact is None
-        return math.isclose(found, exact, rel_tol=1e-9, abs_tol=max(1e-9, largest * 1e-9))
+    def near(actual: Any, expected: tuple[float | None, float]) -> bool:
+        exact, largest = expected
+        if actual is None or exact is None:
+            return actual is None and exact is None
+        return math.isclose(actual, exact, rel_tol=1e-9, abs_tol=max(1e-9, largest * 1e-9))
 
     def recount(rows: Any) -> tuple[float | None, float]:
         values = oracle.values(rows, column, distinct)
         return oracle.deviation(rows, column, distinct), max((abs(float(value)) for value in values), default=0.0)
 
-    return Called(f"stddev({'DISTINCT ' if distinct else ''}{column})", recount, near)
+    return CallCase(f"stddev({'DISTINCT ' if distinct else ''}{column})", recount, near)
 
 
-def quantile(share: float, distinct: bool) -> Called:
-    def near(found: Any, values: list[float]) -> bool:
+def quantile(share: float, distinct: bool) -> CallCase:
+    def near(actual: Any, values: list[float]) -> bool:
         if not values:
-            return found is None
-        below = sum(value < found for value in values) / len(values)
-        through = sum(value <= found for value in values) / len(values)
+            return actual is None
+        below = sum(value < actual for value in values) / len(values)
+        through = sum(value <= actual for value in values) / len(values)
         slack = 1 / len(values) + 0.01
-        return min(values) <= found <= max(values) and below - slack <= share <= through + slack
+        return min(values) <= actual <= max(values) and below - slack <= share <= through + slack
 
     word = "DISTINCT " if distinct else ""
     sql = f"approx_quantile({word}d, {share})"
-    return Called(sql, lambda rows: [value + 0.0 for value in oracle.values(rows, "d", distinct)], near)
+    return CallCase(sql, lambda rows: [value + 0.0 for value in oracle.values(rows, "d", distinct)], near)
 
 
 CALLS = [
-    Called("count(*)", lambda rows: oracle.count(rows, None, False)),
+    CallCase("count(*)", lambda rows: oracle.count(rows, None, False)),
     *simple("count", oracle.count, NAMES),
     *simple("sum", oracle.total, "id"),
     *simple("avg", oracle.mean, "id"),
@@ -115,8 +115,8 @@ CALLS = [
 ]
 
 
-def filtered(call: Called) -> Called:
-    return Called(f"{call.sql} FILTER (WHERE b)", lambda rows: call.recount([r for r in rows if r["b"]]), call.check)
+def filtered(call: CallCase) -> CallCase:
+    return CallCase(f"{call.sql} FILTER (WHERE b)", lambda rows: call.recount([r for r in rows if r["b"]]), call.check)
 
 
 class Case:
@@ -141,12 +141,12 @@ class Case:
             return self.draw.choice([LARGE, -LARGE - 1, LARGE - 1])
         return self.draw.choice(VALUES[name])
 
-    def _call(self) -> Called:
+    def _call(self) -> CallCase:
         call = self.draw.choice(CALLS)
         return filtered(call) if self.draw.random() < 0.3 else call
 
 
-def test_every_signature_is_asked_for() -> None:
+def test_every_signature_is_tested() -> None:
     """A new aggregate needs a row in the table above. Intervals are not columns, so another test covers them."""
     written = {call.sql.partition("(")[0] for call in CALLS}
     # The conformance cases have a separate one.
@@ -160,10 +160,10 @@ def test_every_signature_is_asked_for() -> None:
 
 
 def event(row: tuple[Any, ...]) -> dict[str, Any]:
-    given = dict(zip(["ts", *NAMES], row, strict=True))
-    if given["y"] is not None:
-        given["y"] = base64.b64encode(given["y"]).decode()
-    return {"stream": "s", "tuple": given}
+    values = dict(zip(["ts", *NAMES], row, strict=True))
+    if values["y"] is not None:
+        values["y"] = base64.b64encode(values["y"]).decode()
+    return {"stream": "s", "tuple": values}
 
 
 def dicts(rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -175,7 +175,7 @@ def shown(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-def selected(keys: Sequence[str], calls: Sequence[Called], *more: str) -> str:
+def selected(keys: Sequence[str], calls: Sequence[CallCase], *more: str) -> str:
     items = [*keys, *(f"{call.sql} AS c{at}" for at, call in enumerate(calls)), *more]
     return ", ".join(items)
 
@@ -187,7 +187,10 @@ def run(sql: str, rows: Sequence[tuple[Any, ...]], order: str) -> list[tuple[Any
 
 
 def same(
-    found: Sequence[tuple[Any, ...]], wanted: Sequence[tuple[Any, ...]], keys: Sequence[str], calls: Sequence[Called]
+    actual: Sequence[tuple[Any, ...]],
+    expected: Sequence[tuple[Any, ...]],
+    keys: Sequence[str],
+    calls: Sequence[CallCase],
 ) -> None:
     """Equal rows in any order, matched by keys and bounds."""
 
@@ -195,8 +198,8 @@ def same(
         exact = [*row[: len(keys)], *row[len(keys) + len(calls) :]]
         return repr([shown(value + 0.0 if isinstance(value, float) else value) for value in exact])
 
-    assert sorted(map(place, found)) == sorted(map(place, wanted))
-    for row, other in zip(sorted(found, key=place), sorted(wanted, key=place), strict=True):
+    assert sorted(map(place, actual)) == sorted(map(place, expected))
+    for row, other in zip(sorted(actual, key=place), sorted(expected, key=place), strict=True):
         for at, call in enumerate(calls, len(keys)):
             assert call.check(row[at], shown(other[at])), (call.sql, row[at], other[at])
 
@@ -310,7 +313,7 @@ def test_quantiles_of_many_values_are_near(table: str) -> None:
         assert abs(value - 3000 * share) <= 3000 * 0.01
 
 
-def test_the_deviation_is_that_of_a_sample() -> None:
+def test_the_deviation_is_the_sample_deviation() -> None:
     rows = [
         (0, True, 2, None, "a", None, None),
         (1, True, 4, None, "a", None, None),

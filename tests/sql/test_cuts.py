@@ -26,7 +26,7 @@ from millrace.offline.script import plan_script
 from millrace.operators.batch import Batch
 from tests.sql.test_updates import QUERIES, STREAMS, Row, tuples
 
-Given = list[tuple[int, dict[str, Any]]]
+Deliveries = list[tuple[int, dict[str, Any]]]
 PLENTY = 1_000_000
 CUTS = [1, 2, 7, PLENTY]
 STRATEGIES = ["dfs(1)", "dfs", "bfs", "rr"]
@@ -96,17 +96,17 @@ def batch_of(engine: Engine, stream: str, rows: Sequence[Row]) -> Batch:
     )
 
 
-def play(commands: Sequence[Any], rows: Sequence[Row], cut: int, strategy: str) -> Given:
+def play(commands: Sequence[Any], rows: Sequence[Row], cut: int, strategy: str) -> Deliveries:
     """The rows of query q with their times."""
     engine = Engine()
-    given: Given = []
+    deliveries: Deliveries = []
 
     def step(now_us: int, events: Sequence[Event]) -> None:
         effects = engine.step(now_us, events, budget=PLENTY, executions=PLENTY)
-        collect(effects, given)
+        collect(effects, deliveries)
         while effects.more:
             effects = engine.step(now_us, [], budget=PLENTY, executions=PLENTY)
-            collect(effects, given)
+            collect(effects, deliveries)
 
     for number, body in enumerate(commands):
         step(0, [Command(number, body)])
@@ -115,21 +115,21 @@ def play(commands: Sequence[Any], rows: Sequence[Row], cut: int, strategy: str) 
     for now_us, events in enumerate(batches(engine, rows, cut), 1):
         step(now_us, events)
     step(len(rows) + 1, [FeedClosed(name, "main", ended=True) for name in engine.streams_by_name])
-    return given
+    return deliveries
 
 
-def collect(effects: Effects, given: Given) -> None:
+def collect(effects: Effects, deliveries: Deliveries) -> None:
     for order in effects.orders:
         assert not isinstance(order, QueryFailed | RowsFailed), order
         if isinstance(order, Deliver) and order.query == "q":
             names = order.batch.schema.names
             rows = (dict(zip(names, row, strict=True)) for row in order.batch.rows())
-            given += zip(order.batch.ts.tolist(), rows, strict=True)
+            deliveries += zip(order.batch.ts.tolist(), rows, strict=True)
 
 
-def last_of(given: Given, key: Sequence[str]) -> dict[tuple[Any, ...], tuple[int, Row]]:
-    found = {tuple(row[name] for name in key): (ts, row) for ts, row in given}
-    return {at: last for at, last in found.items() if not last[1].get("$gone")}
+def last_of(deliveries: Deliveries, key: Sequence[str]) -> dict[tuple[Any, ...], tuple[int, Row]]:
+    newest = {tuple(row[name] for name in key): (ts, row) for ts, row in deliveries}
+    return {at: last for at, last in newest.items() if not last[1].get("$gone")}
 
 
 # An inner query with another key emits only the last rows of a step, so the outer query reads other rows.

@@ -62,11 +62,11 @@ def _statement(write: str) -> str:
 
 
 @pytest.mark.parametrize(("word", "sql"), [(word, sql) for word, sql in suggestions() if sql])
-def test_what_is_suggested_is_taken(word: str, sql: str) -> None:
+def test_suggestions_are_accepted(word: str, sql: str) -> None:
     plan_all(parse(sql), WITH_QUERY if re.search(r"FROM q\b|DROP QUERY q", sql) else CATALOG)
 
 
-def test_what_is_there_already_is_no_word_of_another_dialect() -> None:
+def test_known_words_are_not_words_of_another_dialect() -> None:
     assert not set(dialects.FUNCTIONS) & {*LIBRARY.names, *AGGREGATES.names}
     assert not set(dialects.AGGREGATES) & {*LIBRARY.names, *AGGREGATES.names}
     assert not set(dialects.FUNCTIONS) & set(dialects.AGGREGATES)

@@ -71,18 +71,18 @@ def test_the_statements_run_in_order() -> None:
 
 def examples() -> list[tuple[str, str, str]]:
     """Statements, events and the rows that the page shows; several events may follow the same statements."""
-    found: list[tuple[str, str, str]] = []
+    cases: list[tuple[str, str, str]] = []
     script = ""
     for (kind, text), (_, answer) in pairwise(BLOCKS):
         if kind == "sql":
             script = text
         elif kind == "events":
-            found.append((script, text, answer))
-    return found
+            cases.append((script, text, answer))
+    return cases
 
 
 @pytest.mark.parametrize(("script", "events", "rows"), examples())
-def test_events_give_the_rows_of_the_page(script: str, events: str, rows: str, tmp_path: Path) -> None:
+def test_events_produce_the_rows_of_the_page(script: str, events: str, rows: str, tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(events, "utf-8")
     printed = BytesIO()
     Run(plan_script(script), Options(events=str(tmp_path / "events.jsonl"), close=False), printed).run()
@@ -106,7 +106,7 @@ def value_of(text: str) -> Any:
 
 
 @pytest.mark.parametrize(("expression", "result"), EXPRESSIONS)
-def test_an_expression_gives_what_the_page_says(expression: str, result: str) -> None:
+def test_an_expression_has_the_value_of_the_page(expression: str, result: str) -> None:
     got = value_of(expression)
     if result.startswith("error: "):
         assert got == result

@@ -323,7 +323,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("marked", "words"), CASES)
-def test_the_caret_stands_under_the_place(marked: str, words: str) -> None:
+def test_the_caret_is_under_the_place(marked: str, words: str) -> None:
     at = marked.index("«")
     sql = marked.replace("«", "")
     error = refused(sql)

@@ -244,7 +244,7 @@ def test_rows_moved_beyond_all_computed_times_fail_and_are_counted(sign, tmp_pat
     assert result.engine.queries()[0]["state"] == "running"
 
 
-def test_other_columns_take_all_of_64_bits_and_what_leaves_them_fails_its_row(tmp_path):
+def test_other_columns_take_all_of_64_bits_and_an_overflow_fails_its_row(tmp_path):
     sent = ((FIRST_US, 2**62), (LAST_US, 2**63 - 1))
     rows = [{"stream": "c", "tuple": {"at": us, "seen": seen}} for us, seen in sent]
     sql = """CREATE STREAM c (at TIMESTAMP, seen TIMESTAMP) WITH (time = 'at');

@@ -45,13 +45,15 @@ def one_row(rows: list[Row]) -> Row:
 
 @pytest.mark.parametrize(OPTION_NAMES, OPTIONS)
 @pytest.mark.parametrize("stream", ["empty", "own", "latent"])
-def test_over_no_rows_it_is_given_when_the_input_ends(stream: str, emit: str, order: str, tmp_path: Path) -> None:
+def test_over_no_rows_the_result_is_emitted_when_the_input_ends(
+    stream: str, emit: str, order: str, tmp_path: Path
+) -> None:
     create = f"CREATE QUERY q WITH (emit = '{emit}', order = '{order}') AS SELECT {CALLS} FROM {stream};"
     assert run_events(STREAMS + create, [], tmp_path).rows["q"] == [NOTHING]
 
 
 @pytest.mark.parametrize(OPTION_NAMES, OPTIONS)
-def test_over_no_rows_it_is_given_at_the_first_watermark(emit: str, order: str, tmp_path: Path) -> None:
+def test_over_no_rows_the_result_is_emitted_at_the_first_watermark(emit: str, order: str, tmp_path: Path) -> None:
     create = f"CREATE QUERY q WITH (emit = '{emit}', order = '{order}') AS SELECT {CALLS} FROM empty WHERE v > 0;"
     data = [
         {"stream": "empty", "tuple": {"at": at, "v": v, "d": 1.0}} for at, v in [(10, 0), (20, 0), (30, 5), (40, 0)]
@@ -120,7 +122,7 @@ class Live:
     def __init__(self, script: str) -> None:
         self.engine = Engine(share=True)
         self.now = 0
-        self.given: dict[str, list[tuple[Any, ...]]] = {}
+        self.rows: dict[str, list[tuple[Any, ...]]] = {}
         self.times: dict[str, list[int]] = {}
         statements, self.catalog = plan_all(parse(STREAMS + script), Catalog())
         for statement in statements:
@@ -128,15 +130,15 @@ class Live:
         self.step(FeedOpened("empty", "main"))
 
     def add(self, statement: Any) -> None:
-        made = isinstance(statement, CreateStream)
-        self.step(Command(1, AddStream(statement.stream) if made else AddQuery(statement.plan)))
+        is_stream = isinstance(statement, CreateStream)
+        self.step(Command(1, AddStream(statement.stream) if is_stream else AddQuery(statement.plan)))
 
     def step(self, *events: Any) -> None:
         self.now += 1
         effects = self.engine.step(self.now, events)
         for order in effects.orders:
             if isinstance(order, Deliver):
-                self.given.setdefault(order.query, []).extend(order.batch.rows())
+                self.rows.setdefault(order.query, []).extend(order.batch.rows())
                 self.times.setdefault(order.query, []).extend(order.batch.ts.tolist())
             refused = getattr(order, "refused", None)
             assert refused is None, refused
@@ -152,16 +154,16 @@ class Live:
 @pytest.mark.parametrize("order", ["arrival", "event"])
 def test_live_through_saves_and_restores(order: str) -> None:
     live = Live(f"CREATE QUERY q WITH (order = '{order}') AS SELECT count(*) AS n, sum(v) AS t FROM empty WHERE v > 0;")
-    assert live.given == {}
+    assert live.rows == {}
     live.step(Punctuated("empty", "main", 100))
-    assert live.given == {"q": [(0, None)]}
+    assert live.rows == {"q": [(0, None)]}
     assert live.times == {"q": [100]}
     live.step(Punctuated("empty", "main", 200))
     live.tuples((300, 0))
-    assert live.given == {"q": [(0, None)]}
+    assert live.rows == {"q": [(0, None)]}
     live.tuples((400, 5))
     live.step(FeedClosed("empty", "main", ended=True))
-    assert live.given == {"q": [(0, None), (1, 5)]}
+    assert live.rows == {"q": [(0, None), (1, 5)]}
 
 
 def test_a_newcomer_gets_the_row_although_an_older_query_has_had_it() -> None:
@@ -171,7 +173,7 @@ def test_a_newcomer_gets_the_row_although_an_older_query_has_had_it() -> None:
     (statement,), _ = plan_all(parse(f"CREATE QUERY r {sql}"), live.catalog)
     live.add(statement)
     live.step(Punctuated("empty", "main", 200))
-    assert live.given == {"q": [(0,)], "r": [(0,)]}
+    assert live.rows == {"q": [(0,)], "r": [(0,)]}
 
 
 def test_random_filters_against_recounting(tmp_path: Path) -> None:

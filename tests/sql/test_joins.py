@@ -25,19 +25,19 @@ MINUTE = 60 * SECOND
 
 
 def planned(sql: str) -> QueryPlan:
-    made = plan(parse(sql)[0], CATALOG)
-    if isinstance(made, CreateQuery):
-        return made.plan
-    assert isinstance(made, QueryPlan)
-    return made
+    result = plan(parse(sql)[0], CATALOG)
+    if isinstance(result, CreateQuery):
+        return result.plan
+    assert isinstance(result, QueryPlan)
+    return result
 
 
-def shape(made: QueryPlan) -> str:
-    return " ".join(f"{node.name.removeprefix('q.')}({','.join(node.inputs)})" for node in made.nodes)
+def shape(query: QueryPlan) -> str:
+    return " ".join(f"{node.name.removeprefix('q.')}({','.join(node.inputs)})" for node in query.nodes)
 
 
-def joins(made: QueryPlan) -> list[JoinSpec]:
-    return [node.spec for node in made.nodes if isinstance(node.spec, JoinSpec)]
+def joins(query: QueryPlan) -> list[JoinSpec]:
+    return [node.spec for node in query.nodes if isinstance(node.spec, JoinSpec)]
 
 
 def join(condition: str, tables: str = "a JOIN b") -> JoinSpec:
@@ -56,7 +56,7 @@ def join(condition: str, tables: str = "a JOIN b") -> JoinSpec:
         ("a JOIN b ON a.k = b.k, c", "a JOIN b ON a.k = b.k CROSS JOIN c"),
     ],
 )
-def test_a_comma_is_a_join_by_what_where_says(commas: str, written_out: str) -> None:
+def test_a_comma_is_a_join_by_the_conditions_of_where(commas: str, written_out: str) -> None:
     where = "WHERE b.k = 3 AND b.ts BETWEEN b.ts AND b.ts + INTERVAL '2 s'"
     made, expected = (planned(f"SELECT b.v FROM {tables} {where}") for tables in (commas, written_out))
     assert (shape(made), joins(made)) == (shape(expected), joins(expected))
@@ -68,7 +68,7 @@ def test_where_bounds_tables_with_a_comma_between_them() -> None:
 
 
 @pytest.mark.parametrize("right", ["b RIGHT JOIN c ON b.k = c.k", "b FOLLOWED BY c"])
-def test_a_comma_before_what_needs_an_order(right: str) -> None:
+def test_a_comma_before_a_clause_that_needs_an_order(right: str) -> None:
     with pytest.raises(SqlError, match="a comma before this kind of join is ambiguous"):
         planned(f"SELECT b.v FROM a, {right}")
 
@@ -79,7 +79,7 @@ def sequence(sql: str) -> SequenceSpec:
 
 
 def keys(spec: JoinSpec) -> list[str]:
-    return [f"{one.left}.{show(one.left_key)} = {one.right}.{show(one.right_key)}" for one in spec.equal]
+    return [f"{pair.left}.{show(pair.left_key)} = {pair.right}.{show(pair.right_key)}" for pair in spec.equal]
 
 
 # -- bands -------------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_condition_on_times_is_a_band(condition: str, bounds: tuple[int | None
         ("a [RANGE '0 s'] JOIN b [RANGE '0 s']", (Band(0, 1, 0, 0),)),
     ],
 )
-def test_a_row_is_kept_for_its_own_range(ranges: str, band: tuple[Band, ...]) -> None:
+def test_a_row_is_retained_for_its_own_range(ranges: str, band: tuple[Band, ...]) -> None:
     assert join("a.k = b.k", ranges).bands == band
 
 
@@ -182,7 +182,7 @@ def test_times_of_a_join_stay_progressing() -> None:
 # -- keys and the rest -------------------------------------------------------------------------------------------------
 
 
-def test_conditions_are_sorted_by_what_they_say() -> None:
+def test_conditions_are_classified_by_their_meaning() -> None:
     made = planned(
         "SELECT a.x, c.w FROM a JOIN b ON a.k = b.k AND a.v + 1 = b.v * 2 JOIN c ON b.t = c.w AND a.v < c.k "
         "WHERE b.v > 3 AND a.x > 0.5 AND (a.v = 1 OR b.v = 2) AND TRUE AND a.x = b.v"
@@ -200,7 +200,7 @@ def test_conditions_are_sorted_by_what_they_say() -> None:
     assert [name for name, _, _ in spec.columns] == ["x", "w", "a.v", "k", "b.v"]
 
 
-def test_only_what_is_needed_is_kept() -> None:
+def test_only_needed_columns_are_retained() -> None:
     (spec,) = joins(planned("SELECT b.t FROM a JOIN b ON a.k = b.k AND a.ts <= b.ts WHERE a.v = 1"))
     assert spec.columns == (("t", 1, 3),)
     (counted,) = joins(planned("SELECT count(*) AS n, b.k FROM a JOIN b ON a.k = b.k GROUP BY b.k"))
@@ -300,7 +300,7 @@ def test_full_joins() -> None:
         ("FULL", "a.ts, b.ts", True),
     ],
 )
-def test_rows_without_a_time_of_one_side_are_one_group_for_ever(kind: str, group: str, closes: bool) -> None:
+def test_rows_without_a_time_of_one_side_are_one_group_forever(kind: str, group: str, closes: bool) -> None:
     """Rows without a match have no time of the other side: they form one group, which no window ends."""
     columns = ", ".join(f"{column} AS t{at}" for at, column in enumerate(group.split(", ")))
     made = planned(f"SELECT {columns}, count(*) AS n FROM a {kind} JOIN b ON a.ts = b.ts GROUP BY {group}")
@@ -308,7 +308,7 @@ def test_rows_without_a_time_of_one_side_are_one_group_for_ever(kind: str, group
     assert (aggregate.window is not None) is closes
 
 
-def test_where_on_the_kept_side_of_an_outer_join_is_tested_first() -> None:
+def test_where_on_the_preserved_side_of_an_outer_join_is_tested_first() -> None:
     made = planned(
         "SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND a.ts = b.ts WHERE a.v > 1 AND coalesce(b.v, 0) = 0"
     )
@@ -341,7 +341,7 @@ def test_rows_are_counted_before_conditions() -> None:
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-def test_star_gives_every_column_and_names_the_table_where_a_name_is_taken() -> None:
+def test_star_selects_every_column_and_names_the_table_of_a_duplicate_name() -> None:
     assert planned("SELECT * FROM a JOIN b ON a.k = b.k").schema.names == (
         "ts", "k", "v", "x", "b_ts", "b_k", "b_v", "t",
     )  # fmt: skip
@@ -378,7 +378,7 @@ def test_the_discipline_is_the_querys() -> None:
     assert spec.alpha == 0.5
 
 
-def test_what_is_kept_for_ever_is_warned_of() -> None:
+def test_unbounded_state_causes_a_warning() -> None:
     assert not planned("SELECT a.v FROM a [RANGE '1 s'] JOIN b [RANGE '1 s'] ON a.k = b.k").warnings
     assert not planned("SELECT a.v FROM a [ROWS 5] JOIN b [ROWS 1] ON a.k = b.k").warnings
     (both,) = planned("SELECT a.v FROM a JOIN b ON a.k = b.k").warnings
@@ -483,7 +483,7 @@ def test_join_latest_takes_the_current_row() -> None:
     assert sequence(f"SELECT a.v FROM a JOIN LATEST {renamed} x ON x.s = a.k::text AND x.v = 'X' || a.k").keys
 
 
-def test_totals_below_latest_give_every_row_in_order() -> None:
+def test_totals_before_latest_emit_every_row_in_order() -> None:
     made = planned("SELECT a.v, e.n FROM a JOIN LATEST (SELECT k, count(*) AS n FROM b GROUP BY k) e ON a.k = e.k")
     (spec,) = [node.spec for node in made.nodes if isinstance(node.spec, AggregateSpec)]
     assert (spec.emit, spec.ordered) == ("every", True)
@@ -543,7 +543,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("marked", "words"), REFUSED)
-def test_what_is_refused_says_why(marked: str, words: str) -> None:
+def test_a_refusal_has_its_reason(marked: str, words: str) -> None:
     with pytest.raises(SqlError) as refused:
         planned(marked.replace("«", ""))
     assert words in refused.value.message

@@ -92,13 +92,13 @@ def with_order(sql: str, order: str) -> str:
     return f"CREATE QUERY q WITH ({options}) AS {sql};"
 
 
-def check(feed: list[Any], sql: str, wanted: str, order: str = "arrival") -> None:
+def check(feed: list[Any], sql: str, reference: str, order: str = "arrival") -> None:
     """The same rows; with event order, in order of the joined rows' time, which is the column `late`."""
-    found, rows = got(feed, with_order(sql, order)), expected(feed, wanted)
-    difference = same_rows(found, rows)
+    actual, expected_rows = got(feed, with_order(sql, order)), expected(feed, reference)
+    difference = same_rows(actual, expected_rows)
     assert difference is None, f"{sql} ({order}): {difference}"
     if order != "arrival":
-        assert same_event_order(found, found, lambda row: row["late"]) is None
+        assert same_event_order(actual, actual, lambda row: row["late"]) is None
 
 
 # -- joins -------------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ BOUNDED = "a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - 5 AND a.ts + 3"
 
 @given(feeds, st.sampled_from(["arrival", "sync", "filter"]))
 @settings(max_examples=30)
-def test_groups_by_both_times_are_given_once(feed: list[Any], order: str) -> None:
+def test_groups_by_both_times_are_emitted_once(feed: list[Any], order: str) -> None:
     items = "a.ts AS at, b.ts AS bt, count(*) AS n, sum(a.v) AS total, greatest(a.ts, b.ts) AS late"
     check(
         feed,

@@ -28,8 +28,8 @@ Row = dict[str, Any]
 
 
 def planned(sql: str) -> tuple[list[Node], Explain]:
-    made, _ = plan_all(parse(f"{STREAMS} EXPLAIN {sql}"), Catalog())
-    (*_, last) = made
+    steps, _ = plan_all(parse(f"{STREAMS} EXPLAIN {sql}"), Catalog())
+    (*_, last) = steps
     assert isinstance(last, Explain)
     return list(last.plan.nodes), last
 
@@ -79,7 +79,7 @@ def refusal(sql: str) -> str:
         ),
     ],
 )
-def test_the_edge_goes_on_the_first_operator_that_reads_it(sql: str, expected: dict[str, EdgeSpec]) -> None:
+def test_the_edge_belongs_to_the_first_operator_that_reads_it(sql: str, expected: dict[str, EdgeSpec]) -> None:
     assert edges(sql) == expected
 
 
@@ -143,7 +143,7 @@ def test_the_edge_goes_on_the_first_operator_that_reads_it(sql: str, expected: d
         ("SELECT a.v FROM plain a JOIN ticks b LATEST ON a.k = b.k", "JOIN LATEST"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_reason(sql: str, text: str) -> None:
+def test_invalid_clauses_are_refused_with_the_reason(sql: str, text: str) -> None:
     assert text in refusal(sql)
 
 
@@ -165,7 +165,7 @@ def test_an_order_of_time_and_the_newest_first_exclude_each_other() -> None:
         ("SELECT * FROM ticks", "rows"),
     ],
 )
-def test_what_may_be_compared(sql: str, expected: str) -> None:
+def test_comparable_results(sql: str, expected: str) -> None:
     assert f"equality {expected}\n" in planned(sql)[1].text
 
 
@@ -195,11 +195,11 @@ def ticks(seed: int, *, keys: int, disorder: int = 0) -> list[Row]:
 
 def events(rows: list[Row]) -> list[Row]:
     reached = 0
-    made = []
+    lines = []
     for row in rows:
         reached = max(reached, row["at"])
-        made.append({"at": reached, "stream": "ticks", "tuple": row})
-    return made
+        lines.append({"at": reached, "stream": "ticks", "tuple": row})
+    return lines
 
 
 def stream(queue: str = "inplace", disorder: int = 0) -> str:
@@ -232,13 +232,13 @@ def test_under_any_load_the_newest_rows_come_out_and_an_audit_loses_nothing(
 
 def windows_of(rows: list[Row], size: int, slide: int) -> dict[str, dict[int, tuple[int, int]]]:
     """Every window of every key: the number of rows, and their sum."""
-    found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+    windows: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     for row in rows:
         last = row["at"] - row["at"] % slide
         for start in range(last, row["at"] - size, -slide):
-            count, total = found[row["k"]].get(start, (0, 0))
-            found[row["k"]][start] = count + 1, total + row["v"]
-    return found
+            count, total = windows[row["k"]].get(start, (0, 0))
+            windows[row["k"]][start] = count + 1, total + row["v"]
+    return windows
 
 
 @pytest.mark.parametrize("commit", ["LAZY", "EAGER"])

@@ -156,7 +156,7 @@ LITERALS = st.one_of(
 
 
 @given(st.lists(LITERALS, min_size=1, max_size=3), st.sampled_from([", ", ",", "\n ,\t"]))
-def test_a_long_list_means_what_its_members_mean(few: list[str], between: str) -> None:
+def test_a_long_list_has_the_meaning_of_its_members(few: list[str], between: str) -> None:
     """A long list, which is one token, and a short one, in which each member is a token."""
     (long,) = parse(f"SELECT a IN ({between.join((few * LIST)[: LIST + 1])}) AS x FROM s")
     (short,) = parse(f"SELECT a IN ({between.join(few)}) AS x FROM s")
@@ -170,12 +170,12 @@ def _values(statement: s.Statement) -> list[object]:
     item = statement.body.query.first.items[0]
     assert isinstance(item, s.Item)
     assert isinstance(item.expression, s.InList)
-    found = item.expression.members
-    assert all(isinstance(member, s.Constant) for member in found)
-    for member in found:
+    members = item.expression.members
+    assert all(isinstance(member, s.Constant) for member in members)
+    for member in members:
         written = statement.text[member.span.start : member.span.end]
         assert parse(f"SELECT {written} AS x FROM s"), written
-    return [(type(member.value), member.value) for member in found if isinstance(member, s.Constant)]
+    return [(type(member.value), member.value) for member in members if isinstance(member, s.Constant)]
 
 
 def test_the_place_of_a_wrong_member_of_a_long_list_is_shown() -> None:
@@ -212,7 +212,7 @@ def test_a_hundred_thousand_constants_are_one_lookup() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_what_is_admitted_goes_through_every_pass(condition: str) -> None:
+def test_admitted_statements_pass_every_stage(condition: str) -> None:
     sql = f"CREATE QUERY q AS SELECT a FROM s WHERE {condition}; EXPLAIN SELECT b FROM s WHERE {condition}"
     (made, shown), _ = plan_all(parse(sql), CATALOG)
     assert isinstance(made, CreateQuery)
@@ -238,7 +238,7 @@ def test_a_value_that_is_tested_again_and_again_is_bounded(condition: str) -> No
     assert "parts in an expression" in refused(f"CREATE QUERY q AS SELECT a FROM s WHERE {condition}").message
 
 
-def test_what_rows_folds_together_is_bounded() -> None:
+def test_columns_folded_into_rows_are_bounded() -> None:
     doubled = "(SELECT a + a AS a, b FROM " * 20 + "s" + ")" * 20
     sql = f"CREATE QUERY q AS SELECT count(*) AS n, sum(a) AS z FROM {doubled} [ROWS 10 SLIDE 10] AS w"
     assert "parts or 120 levels" in refused(sql).message
@@ -290,7 +290,7 @@ def test_queries_that_read_the_one_before_twice() -> None:
     assert "wait for each other" in refused_in(catalog, "CREATE OR REPLACE QUERY x0 AS SELECT a, b FROM y40").message
 
 
-def test_facts_of_a_query_are_found_again_after_what_it_reads_was_replaced() -> None:
+def test_facts_of_a_query_are_recomputed_after_its_input_was_replaced() -> None:
     ordered = "CREATE QUERY p AS SELECT a, b FROM s"
     _, catalog = plan_all(parse(f"{ordered}; CREATE QUERY q AS SELECT a, b FROM p"), CATALOG)
     union = "SELECT a, b FROM p UNION ALL SELECT a, b FROM s"

@@ -17,7 +17,7 @@ SIGNS = ["number", "string", "star", "plus", "dot", "comma", "equal", "compariso
 
 
 @pytest.mark.parametrize("name", [*WORDS, *SIGNS, "A", "a b", 'say "so"', "1st", "é"])
-def test_what_is_written_reads_as_the_name(name: str) -> None:
+def test_a_written_name_parses_as_the_name(name: str) -> None:
     shown = written(name)
     other = written(name + "!")
     select = f"SELECT {shown}.{shown}, {shown} AS {other} FROM s AS {shown}"

@@ -46,9 +46,9 @@ def bids(catalog: Catalog) -> Batch:
     return Batch.from_rows(catalog.streams["bid"].schema, tuples, [row["ts_us"] for row in rows])
 
 
-def run(made: QueryPlan, batch: Batch) -> Batch:
+def run(query: QueryPlan, batch: Batch) -> Batch:
     """A plan of consecutive selects and maps, without an engine."""
-    for node in made.nodes:
+    for node in query.nodes:
         match node.spec:
             case SelectSpec(predicate):
                 passing, errors = compile_predicate(predicate)(batch)
@@ -56,9 +56,11 @@ def run(made: QueryPlan, batch: Batch) -> Batch:
                 batch = batch if passing is None else batch.take(passing)
             case MapSpec(columns):
                 computed = [compile_expression(column)(batch) for _, column in columns]
-                assert all(one.error is None for one in computed)
+                assert all(column.error is None for column in computed)
                 schema = node.spec.schema([batch.schema])
-                batch = Batch(schema, batch.ts, [one.values for one in computed], [one.valid for one in computed])
+                batch = Batch(
+                    schema, batch.ts, [column.values for column in computed], [column.valid for column in computed]
+                )
     return batch
 
 

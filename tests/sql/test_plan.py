@@ -33,16 +33,16 @@ _, CATALOG = plan_all(parse(STREAMS), Catalog())
 
 
 def planned(sql: str, catalog: Catalog = CATALOG) -> QueryPlan:
-    made = plan(parse(sql)[0], catalog)
-    if isinstance(made, CreateQuery):
-        return made.plan
-    assert isinstance(made, QueryPlan)
-    return made
+    result = plan(parse(sql)[0], catalog)
+    if isinstance(result, CreateQuery):
+        return result.plan
+    assert isinstance(result, QueryPlan)
+    return result
 
 
-def shape(made: QueryPlan) -> str:
+def shape(query: QueryPlan) -> str:
     """`name(inputs)` of every operator, in plan order."""
-    return " ".join(f"{node.name}({','.join(node.inputs)})" for node in made.nodes)
+    return " ".join(f"{node.name}({','.join(node.inputs)})" for node in query.nodes)
 
 
 SHAPES = {
@@ -145,7 +145,7 @@ def test_ts_is_a_column_of_that_name_or_the_rows_own_time(sql: str, column: Colu
     assert spec.columns[-1][1] == column
 
 
-def test_columns_without_as_are_named_by_what_they_are() -> None:
+def test_columns_without_as_are_named_after_their_expression() -> None:
     made = planned("SELECT a, s.b, length(t), a + 1, t::text, CASE WHEN a > 1 THEN 1 END, abs(a), abs(b) FROM s")
     assert made.schema.names == ("a", "b", "length", "column4", "t", "case", "abs", "column8")
 
@@ -207,7 +207,7 @@ def test_create_stream_takes_all_options() -> None:
     assert [str(field) for field in stream.schema] == ["at timestamp not null", "k text", "v double"]
 
 
-def test_late_tuples_have_the_fields_of_their_stream_and_what_became_of_them() -> None:
+def test_late_tuples_have_the_fields_of_their_stream_and_their_lateness() -> None:
     made = planned("SELECT * FROM p.late")
     assert made.reads_streams == ("p.late",)
     assert [str(field) for field in made.schema] == [
@@ -347,7 +347,7 @@ def test_replace() -> None:
 
 
 @pytest.mark.parametrize(("table", "word"), [("s", "rows"), ("l", "load")])
-def test_explain_says_what_may_be_compared(table: str, word: str) -> None:
+def test_explain_prints_the_class_of_equality(table: str, word: str) -> None:
     _, catalog = plan_all(parse(f"CREATE QUERY below AS SELECT a FROM {table}"), CATALOG)
     for source in (table, "below"):
         made = plan(parse(f"EXPLAIN SELECT a + 1 FROM {source}")[0], catalog)

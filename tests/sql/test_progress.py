@@ -88,7 +88,7 @@ numbers = st.none() | st.integers(-5, 5)
     ),
     st.lists(st.integers(0, 12), min_size=4, max_size=4),
 )
-def test_what_follows_from_bands_holds_of_all_times(bounds: list[Any], times: list[int]) -> None:
+def test_conclusions_from_bands_hold_for_all_times(bounds: list[Any], times: list[int]) -> None:
     bands = [Band(*bound) for bound in bounds]
     if not all(
         (band.low_us is None or band.low_us <= times[band.right] - times[band.left])

@@ -35,12 +35,12 @@ READERS = [
 
 def planned_again(catalog):
     """The result of the statements of a catalog in an empty one."""
-    texts = [one.sql for kind in (catalog.streams, catalog.queries, catalog.sinks) for one in kind.values()]
+    texts = [item.sql for kind in (catalog.streams, catalog.queries, catalog.sinks) for item in kind.values()]
     return plan_all(parse(";\n".join(texts)), Catalog())[1]
 
 
 @pytest.mark.parametrize(("before", "after"), READERS)
-def test_who_reads_it_says_the_new_name(before, after):
+def test_readers_use_the_new_name(before, after):
     (*_, step), catalog = plan_all(parse(f"{BASE}CREATE QUERY r AS {before}; ALTER QUERY a RENAME TO b"), Catalog())
     assert isinstance(step, RenameStatement)
     assert catalog.queries["r"].sql == f"CREATE QUERY r AS {after}"

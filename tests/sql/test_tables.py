@@ -25,10 +25,10 @@ GRAMMAR = (Path(tables.__file__).parent / tables.GRAMMAR).read_text("utf-8")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the grammar and tables generated from it."""
-    made = tmp_path_factory.mktemp("sql")
-    (made / tables.GRAMMAR).write_text(GRAMMAR, "utf-8")
-    assert tables.keep_tables(made)
-    return made
+    path = tmp_path_factory.mktemp("sql")
+    (path / tables.GRAMMAR).write_text(GRAMMAR, "utf-8")
+    assert tables.keep_tables(path)
+    return path
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return grammars
 
 
-def outcome(made: lark.Lark, text: str) -> Any:
+def outcome(parser: lark.Lark, text: str) -> Any:
     """The tree with its positions, or the error with the tokens that the parser expected."""
     try:
-        tree = made.parse(text)
+        tree = parser.parse(text)
     except lark.exceptions.UnexpectedToken as error:
         return str(error.token), error.token.start_pos, error.accepts
     except lark.exceptions.UnexpectedCharacters as error:
@@ -65,7 +65,7 @@ def outcome(made: lark.Lark, text: str) -> Any:
     return tree, spans
 
 
-def test_kept_tables_read_as_the_grammar_does(kept: bytes) -> None:
+def test_stored_tables_parse_like_the_grammar(kept: bytes) -> None:
     loaded, made = tables.make_parser(GRAMMAR, kept), lark.Lark(GRAMMAR, **tables.SETTINGS)
     for text in (STREAMS, *SHAPES, *(marked.replace("«", "") for marked, _ in CASES)):
         assert outcome(loaded, text) == outcome(made, text), text
@@ -133,7 +133,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_build_writes_the_tables_and_says_so_once(tree: Path) -> None:
+def test_the_build_writes_the_tables_and_reports_it_once(tree: Path) -> None:
     settings = {name: value for name, value in os.environ.items() if name != "MILLRACE_NO_KERNELS"}
     command = [sys.executable, "build_hook.py"]
     for said in ("kernels: 0 compiled, up to date\nparser: tables written\n", "kernels: 0 compiled, up to date\n"):
@@ -152,7 +152,7 @@ def hook_of(tree: Path) -> Any:
     return hook
 
 
-def test_a_build_without_lark_goes_on_and_says_so(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_lark_continues_and_reports_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = hook_of(tree)
     monkeypatch.setitem(sys.modules, "lark", None)
     assert hook.keep_tables(tree).startswith("parser: tables not kept, the first statement takes half a second longer")
@@ -160,7 +160,7 @@ def test_a_build_without_lark_goes_on_and_says_so(tree: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("version", ["standard", "editable"])
-def test_a_wheel_holds_the_tables_and_an_editable_install_has_them_beside(tree: Path, version: str) -> None:
+def test_a_wheel_contains_the_tables_and_an_editable_install_finds_them(tree: Path, version: str) -> None:
     hook = hook_of(tree)
     made = hook.get_build_hook()(str(tree), {}, None, None, str(tree), "wheel")
     data: dict[str, Any] = {"force_include": {}}

@@ -16,8 +16,8 @@ STREAM = "CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder =
 
 
 def event(ts: int, at: int | None = None, k: int = 0, feed: str = "main") -> dict[str, Any]:
-    made: dict[str, Any] = {"stream": "s", "tuple": {"ts": ts, "k": k}, "feed": feed}
-    return made if at is None else {"at": at, **made}
+    line: dict[str, Any] = {"stream": "s", "tuple": {"ts": ts, "k": k}, "feed": feed}
+    return line if at is None else {"at": at, **line}
 
 
 # -- late tuples -------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def test_late_tuples_tell_the_same_to_a_query_and_to_the_late_file(tmp_path: Pat
     assert result.rows["q"] == told
 
 
-def test_what_is_on_time_and_what_is_late_make_the_whole(tmp_path: Path) -> None:
+def test_tuples_on_time_and_late_tuples_are_all_tuples(tmp_path: Path) -> None:
     sql = STREAM + "CREATE QUERY all_of_it WITH (order = 'event') AS SELECT k FROM s UNION ALL SELECT k FROM s.late;"
     events = [event(n * 37 % 101, k=n) for n in range(200)]
     result = run_events(sql, events, tmp_path)
@@ -66,15 +66,15 @@ def test_a_dropped_stream_takes_its_late_tuples_along(tmp_path: Path) -> None:
 
 def released(log: list[tuple[int, int | None]], disorder: int) -> list[tuple[int, int]]:
     """The oracle: tuples on time, by time and arrival, after the mark has reached them."""
-    mark, newest, kept = -(10**9), -(10**9), []
+    mark, newest, on_time = -(10**9), -(10**9), []
     for number, (ts, promise) in enumerate(log):
         if ts >= mark:
-            kept.append((ts, number))
+            on_time.append((ts, number))
             newest = max(newest, ts)
             mark = max(mark, newest - disorder)
         if promise is not None:
             mark = max(mark, promise)
-    return sorted(row for row in kept if row[0] <= mark)
+    return sorted(row for row in on_time if row[0] <= mark)
 
 
 @given(
@@ -82,7 +82,7 @@ def released(log: list[tuple[int, int | None]], disorder: int) -> list[tuple[int
     st.integers(0, 12),
     st.booleans(),
 )
-def test_a_plain_select_in_event_order_gives_what_the_mark_has_reached(
+def test_a_plain_select_in_event_order_emits_rows_up_to_the_mark(
     log: list[tuple[int, int | None]], disorder: int, where: bool
 ) -> None:
     sql = f"""CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '{disorder} us');

@@ -63,10 +63,10 @@ def final_of(rows: Sequence[Row], key: Sequence[str]) -> Final:
 
 
 def by(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["at"]):
-        found[tuple(row[name] for name in names)].append(row)
-    return found
+        groups[tuple(row[name] for name in names)].append(row)
+    return groups
 
 
 def last_of(rows: Sequence[Row], name: str) -> Any:
@@ -75,17 +75,17 @@ def last_of(rows: Sequence[Row], name: str) -> Any:
 
 
 def having(rows: Sequence[Row]) -> Final:
-    return {key: (len(found),) for key, found in by(rows, "k").items() if len(found) % 2}
+    return {key: (len(members),) for key, members in by(rows, "k").items() if len(members) % 2}
 
 
 def where(rows: Sequence[Row]) -> Final:
-    sums = {key: sum(row["v"] or 0 for row in found) for key, found in by(rows, "k").items()}
-    seen = {key: any(row["v"] is not None for row in found) for key, found in by(rows, "k").items()}
+    sums = {key: sum(row["v"] or 0 for row in members) for key, members in by(rows, "k").items()}
+    seen = {key: any(row["v"] is not None for row in members) for key, members in by(rows, "k").items()}
     return {key: (total * 2,) for key, total in sums.items() if seen[key] and total > 7}
 
 
 def regrouped(rows: Sequence[Row]) -> Final:
-    current = [(last_of(found, "g"), last_of(found, "v")) for found in by(rows, "k").values()]
+    current = [(last_of(members, "g"), last_of(members, "v")) for members in by(rows, "k").values()]
     groups: dict[Any, list[Any]] = defaultdict(list)
     for g, v in current:
         groups[g].append(v)
@@ -103,44 +103,46 @@ def regrouped(rows: Sequence[Row]) -> Final:
 
 def chained(rows: Sequence[Row]) -> Final:
     groups: dict[int, int] = defaultdict(int)
-    for found in by(rows, "k", "g").values():
-        groups[len(found)] += 1
+    for members in by(rows, "k", "g").values():
+        groups[len(members)] += 1
     return {(size,): (many,) for size, many in groups.items() if size > 1 and many > 1}
 
 
 def ranked(rows: Sequence[Row]) -> Final:
-    counts = sorted(((len(found), key) for key, found in by(rows, "k").items()), key=lambda one: (-one[0], one[1]))
+    counts = sorted(
+        ((len(members), key) for key, members in by(rows, "k").items()), key=lambda item: (-item[0], item[1])
+    )
     return {(place,): (key[0], count) for place, (count, key) in enumerate(counts[:2], 1)}
 
 
 def top(rows: Sequence[Row]) -> Final:
-    found: Final = {}
+    state: Final = {}
     for key, members in by(rows, "k").items():
         members.sort(key=lambda row: (row["v"] is not None, -(row["v"] or 0), row["at"]))
         for place, row in enumerate(members[:3], 1):
-            found[(*key, place)] = (row["v"], row["at"])
-    return found
+            state[(*key, place)] = (row["v"], row["at"])
+    return state
 
 
 def newest(rows: Sequence[Row]) -> Final:
-    return {key: (found[-1]["g"], found[-1]["v"]) for key, found in by(rows, "k").items()}
+    return {key: (members[-1]["g"], members[-1]["v"]) for key, members in by(rows, "k").items()}
 
 
 def united(rows: Sequence[Row]) -> Final:
-    found: Final = {}
+    state: Final = {}
     low, high = ([row for row in rows if (row["g"] == "x") == is_x] for is_x in (True, False))
     for key in by(rows, "k"):
         arms = [by(part, "k").get(key, []) for part in (low, high)]
         last = max((arm for arm in arms if arm), key=lambda arm: arm[-1]["at"])
-        found[key] = (len(last), "x" if last is arms[0] else "other")
-    return found
+        state[key] = (len(last), "x" if last is arms[0] else "other")
+    return state
 
 
 def windowed(rows: Sequence[Row]) -> Final:
     """Every row of running totals, one for each tuple, except those that HAVING excludes; tombstones do not count."""
     counts: dict[int, int] = defaultdict(int)
-    for found in by(rows, "k").values():
-        for number, row in enumerate(found, 1):
+    for members in by(rows, "k").values():
+        for number, row in enumerate(members, 1):
             counts[row["at"] // 10] += number % 2
     return {((window + 1) * 10,): (count,) for window, count in counts.items() if count}
 
@@ -198,7 +200,7 @@ QUERIES: dict[str, tuple[str, tuple[str, ...], Callable[[Sequence[Row]], Final]]
 
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.parametrize("seed", range(6))
-def test_what_it_comes_to_is_what_recomputing_gives(name: str, seed: int, tmp_path: Path) -> None:
+def test_the_final_state_agrees_with_recomputation(name: str, seed: int, tmp_path: Path) -> None:
     sql, key, recompute = QUERIES[name]
     rows = tuples(seed)
     draw = random.Random(seed)
@@ -235,7 +237,7 @@ def test_join_latest_finds_no_row_of_a_key_that_is_gone(seed: int, kind: str, tm
     assert got == wanted
 
 
-def test_latest_gives_a_key_once_for_one_step_and_every_gives_all(tmp_path: Path) -> None:
+def test_latest_emits_a_key_once_per_step_and_every_emits_all(tmp_path: Path) -> None:
     burst = [{"at": 1, "stream": "s", "tuple": {"at": 1, "k": at % 2, "g": "x", "v": at}} for at in range(20)]
     sql = "SELECT k, total FROM (SELECT k, sum(v) AS total FROM s GROUP BY k) WHERE total % 3 > 0"
     counts = {}
@@ -253,7 +255,7 @@ def explained(sql: str) -> str:
     return planned[-1].text
 
 
-def test_explain_says_the_key_and_who_takes_rows_back() -> None:
+def test_explain_prints_the_key_and_the_operators_that_retract() -> None:
     text = explained(
         """SELECT g, count(*) AS n FROM (SELECT k, last(g) AS g FROM s GROUP BY k) GROUP BY g HAVING count(*) > 1"""
     )

@@ -34,11 +34,11 @@ SECOND = 1_000_000
 
 
 def planned(sql: str) -> QueryPlan:
-    made = plan(parse(sql)[0], CATALOG)
-    if isinstance(made, CreateQuery):
-        return made.plan
-    assert isinstance(made, QueryPlan)
-    return made
+    result = plan(parse(sql)[0], CATALOG)
+    if isinstance(result, CreateQuery):
+        return result.plan
+    assert isinstance(result, QueryPlan)
+    return result
 
 
 def aggregate(sql: str) -> AggregateSpec:
@@ -47,8 +47,8 @@ def aggregate(sql: str) -> AggregateSpec:
     return spec
 
 
-def shape(made: QueryPlan) -> str:
-    return " ".join(f"{node.name}({','.join(node.inputs)})" for node in made.nodes)
+def shape(query: QueryPlan) -> str:
+    return " ".join(f"{node.name}({','.join(node.inputs)})" for node in query.nodes)
 
 
 SHAPES = {
@@ -140,7 +140,7 @@ def test_windows(table: str, window: object) -> None:
 A, B = Column(Type.BIGINT, True, 1, "a"), Column(Type.BIGINT, True, 2, "b")
 
 
-def test_keys_calls_and_bounds_are_what_is_selected() -> None:
+def test_selected_columns_are_keys_calls_and_bounds() -> None:
     spec = aggregate(
         "SELECT a AS k, count(*) AS n, sum(b) AS total, count(*) + 1 AS more, window_end AS e "
         "FROM TUMBLE(s, ts, '1 s') GROUP BY a, window_start"
@@ -196,7 +196,7 @@ def test_sessions_are_cut_by_partition_by_or_group_by() -> None:
     assert aggregate("SELECT a, count(*) AS n FROM SESSION(s, ts, '1 s' PARTITION BY a) GROUP BY 1") == by_group
 
 
-def test_rows_count_what_the_source_takes_in() -> None:
+def test_rows_counts_the_tuples_of_the_source() -> None:
     folded = aggregate(
         "SELECT sum(d) AS d FROM (SELECT c * 2 AS d, t FROM (SELECT a + 1 AS c, t FROM s WHERE b > 1)) [ROWS 9 SLIDE 3]"
         " WHERE d > 4 AND t = 'x'"
@@ -224,7 +224,7 @@ def test_rows_without_aggregates_have_their_bounds() -> None:
     assert node.spec == WindowSpec(TimeWindow(2 * SECOND, SECOND), (("window_start", "start"), ("window_end", "end")))
 
 
-def test_rows_of_sessions_are_given_when_they_close() -> None:
+def test_rows_of_sessions_are_emitted_when_the_session_closes() -> None:
     made = planned("SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a, t, a)")
     assert made.schema.names == ("ts", "a", "b", "t", "window_start", "window_end")
     spec = aggregate("SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a, t, a)")
@@ -342,14 +342,14 @@ def test_options_of_running_totals() -> None:
         ),
     ],
 )
-def test_explain_tells_window_panes_groups_and_aggregates(sql: str, words: str) -> None:
+def test_explain_prints_window_panes_groups_and_aggregates(sql: str, words: str) -> None:
     explained = plan(parse("EXPLAIN " + sql)[0], CATALOG)
     assert isinstance(explained, Explain)
     assert f"{words} <- " in explained.text
 
 
 @pytest.mark.parametrize("window", ["[ROWS 1 SLIDE 1]", "[ROWS 3 SLIDE 1]", "[ROWS 2 SLIDE 2]"])
-def test_windows_of_rows_are_given_in_order_of_time_if_the_query_is(window: str, tmp_path: Path) -> None:
+def test_windows_of_rows_are_emitted_in_order_of_time_if_the_query_is(window: str, tmp_path: Path) -> None:
     """A row's time is the newest in its window, and the stream accepts tuples in order of arrival."""
     stream = "CREATE STREAM d (at TIMESTAMP, k BIGINT) WITH (time = 'at', disorder = '50 us');"
     chance = random.Random(3)
