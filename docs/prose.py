@@ -44,7 +44,7 @@ LONGEST_SENTENCE: Final = 40
 # Flagged constructions per 1,000 words of comments and string literals. A room that was rewritten gets a lower limit.
 # Strings of the product that a person may see: help, messages, errors, log events.
 MESSAGES: Final = ("server/*.py", "operators/*.py", "protocol/*.py", "examples/*.py")
-MESSAGE_LIMIT: Final = 25.0
+MESSAGE_LIMIT: Final = 3.0
 ROOM_LIMITS: Final = {
     "bench": 3.0,
     "deploy": 3.0,
@@ -60,7 +60,7 @@ ROOM_LIMITS: Final = {
     "server/millrace/cli": 3.0,
     "server/millrace/offline": 3.0,
     "server/millrace/server": 25.0,
-    "tests": 25.0,
+    "tests": 6.0,
 }
 # Words that start a subject in another mood: "added", "fixes", "fixing", "a", "the".
 NOT_IMPERATIVE: Final = re.compile(
