@@ -83,6 +83,7 @@ def test_windows_of_many_panes() -> None:
 def test_an_endless_supply_of_text_keys_takes_no_more_memory() -> None:
     """Measured by the operator itself, and by all allocations of Python and numpy."""
     states, allocated = [], []
+    gc.freeze()  # what other tests have left is not looked through for every window
     tracemalloc.start()
     try:
         for aggregate in memory.windows(300, 100):
@@ -91,6 +92,7 @@ def test_an_endless_supply_of_text_keys_takes_no_more_memory() -> None:
             allocated.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
+        gc.unfreeze()
     assert max(states[6:]) <= max(states[:6])
     # A window's texts alone take 60 kB: 24 windows of them would be five times as much as is allocated.
     assert max(allocated[6:]) <= 1.1 * max(allocated[:6])

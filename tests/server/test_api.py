@@ -12,11 +12,12 @@ from millrace.protocol import Refuse
 from millrace.protocol.messages import Error, Welcome
 from millrace.server import daemon as daemon_module
 from millrace.server.catalog import _Made
+from millrace.server.connection import GREETING_SECONDS
 from millrace.server.metrics import RECONFIGURATIONS
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.sinkfiles import StandardOutput
 from millrace.sql import SinkDefinition
-from tests.server.harness import SCHEMA_SQL, lines, peer, running, served, until
+from tests.server.harness import SCHEMA_SQL, FakeTimers, lines, peer, running, served, until
 
 
 async def ask(daemon, method, path, body=None, token=None, ssl=None, raw=None):
@@ -456,9 +457,14 @@ def test_a_sink_that_hangs_does_not_keep_the_server(monkeypatch):
     asyncio.run(play())
 
 
-@served(limits={"connections": 2})
+TIMERS = FakeTimers()
+
+
+@served(limits={"connections": 2}, timers=TIMERS)
 async def test_connections_beyond_the_limit_are_turned_away(daemon):
     async with peer(daemon), peer(daemon), lines(daemon) as third:
+        await until(lambda: daemon.hall.turned_away)
+        TIMERS.advance(GREETING_SECONDS)  # it says nothing that could be answered
         assert await third.reader.read() == b""
     await until(lambda: not daemon.hall.connections)
     async with peer(daemon):
