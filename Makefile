@@ -50,19 +50,19 @@ server: need-python
 	@$(PYTHON) bootstrap.py server
 
 test: setup
-	@$(BIN)/python -m pytest -n auto --dist loadfile
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # A copy without compiled files comes first on the path, for the tests and for every process they start.
 test-pure: setup
 	@copy=$$(mktemp -d); trap 'rm -rf "$$copy"' EXIT; \
 	tar -cf - --exclude='./$(VENV)*' --exclude=./build --exclude=./.git --exclude='*.so' --exclude='*.pyd' . | tar -xf - -C "$$copy"; \
 	python="$$PWD/$(BIN)/python"; cd "$$copy"; \
-	MILLRACE_NO_KERNELS=1 PYTHONPATH="$$copy/server:$$copy/operators:$$copy/protocol" "$$python" -m pytest -n auto --dist loadfile -p no:cacheprovider
+	MILLRACE_NO_KERNELS=1 PYTHONPATH="$$copy/server:$$copy/operators:$$copy/protocol" "$$python" -m pytest -n auto --dist loadfile --no-loadscope-reorder -p no:cacheprovider
 
 check: lint types test
 
 fuzz: setup
-	@files=$$(grep -rl --include='test_*.py' '^@given' tests); \
+	@files=$$(grep -rlE --include='test_*.py' '@given|RuleBasedStateMachine' tests); \
 	for ((time = 1; time <= $(or $(TIMES),20); time++)); do \
 	  echo "fuzz: time $$time of $(or $(TIMES),20)"; MILLRACE_FUZZ=1 $(BIN)/python -m pytest -q -m hypothesis $$files; \
 	done

@@ -7,12 +7,13 @@ from hypothesis import settings
 
 import millrace.engine.engine  # noqa: F401 (loads the compiled modules)
 from millrace.operators import kernels
+from tests.depth import DEEP, examples
 
 # Durations belong to bench/: a slow machine must not fail a test.
 # Every run has the same examples, derived from the tests' source. New examples: `make fuzz`.
-settings.register_profile("millrace", deadline=None, derandomize=True)
+settings.register_profile("millrace", deadline=None, derandomize=True, max_examples=examples(100))
 settings.register_profile("fuzz", deadline=None, print_blob=True)
-settings.load_profile("fuzz" if os.environ.get("MILLRACE_FUZZ") else "millrace")
+settings.load_profile("fuzz" if DEEP else "millrace")
 
 # pytest imports readline, which tells processes that are started (workers among them) that their terminals have 80
 # columns, whatever they have.

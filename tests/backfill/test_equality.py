@@ -24,6 +24,7 @@ from millrace.sql import Catalog
 from tests.backfill.local import extent_of, run_split
 from tests.comparison import same_final, same_rows
 from tests.conformance.rows import BID, CHECKS, HERE, NEXMARK, QUERIES, STREAMS, cases, events_of, sql_of
+from tests.depth import examples
 from tests.running import lines, run_events, run_script
 from tests.simulation.world import World, world_of
 
@@ -148,7 +149,7 @@ def world_batch(stream, rows: list[dict]) -> Batch:
     return Batch.from_rows(stream.schema, values, [row["at"] for row in rows])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(seed=st.integers(0, 2**32), tasks=st.integers(2, 6))
 def test_random_plans(seed, tasks, tmp_path_factory):
     check_world(seed, tasks, tmp_path_factory.mktemp("world"))

@@ -18,6 +18,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import Refuse
 from tests.backfill.local import extent_of, run_split
+from tests.depth import examples
 
 STREAMS = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '1 hour');
@@ -105,7 +106,7 @@ ARRIVED = st.lists(st.integers(0, 40), max_size=30).map(on_time)
 
 
 @given(ARRIVED, st.sampled_from([(1, 1), (2, 1), (3, 1), (3, 2), (4, 4)]), st.integers(1, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_windows_of_rows_count_in_the_order_of_arrival(times, window, at_once):
     size, slide = window
     flow = flow_of_text(T + f"SELECT sum(k) AS s, count(*) AS n FROM t [ROWS {size} SLIDE {slide}]")
@@ -123,7 +124,7 @@ def test_windows_of_rows_count_in_the_order_of_arrival(times, window, at_once):
 
 
 @given(ARRIVED, st.integers(0, 45))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_span_of_windows_of_rows_is_a_part_of_all_of_them(times, to_us):
     flow = flow_of_text(T + "SELECT sum(k) AS s FROM t [ROWS 3 SLIDE 2]")
     inputs = {"t": batch_of_times(flow, "t", times)}
@@ -134,7 +135,7 @@ def test_a_span_of_windows_of_rows_is_a_part_of_all_of_them(times, to_us):
 
 
 @given(ARRIVED, ARRIVED, st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_streams_beside_counted_rows_come_together_by_time(one, other, at_once):
     sql = "CREATE QUERY c AS SELECT sum(k) AS s FROM t [ROWS 2 SLIDE 1]; CREATE QUERY q AS "
     sql += "SELECT c.s FROM c [RANGE '1 hour'] JOIN u [RANGE '1 hour'] ON c.s = u.k"

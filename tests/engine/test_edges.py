@@ -35,6 +35,7 @@ from millrace.operators.queues.edge import EdgeSpec
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.spec import AggregateCall, AggregateSpec, TimeWindow
 from millrace.protocol import Schema, Type
+from tests.depth import examples
 from tests.engine.graphs import Bench, identity, plan, punctuate, refusal, rows, select, times, union
 
 TICKS = Schema.of(ts="timestamp", k="text", v="bigint")
@@ -347,7 +348,7 @@ ACTIONS = st.lists(
 
 
 @given(actions=ACTIONS, kind=st.sampled_from(KINDS), shed=st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_nothing_is_lost_and_a_restored_engine_goes_on_alike(actions: list[Any], kind: str, shed: bool) -> None:
     bench = Bench(ticks(disorder_us=1_000))
     first = with_edges(dashboard(), [EdgeSpec(shed=3)]) if shed else dashboard(kind=kind)

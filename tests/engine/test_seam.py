@@ -36,6 +36,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import Refuse
 from millrace.sql import Catalog, parse, plan, plan_all
+from tests.depth import examples
 
 STREAMS = """
 CREATE STREAM a (ts TIMESTAMP, k BIGINT, v BIGINT)
@@ -188,7 +189,7 @@ def worked_through(name, order, archive, rounds):
 
 @pytest.mark.parametrize(("name", "order"), legal())
 @given(SAID, st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_before_and_after_the_seam_is_all(name, order, log, data):
     held_at = data.draw(st.integers(0, len(log)))
     adopted_at = data.draw(st.integers(held_at, len(log)))
@@ -262,7 +263,7 @@ class AllRows(Bootstrap):
 
 @pytest.mark.parametrize(("name", "order"), LOOK_BACK)
 @given(SAID)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_history_alone_gives_what_is_below_the_seam(name, order, log):
     """A run over the tuples below the seam, in order of time, gives the same rows below it as one over all."""
     live = Live()
@@ -291,7 +292,7 @@ def test_history_alone_gives_what_is_below_the_seam(name, order, log):
 
 
 @given(SAID, st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_last_row_of_each_key_is_that_of_a_query_that_has_always_run(log, data):
     sql = "CREATE QUERY q AS SELECT k, count(*) AS n, sum(v) AS s FROM a GROUP BY k HAVING count(*) % 4 > 0"
     made = CATALOG.with_(plan(parse(sql)[0], CATALOG)).queries["q"]

@@ -29,6 +29,7 @@ from millrace.operators.expression import TIME, Call, Column
 from millrace.operators.sequence import FollowedBy
 from millrace.operators.spec import AggregateCall, AggregateSpec, Picked, SelectSpec, SequenceSpec
 from millrace.protocol import Field, Schema, Type
+from tests.depth import examples
 from tests.engine.graphs import Bench, arrive, compare, path, plan, punctuate, rows, times
 from tests.oracles import sequences as oracle
 
@@ -340,7 +341,7 @@ tuples_strategy = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_chains_of_three_agree_with_looking_at_all_pairs(data: st.DataObject) -> None:
     draw = data.draw

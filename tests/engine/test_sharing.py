@@ -35,6 +35,7 @@ from millrace.engine.events import (
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Refuse
+from tests.depth import examples
 from tests.engine.graphs import TV, Bench, compare, external, give_tv, identity, plan, refusal, rows, select, sort
 from tests.engine.test_windows import counted
 
@@ -342,7 +343,7 @@ class Play:
         return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(
     [
         ("give", [(0, 0)]),
@@ -373,7 +374,7 @@ def test_every_query_gives_what_it_gives_alone(doings):
         assert one["rows"] == alone.bench.engine.query(one["name"]).sink.sequence
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(DOINGS, st.randoms(use_true_random=False))
 def test_nothing_is_lost_or_repeated_in_the_middle_of_the_work(doings, chance):
     """What lies on arcs when operators are taken apart is read by everyone once: the rows in the end are the same,

@@ -20,6 +20,7 @@ from millrace.sql import parse
 from millrace.sql import syntax as s
 from millrace.sql.binder import Binder, Relation
 from millrace.sql.functions import install, uninstall
+from tests.depth import examples
 
 SCHEMA = Schema.of(a="bigint", b="bigint", x="double", t="text")
 LARGE = 2**63 - 1
@@ -106,7 +107,7 @@ many_rows = st.lists(
 
 
 @given(many_rows)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_functions_agree_with_calling_them_one_by_one(rows: list[tuple[Any, ...]]) -> None:
     wanted: list[Any] = []
     for a, b, _, _ in rows:

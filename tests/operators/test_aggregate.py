@@ -22,6 +22,7 @@ from millrace.operators.operator import StepClock
 from millrace.operators.spec import AggregateCall, AggregateSpec, RowWindow, SessionWindow, TimeWindow
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql.functions import install, uninstall
+from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.oracles import windows as oracle
 from tests.simulation.auditors import grammar
@@ -275,7 +276,7 @@ def on_time(data: Any, draw: Any) -> list[Any]:
 
 
 SETTINGS = settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

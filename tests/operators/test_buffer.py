@@ -15,6 +15,7 @@ from millrace.operators.buffer import Buffer, Gauge, Reader
 from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.punctuation_grain import EVERY
 from millrace.protocol import Schema
+from tests.depth import examples
 
 V = Schema.of(v="bigint")
 
@@ -80,7 +81,7 @@ class Arcs(RuleBasedStateMachine):
         assert self.buffer.gauge.tuples == held
 
 
-Arcs.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Arcs.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestArcs = Arcs.TestCase
 
 

@@ -19,10 +19,11 @@ from millrace.operators.functions import LIBRARY, Function, arithmetic
 from millrace.operators.functions.faults import REASONS
 from millrace.operators.kernels import arithmetic as kernel
 from millrace.protocol import Field, Schema, Type
+from tests.depth import examples
 from tests.oracles.expression_strategies import SCHEMA, VALUES, call, expressions, rows
 from tests.oracles.expressions import CASTS_KNOWN, FAILED, LAZY, STRICT, value_of
 
-EXAMPLES = settings(max_examples=150)
+EXAMPLES = settings(max_examples=examples(150))
 TYPES = [Type.BOOLEAN, Type.BIGINT, Type.DOUBLE, Type.TEXT, Type.TIMESTAMP, Type.INTERVAL]
 
 
@@ -98,7 +99,7 @@ KNOWN = [one for one in LIBRARY if one.name in STRICT or one.name in LAZY]
 
 @pytest.mark.parametrize("function", KNOWN, ids=lambda function: function.key)
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_every_function_by_itself(function: Function, data: st.DataObject) -> None:
     arguments = function.arguments
     if function.name in ("date_trunc", "in"):
@@ -108,14 +109,14 @@ def test_every_function_by_itself(function: Function, data: st.DataObject) -> No
 
 @pytest.mark.parametrize(("source", "target"), CASTS_KNOWN, ids=str)
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_every_cast_by_itself(source: Type, target: Type, data: st.DataObject) -> None:
     alone(target, lambda columns: Cast(target, True, columns[0]), [source], data)
 
 
 @pytest.mark.parametrize("type", TYPES, ids=str)
 @given(data=st.data(), given_rows=rows(), cut=st.integers(0, 12))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_cuts_change_nothing(type: Type, data: st.DataObject, given_rows: list[tuple[Any, ...]], cut: int) -> None:
     compute = compile_expression(data.draw(expressions(type)))
     batch = batch_of(given_rows)
@@ -125,7 +126,7 @@ def test_cuts_change_nothing(type: Type, data: st.DataObject, given_rows: list[t
 
 
 @given(data=st.data(), given_rows=rows())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_predicate_passes_what_is_true_and_reports_what_fails(
     data: st.DataObject, given_rows: list[tuple[Any, ...]]
 ) -> None:
@@ -138,7 +139,7 @@ def test_a_predicate_passes_what_is_true_and_reports_what_fails(
 
 
 @given(data=st.data(), given_rows=rows())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_columns_together_are_columns_one_by_one(data: st.DataObject, given_rows: list[tuple[Any, ...]]) -> None:
     wanted = [data.draw(expressions(type, 2)) for type in TYPES]
     batch = batch_of(given_rows)
@@ -152,7 +153,7 @@ def test_columns_together_are_columns_one_by_one(data: st.DataObject, given_rows
 
 
 @given(data=st.data(), given_rows=rows(), type=st.sampled_from(TYPES))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_inputs_are_never_written(data: st.DataObject, given_rows: list[tuple[Any, ...]], type: Type) -> None:
     batch = batch_of(given_rows)
     for array in [batch.ts, *batch.columns, *(mask for mask in batch.valid if mask is not None)]:
@@ -165,7 +166,7 @@ def test_inputs_are_never_written(data: st.DataObject, given_rows: list[tuple[An
 @example(a=-(2**63), b=-1, sign="%")
 @example(a=-(2**63), b=-1, sign="*")
 @example(a=1, b=-(2**63), sign="-")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_constants_and_columns_agree(a: int, b: int, sign: str) -> None:
     """The shortcuts for a constant on either side, and folding, give what two columns give."""
     pair = Schema.of(a="bigint", b="bigint")
@@ -263,7 +264,7 @@ def test_constants_fill_a_batch_of_any_length(count: int) -> None:
 
 
 @given(values=st.lists(st.floats(-700, 700), min_size=1, max_size=70))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_transcendental_functions_do_not_depend_on_the_batch(values: list[float]) -> None:
     column = Column(Type.DOUBLE, True, 0, "x")
     schema = Schema.of(x="double")

@@ -20,6 +20,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.evaluate import evaluate
 from millrace.operators.spec import MapSpec
 from millrace.sql import Catalog, parse, plan, plan_all
+from tests.depth import examples
 
 _, CATALOG = plan_all(
     parse("CREATE STREAM s (p BOOLEAN, q BOOLEAN, r BOOLEAN, a BIGINT, b BIGINT, x DOUBLE, t TEXT, d TIMESTAMP)"),
@@ -147,6 +148,6 @@ def conditions(depth: int = 3) -> st.SearchStrategy[str]:
 
 
 @given(conditions())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_three_valued_logic_is_duckdbs(text: str) -> None:
     assert ours(text) == theirs(text)

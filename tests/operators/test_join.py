@@ -23,6 +23,7 @@ from millrace.operators.join import Join
 from millrace.operators.operator import StepClock
 from millrace.operators.spec import Band, Equal, JoinSpec
 from millrace.protocol import Field, Refuse, Schema, Type
+from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.oracles import joins as oracle
 
@@ -261,7 +262,7 @@ def inputs_strategy(inputs: int, names: Sequence[str], most: int, *, ordered: bo
 
 
 SETTINGS = settings(
-    max_examples=120,
+    max_examples=examples(120),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.operators.batch import Int64s
+from tests.depth import examples
 from tests.kernels import both_ways
 
 tuples = st.lists(st.tuples(st.integers(0, 3), st.integers(-20, 20), st.booleans()), max_size=20)
@@ -21,7 +22,7 @@ def int64(values: Any) -> Int64s:
 
 
 @both_ways("joining")
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     stored=tuples,
     new=tuples,
@@ -115,7 +116,7 @@ def test_both_ways_hash_alike() -> None:
 
 
 @both_ways("joining")
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     stored=tuples,
     key=st.integers(0, 3),

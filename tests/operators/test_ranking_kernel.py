@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.operators.batch import Int64s
 from millrace.operators.eventtime import MIN_TIME
+from tests.depth import examples
 from tests.kernels import both_ways
 from tests.oracles import places as oracle
 
@@ -46,7 +47,7 @@ class Game:
 
 
 @both_ways("ranking")
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(seed=st.integers(0, 2**32), every=st.booleans(), spare=st.integers(0, 10))
 def test_places_are_those_found_anew_after_every_event(kernel: ModuleType, seed: int, every: bool, spare: int) -> None:
     game = Game(seed)
@@ -93,7 +94,7 @@ def test_places_are_those_found_anew_after_every_event(kernel: ModuleType, seed:
 
 
 @both_ways("ranking")
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(seed=st.integers(0, 2**32))
 def test_a_partition_is_short_where_too_few_cells_reach_its_bound(kernel: ModuleType, seed: int) -> None:
     game = Game(seed)

@@ -19,6 +19,7 @@ from millrace.operators.expression import TIME, Call, Column, Constant, Expressi
 from millrace.operators.operator import StepClock
 from millrace.operators.spec import Picked, SequenceSpec
 from millrace.protocol import Field, Schema, Type
+from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.oracles import sequences as oracle
 
@@ -277,7 +278,7 @@ class World:
 
 
 SETTINGS = settings(
-    max_examples=150,
+    max_examples=examples(150),
     phases=[Phase.explicit, Phase.generate],
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -38,6 +38,7 @@ from millrace.sql import parse
 from millrace.sql.binder import Binder, Relation
 from millrace.sql.syntax import Item, Select, SelectStatement
 from tests.comparison import equal_rows
+from tests.depth import examples
 from tests.kernels import both_ways
 from tests.oracles import updates as oracle
 from tests.oracles import windows
@@ -47,7 +48,7 @@ NAMES = list(COLUMNS)
 PLAIN = Schema(tuple(Field(name, type) for name, type in COLUMNS.items()))
 RETRACTING = retracting(PLAIN.fields, (0,))
 KEY = (0,)
-SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 VALUES: dict[str, Sequence[Any]] = {
     "k": [1, 2, 3, 4, None],
     "g": ["a", "b", "", None],

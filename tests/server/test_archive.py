@@ -31,6 +31,7 @@ from millrace.server import archive as archive_module
 from millrace.server import history
 from millrace.server.archive import Archive, Limits
 from millrace.sql import Catalog, parse, plan
+from tests.depth import examples
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, running, served, until
 
@@ -149,7 +150,7 @@ TUPLES = st.lists(st.tuples(st.sampled_from("aab"), st.integers(NOW, NOW + 5_000
 
 
 @given(st.lists(TUPLES, min_size=1, max_size=3), st.sampled_from([2**12, 2**30]), st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_archived_is_what_was_sent(lives, file_bytes, together):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -181,7 +182,7 @@ def test_what_is_archived_is_what_was_sent(lives, file_bytes, together):
 
 
 @given(TUPLES, st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_reach_never_promises_what_is_not_there(tuples, cuts):
     async def live(folder):
         rig = Rig(folder, file_age_us=DAY)

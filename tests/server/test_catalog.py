@@ -20,6 +20,7 @@ from millrace.server.daemon import Daemon
 from millrace.server.decisions import Decisions
 from millrace.server.sink import Backpressure
 from millrace.server.store import Store, StoreError
+from tests.depth import examples
 from tests.server.harness import lines, running, served, settings, until
 from tests.server.test_api import ask, get
 
@@ -256,7 +257,7 @@ async def change(catalog, kind, *arguments):
     await made[kind](*arguments)
 
 
-@settle(max_examples=40, deadline=None)
+@settle(max_examples=examples(40), deadline=None)
 @given(st.lists(CHANGES, max_size=25))
 def test_whatever_was_changed_is_there_again(changes):
     """And what is refused changes nothing."""

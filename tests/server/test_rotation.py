@@ -19,6 +19,7 @@ from millrace.server.places import Places
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.sinkfiles import KEY, Label, Rotation, Rows, whole_files
 from tests.cli.conftest import Server
+from tests.depth import examples
 from tests.patience import wait_until
 from tests.server.harness import lines, served, until
 
@@ -171,7 +172,7 @@ def test_a_whole_file_of_an_older_server_stays(tmp_path):
     assert len(list((tmp_path / "out-2.parquet").iterdir())) == 2
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.integers(1, 40), max_size=20))
 def test_rows_keep_their_order_however_they_come(counts):
     rows, at = Rows(), 0

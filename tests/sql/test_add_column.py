@@ -29,6 +29,7 @@ from millrace.operators.expression import Constant
 from millrace.operators.spec import SelectSpec
 from millrace.protocol import Field, Refuse, Schema, Type
 from millrace.sql import AlterStatement, Catalog, CreateQuery, CreateStream, SqlError, parse, plan_all
+from tests.depth import examples
 
 BASE = """CREATE STREAM s (ts TIMESTAMP, k BIGINT, v BIGINT) WITH (time = 'ts', update_key = 'k');
 CREATE STREAM t (ts TIMESTAMP, k BIGINT, w BIGINT) WITH (time = 'ts');
@@ -118,7 +119,7 @@ DOINGS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.lists(st.sampled_from(QUERIES), min_size=1, max_size=4), DOINGS, st.integers(0, 14), st.booleans())
 def test_existing_queries_continue_unchanged(queries, doings, when, twice):
     plain, altered = Server(named(queries)), Server(named(queries))

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.sql import Catalog, SqlError, parse, plan_all
+from tests.depth import examples
 
 STREAMS = """
 CREATE STREAM s (a BIGINT, b BIGINT, price DOUBLE, t TEXT);
@@ -381,7 +382,7 @@ TABLES = "JOIN LEFT LATEST FOLLOWED BY NO WITHIN '1 s' ON TRUE s.a = p.len x p F
         st.sampled_from([*STREAMS.split(), *TABLES.split(), "(", ")", ",", "'", "=", "1", "SELECT", "NOT"]), max_size=20
     ).map(" ".join)
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_text_is_planned_or_refused(text: str) -> None:
     try:
         plan_all(parse(text), CATALOG)

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.comparison import same_event_order, same_rows
+from tests.depth import examples
 from tests.running import run_events
 
 NAMES = ("a", "b", "c")
@@ -107,7 +108,7 @@ ITEMS = "a.ts, a.n AS an, b.n AS bn, a.v, b.k, {late} AS late"
 
 
 @given(feeds, joins, st.sampled_from(ORDERS))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_joins_agree_with_duckdb(feed: list[Any], query: dict[str, Any], order: str) -> None:
     conditions = [query["key"], query["band"], query["more"]]
     ranges = ["", ""]
@@ -141,14 +142,14 @@ CHAINS = [
 
 
 @given(feeds, st.sampled_from(CHAINS), st.sampled_from(ORDERS))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_chains_of_joins_agree_with_duckdb(feed: list[Any], tables: str, order: str) -> None:
     items = "a.n AS an, b.n AS bn, c.n AS cn, greatest(a.ts, coalesce(b.ts, a.ts), coalesce(c.ts, a.ts)) AS late"
     check(feed, f"SELECT {items} FROM {ours(tables)}", f"SELECT {items} FROM {theirs(tables)}", order)
 
 
 @given(feeds, st.integers(1, 9), st.integers(1, 9), st.sampled_from(ORDERS))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_joined_windows_agree_with_duckdb(feed: list[Any], size: int, slide: int, order: str) -> None:
     sql = f"""SELECT a.n AS an, b.n AS bn, a.window_start, greatest(a.ts, b.ts) AS late
               FROM HOP(a, ts, '{slide} us', '{size} us') JOIN HOP(b, ts, '{slide} us', '{size} us')
@@ -160,7 +161,7 @@ def test_joined_windows_agree_with_duckdb(feed: list[Any], size: int, slide: int
 
 
 @given(feeds, st.integers(1, 9), st.sampled_from(ORDERS))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_rows_joined_with_their_windows_aggregate_agree_with_duckdb(feed: list[Any], size: int, order: str) -> None:
     sql = f"""SELECT a.n, m.most, m.window_end - INTERVAL '1 us' AS late
               FROM a JOIN (SELECT max(v) AS most, window_end FROM TUMBLE(b, ts, '{size} us') GROUP BY window_end) m
@@ -176,7 +177,7 @@ BOUNDED = "a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts - 5 AND a.ts + 3"
 
 
 @given(feeds, st.sampled_from(["arrival", "sync", "filter"]))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_groups_by_both_times_are_emitted_once(feed: list[Any], order: str) -> None:
     items = "a.ts AS at, b.ts AS bt, count(*) AS n, sum(a.v) AS total, greatest(a.ts, b.ts) AS late"
     check(
@@ -188,7 +189,7 @@ def test_groups_by_both_times_are_emitted_once(feed: list[Any], order: str) -> N
 
 
 @given(feeds, st.integers(1, 9), st.sampled_from(["x", "y"]), st.sampled_from(["arrival", "sync", "filter"]))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_windows_by_one_sides_time_agree_with_duckdb(feed: list[Any], size: int, time: str, order: str) -> None:
     sql = f"""SELECT count(*) AS n, window_start, window_end AS late
               FROM TUMBLE((SELECT a.ts AS x, b.ts AS y FROM {GROUPED}), {time}, '{size} us')"""
@@ -224,7 +225,7 @@ def recent(key: str) -> str:
 
 
 @given(feeds, sequences, st.sampled_from(["arrival", "sync"]))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_recent_agrees_with_asof(feed: list[Any], query: dict[str, Any], order: str) -> None:
     items = "a.n AS an, b.n AS bn, b.ts AS late"
     tests = [query["test"] or "TRUE"]
@@ -238,7 +239,7 @@ def test_recent_agrees_with_asof(feed: list[Any], query: dict[str, Any], order: 
 
 
 @given(feeds, sequences)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_absence_agrees_with_not_exists(feed: list[Any], query: dict[str, Any]) -> None:
     query = {**query, "within": query["within"] or 0}
     on = " AND ".join(filter(None, [query["key"], query["test"]])) or "TRUE"
@@ -270,7 +271,7 @@ def chronicle(feed: list[Any], keyed: bool, within: int | None) -> list[tuple[in
 
 
 @given(feeds, st.booleans(), st.none() | st.integers(0, 12))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_chronicle_uses_each_row_once(feed: list[Any], keyed: bool, within: int | None) -> None:
     query = {"key": "a.k = b.k" if keyed else "", "test": "", "within": within}
     rows = got(feed, f"SELECT a.n AS an, b.n AS bn FROM a FOLLOWED BY b CHRONICLE{words(query)}")
@@ -279,7 +280,7 @@ def test_chronicle_uses_each_row_once(feed: list[Any], keyed: bool, within: int 
 
 
 @given(feeds)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_chains_of_sequences_agree_with_asof(feed: list[Any]) -> None:
     check(
         feed,
@@ -294,7 +295,7 @@ def test_chains_of_sequences_agree_with_asof(feed: list[Any]) -> None:
 
 
 @given(feeds, st.booleans())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_latest_is_the_current_row(feed: list[Any], left: bool) -> None:
     """Of running totals, which change with every row: the sum so far of each key."""
     kind = "LEFT " if left else ""

@@ -15,6 +15,7 @@ from millrace.operators.spec import Band
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.progress import ahead, contradict, join_lags
 from millrace.sql.queries import facts_of
+from tests.depth import examples
 from tests.running import run_events
 from tests.sql.test_joins_duckdb import STREAMS, feeds
 
@@ -57,7 +58,7 @@ QUERIES = [
 
 @pytest.mark.parametrize(("known", "sql"), QUERIES)
 @given(feed=feeds)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 def test_lags_hold_of_all_rows(known: str, sql: str, feed: list[Any]) -> None:
     planned, catalog = plan_all(parse(STREAMS + sql), Catalog())
     made = planned[-1]

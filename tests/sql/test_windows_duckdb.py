@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.comparison import same_rows
+from tests.depth import examples
 from tests.running import run_events
 
 STREAM = """CREATE STREAM s (ts TIMESTAMP, k BIGINT, t TEXT, v BIGINT, x DOUBLE)
@@ -102,7 +103,7 @@ def select(query: dict[str, Any], whose: int, table: str, bounds: str) -> str:
 
 
 @given(tuples, queries, st.sampled_from(["arrival", "event"]))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_grouping_in_windows_agrees_with_duckdb(rows: list[Any], query: dict[str, Any], order: str) -> None:
     database = duckdb.connect()
     database.execute("CREATE TABLE s (ts BIGINT, k BIGINT, t VARCHAR, v BIGINT, x DOUBLE)")
@@ -118,7 +119,7 @@ def test_grouping_in_windows_agrees_with_duckdb(rows: list[Any], query: dict[str
 
 
 @given(tuples, st.integers(1, 25), st.integers(1, 25), st.sampled_from(["arrival", "event"]))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_rows_of_windows_agree_with_duckdb(rows: list[Any], size: int, slide: int, order: str) -> None:
     database = duckdb.connect()
     database.execute("CREATE TABLE s (ts BIGINT, k BIGINT, t VARCHAR, v BIGINT, x DOUBLE)")
@@ -140,7 +141,7 @@ def test_rows_of_windows_agree_with_duckdb(rows: list[Any], size: int, slide: in
 
 
 @given(tuples, st.integers(1, 12), st.sampled_from([[], ["k"], ["t", "v % 2"]]), st.sampled_from(["arrival", "event"]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_rows_of_sessions_agree_with_duckdb(rows: list[Any], gap: int, keys: list[str], order: str) -> None:
     database = duckdb.connect()
     database.execute("CREATE TABLE s (ts BIGINT, k BIGINT, t VARCHAR, v BIGINT, x DOUBLE)")

@@ -16,6 +16,7 @@ from millrace.operators.batch import Batch, column_from
 from millrace.operators.queues import pages, update
 from millrace.operators.queues.update import SCHEDULERS, UpdateQueue
 from millrace.protocol import Schema
+from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.operators.queues.auditing import audit_tuples
 from tests.oracles.update_queues import QueueOracle, least_expected_staleness, simulate
@@ -114,7 +115,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("policy", SCHEDULERS)
 @given(steps=STEPS, cost=st.integers(0, 20))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @example(steps=[("in", [("a", 1, 1), ("b", 1, 2), ("a", 1, 3)], 0), ("out", 1)], cost=0)
 def test_agrees_with_the_oracle(policy: str, steps: list[Any], cost: int) -> None:
     for kernel in KERNELS:
@@ -249,7 +250,7 @@ def spaced(gaps: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("policy", SCHEDULERS)
 @given(gaps=ARRIVALS, cost=st.integers(1, 4))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_staleness_is_what_ticks_add_up_to(policy: str, gaps: list[tuple[int, str]], cost: int) -> None:
     arrivals = spaced(gaps)
     horizon = arrivals[-1][0] + 30

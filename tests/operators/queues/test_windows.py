@@ -18,6 +18,7 @@ from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.queues.windows import Done, Served, WindowQueue
 from millrace.operators.spec import TimeWindow
 from millrace.protocol import Schema
+from tests.depth import examples
 from tests.operators.queues.auditing import audit_windows
 from tests.oracles.update_queues import CommittedWindow, WindowsRun, simulate_windows
 
@@ -176,7 +177,7 @@ GAPS = st.lists(st.tuples(st.sampled_from([0, 1, 1, 1, 2, 3, 9]), st.sampled_fro
     policy=st.sampled_from(["fifo", "inplace"]),
     begin=st.integers(-9, 5),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @example(gaps=[(5, "a"), (30, "a"), (1, "a")], size=3, slide=3, cost=1, policy="inplace", begin=0)
 def test_agrees_with_the_oracle(
     commit: str, gaps: list[tuple[int, str]], size: int, slide: int, cost: int, policy: str, begin: int
