@@ -56,7 +56,7 @@ async def test_without_the_word_a_second_create_is_refused(daemon):
 async def test_if_not_exists_and_if_exists(daemon):
     (told,) = await outcomes(daemon, "CREATE STREAM IF NOT EXISTS s (k TEXT)")
     assert told["unchanged"]
-    assert told["warnings"] == ["stream s exists with another definition, which stays"]
+    assert told["warnings"] == ["stream s exists with another definition, which is unchanged"]
     (told,) = await outcomes(daemon, "CREATE QUERY IF NOT EXISTS q AS SELECT ts, k FROM s WHERE k>0")
     assert told["unchanged"]
     assert told["warnings"] == []

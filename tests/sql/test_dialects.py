@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from millrace.sql.binder import TYPE_NAMES
 from millrace.sql.parser import grammar
 from millrace.sql.windows import FUNCTIONS as WINDOWS
 
+ROOT = Path(__file__).parents[2]
 COLUMNS = "(ts TIMESTAMP, k BIGINT, v BIGINT, x DOUBLE, t TEXT)"
 STREAMS = f"""
 CREATE STREAM s {COLUMNS} WITH (time = 'ts');
@@ -109,6 +111,19 @@ def test_a_function_of_another_dialect_is_answered(name: str) -> None:
     word = {**dialects.FUNCTIONS, **dialects.AGGREGATES}[name]
     message = refused(f"SELECT {name}(DISTINCT v) AS y FROM s GROUP BY k").message
     assert message == word.sentence(f"the function {name} does not exist")
+
+
+def test_every_answer_names_the_guide_and_pages_that_exist() -> None:
+    tables = (dialects.FUNCTIONS, dialects.AGGREGATES, dialects.COLUMNS, dialects.TABLES, dialects.TYPES, dialects.OVER)
+    sentences = [word.sentence("x does not exist") for table in tables for word in table.values()]
+    sentences += [phrase.sentence for phrase in dialects.PHRASES]
+    for sentence in sentences:
+        assert sentence.endswith("docs/guides/coming-from.md"), sentence
+        assert sentence.count("see docs/") == 1, sentence
+    pages = {page for sentence in sentences for page in re.findall(r"docs/[\w/-]+\.md", sentence)}
+    assert {"docs/functions.md", "docs/guides/coming-from.md", "docs/howto/secure.md"} <= pages
+    for page in pages:
+        assert (ROOT / page).is_file(), page
 
 
 CASES = [

@@ -92,7 +92,10 @@ CASES = [
     # options
     ("CREATE STREAM z (a BIGINT) WITH («timestamp = 'internal')", "no option timestamp; did you mean timestamps?"),
     ("CREATE STREAM z (a BIGINT) WITH (timestamps = «'intrenal')", "did you mean internal?"),
-    ("CREATE STREAM z (a BIGINT) WITH (timestamps = «'external')", "it needs a column of type TIMESTAMP"),
+    (
+        "CREATE STREAM z (a BIGINT) WITH (timestamps = «'external')",
+        "an external stream needs a time column of type TIMESTAMP",
+    ),
     ("CREATE STREAM z (at TIMESTAMP) WITH (timestamps = «'external')", "add time = 'at'"),
     ("CREATE STREAM z (at TIMESTAMP) WITH (time = «'att')", "time: the column att does not exist; did you mean at?"),
     ("CREATE STREAM z (a BIGINT) WITH (update_key = «'a, k')", "update_key: the column k does not exist"),
@@ -120,7 +123,7 @@ CASES = [
     ),
     ("ALTER STREAM p SET («timestamps = 'latent')", "timestamps cannot change after p was created"),
     ("ALTER STREAM s SET (ets = 'none', «grace = '1 s')", "grace does not apply here: s is internal"),
-    ("ALTER STREAM p SET ()«", "expected what to set"),
+    ("ALTER STREAM p SET ()«", "expected the options to set"),
     ("ALTER STREAM p «STE (ets = 'none')", "expected ADD or SET"),
     ("«ALTER TABLE p SET (ets = 'none')", "ALTER TABLE is not supported"),
     ("ALTER QUERY «s RENAME TO z", "the query s is a stream, not a query"),
@@ -135,14 +138,17 @@ CASES = [
     ("CREATE QUERY z WITH («join = 'sync') AS SELECT a FROM s", "add order = 'event'"),
     ("CREATE QUERY z WITH (order = 'arrival', «alpha = 0.2) AS SELECT a FROM s", "add order = 'event'"),
     ("CREATE QUERY z WITH (order = 'event', join = «'hash') AS SELECT a FROM s", "'sync', 'filter' or 'adaptive'"),
-    ("CREATE QUERY z WITH (order = 'event', alpha = «1) AS SELECT a FROM s", "alpha: expected a number from 0 up to"),
+    (
+        "CREATE QUERY z WITH (order = 'event', alpha = «1) AS SELECT a FROM s",
+        "alpha: expected a number of at least 0 and less than 1",
+    ),
     ("CREATE QUERY z WITH (on_max_state = «'spill') AS SELECT a FROM s", "on_max_state: expected 'fail' or"),
     (
         "CREATE QUERY z WITH («on_max_state = 'backpressure') AS SELECT a, count(*) AS n FROM s GROUP BY a",
         "this query reads only one stream",
     ),
     ("CREATE SINK «z FROM x", "a sink needs a type"),
-    ("CREATE SINK z FROM «s WITH (type = 'stdout')", "is a stream: make a query of it first"),
+    ("CREATE SINK z FROM «s WITH (type = 'stdout')", "is a stream: create a query that reads it first"),
     ("CREATE SINK z FROM x WITH («type = 'file')", "add path"),
     ("CREATE SINK z FROM x WITH (type = 'stdout', «path = 'a')", "only a file sink has a path"),
     # what cannot run

@@ -21,7 +21,7 @@ from millrace.sql import Catalog, CreateQuery, Explain, SqlError, parse, plan_al
 from millrace.sql import syntax as s
 from millrace.sql.limits import LIST, STATEMENTS, Limits, pieces
 from millrace.sql.parser import grammar
-from millrace.sql.planner import _users
+from millrace.sql.planner import _readers_of
 
 CATALOG = plan_all(parse("CREATE STREAM s (a BIGINT, b BIGINT, t TEXT)"), Catalog())[1]
 FEW = Limits(characters=10_000, tokens=50, depth=10)
@@ -268,7 +268,7 @@ def test_a_chain_of_a_thousand_queries() -> None:
         f"CREATE QUERY q{n} AS SELECT a, b FROM {'s' if n == 0 else f'q{n - 1}'} WHERE a > {n}" for n in range(1000)
     ]
     _, catalog = plan_all(parse("; ".join(chain)), CATALOG)
-    assert _users(catalog, "query", "q998") == ["query q999"]
+    assert _readers_of(catalog, "query", "q998") == ["query q999"]
     error = refused_in(catalog, "CREATE OR REPLACE QUERY q0 AS SELECT a, b FROM q999")
     assert "wait for each other" in error.message
     plan_all(parse("CREATE OR REPLACE QUERY q0 AS SELECT a, b FROM s WHERE a > 7"), catalog)

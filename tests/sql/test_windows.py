@@ -327,7 +327,7 @@ def test_options_of_running_totals() -> None:
             "SELECT sum(a) FILTER (WHERE a > 2) AS n FROM s [ROWS 9 SLIDE 3] WHERE b > 1",
             "aggregate windows of 9 rows every 3 WHERE b > 1: sum(a) FILTER (WHERE a > 2) AS n",
         ),
-        ("SELECT a FROM s GROUP BY a", "aggregate all so far by a"),
+        ("SELECT a FROM s GROUP BY a", "aggregate all rows so far by a"),
         (
             "SELECT * FROM HOP(s, ts, '1 s', '2 s')",
             "map to windows of 00:00:02 every 00:00:01, each row once per window",

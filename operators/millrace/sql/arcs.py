@@ -24,7 +24,7 @@ def condition(text: str, schema: Schema, limits: Limits = DEFAULT) -> Expression
     try:
         return _condition(text, schema, limits)
     except SqlError as error:
-        raise _placed(text, error) from None
+        raise _relocate(text, error) from None
 
 
 def _condition(text: str, schema: Schema, limits: Limits) -> Expression:
@@ -39,7 +39,7 @@ def _condition(text: str, schema: Schema, limits: Limits) -> Expression:
     return query.nodes[0].spec.predicate
 
 
-def _placed(text: str, error: SqlError) -> SqlError:
+def _relocate(text: str, error: SqlError) -> SqlError:
     if error.line == 1:
         return SqlError(text, 0, error.message)
     begin = 0

@@ -271,7 +271,7 @@ class Binder:
             return e.Constant(Type.BIGINT, False, value)
         if isinstance(value, float):
             if value in (float("inf"), float("-inf")):
-                raise self.error(node, "this number is beyond what a double can hold")
+                raise self.error(node, "this number is too large for a double")
             return e.Constant(Type.DOUBLE, False, value)
         return e.Constant(Type.TEXT, False, value)
 
@@ -493,11 +493,11 @@ class Binder:
                 self._refuse_literal(arguments[position], types)
                 expected = _alternatives(dict.fromkeys(types))
                 return self.error(
-                    arguments[position], f"{_called(name)}: expected {expected}, got {bound[position].type}"
+                    arguments[position], f"{_call_name(name)}: expected {expected}, got {bound[position].type}"
                 )
         got = ", ".join(str(value.type) for value in bound)
         some = "; ".join(row.key for row in fitting[:6])
-        return self.error(node, f"{_called(name)} does not take ({got}); expected {some}")
+        return self.error(node, f"{_call_name(name)} does not take ({got}); expected {some}")
 
     def _refuse_literal(self, node: s.Expr, types: Sequence[Type]) -> None:
         """Treat a text literal as a time if only a time is valid here, and report why it is not one."""
@@ -538,7 +538,7 @@ class Binder:
     # -- forms with a special syntax -------------------------------------------------------------------------------
 
     def _cast(self, node: s.CastExpr) -> e.Expression:
-        type = self.type_named(node.type)
+        type = self.resolve_type(node.type)
         bound = self.bind(node.argument)
         if isinstance(bound, e.Constant) and bound.value is None:
             return e.Constant(type, True, None)
@@ -549,7 +549,7 @@ class Binder:
             raise self.error(node, f"{bound.type} cannot be cast to {type}; it can become {known}")
         return e.Cast(type, bound.nullable, bound)
 
-    def type_named(self, node: s.TypeName) -> Type:
+    def resolve_type(self, node: s.TypeName) -> Type:
         type = TYPE_NAMES.get(node.text)
         if type is None:
             word = dialects.TYPES.get(node.text)
@@ -569,7 +569,7 @@ class Binder:
         tests = [self._test(node.subject, subject, test) for test, _ in node.branches]
         otherwise = node.otherwise or s.Constant(node.span, None)
         values = [value for _, value in node.branches] + [otherwise]
-        converted = self.unified(values, [self.bind(value) for value in values], "the branches of CASE")
+        converted = self.unify(values, [self.bind(value) for value in values], "the branches of CASE")
         branches = tuple(zip(tests, converted[:-1], strict=True))
         return e.Case(converted[0].type, any(value.nullable for value in converted), branches, converted[-1])
 
@@ -578,7 +578,7 @@ class Binder:
             return self.bind_boolean(test, "CASE WHEN")
         return self._call(test, "=", [node, test], [subject, self.bind(test)])
 
-    def unified(self, nodes: Sequence[s.Expr], bound: Sequence[e.Expression], what: str) -> list[e.Expression]:
+    def unify(self, nodes: Sequence[s.Expr], bound: Sequence[e.Expression], what: str) -> list[e.Expression]:
         """The expressions as one type: the common type with the lowest cost of conversion."""
         choices = [readings(node, value) for node, value in zip(nodes, bound, strict=True)]
         costs = {type: sum(have[type] for have in choices) for type in Type if all(type in have for have in choices)}
@@ -597,7 +597,7 @@ class Binder:
         self._repeats = True
         above = self._call(node.low, ">=", [node.value, node.low], [value, low])
         below = self._call(node.high, "<=", [node.value, node.high], [value, high])
-        return self._negated(self._logic("and", above, below), node.negated)
+        return self._negate(self._logic("and", above, below), node.negated)
 
     def _in(self, node: s.InList) -> e.Expression:
         value = self.bind(node.value)
@@ -617,7 +617,7 @@ class Binder:
                 for at, member in zip(node.members, members, strict=True)
             ]
             bound = self._any_of(equal)
-        return self._negated(bound, node.negated)
+        return self._negate(bound, node.negated)
 
     def _any_of(self, tests: Sequence[e.Expression]) -> e.Expression:
         """Build a shallow tree of ORs."""
@@ -629,13 +629,13 @@ class Binder:
     def _like(self, node: s.Like) -> e.Expression:
         nodes = [node.value, node.pattern] + ([node.escape] if node.escape else [])
         bound = self._call(node, "ilike" if node.fold else "like", nodes, [self.bind(part) for part in nodes])
-        return self._negated(bound, node.negated)
+        return self._negate(bound, node.negated)
 
     def _logic(self, word: str, left: e.Expression, right: e.Expression) -> e.Expression:
         function = self._library.named(word)[0]
         return e.Call(Type.BOOLEAN, left.nullable or right.nullable, function.key, (left, right))
 
-    def _negated(self, bound: e.Expression, negated: bool) -> e.Expression:
+    def _negate(self, bound: e.Expression, negated: bool) -> e.Expression:
         if not negated:
             return bound
         return e.Call(Type.BOOLEAN, bound.nullable, self._library.named("not")[0].key, (bound,))
@@ -702,7 +702,7 @@ def _alternatives(types: Iterable[Type]) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
-def _called(name: str) -> str:
+def _call_name(name: str) -> str:
     return name.upper() if name[0].isalpha() and name in ("and", "or", "not", "in", "like", "ilike") else name
 
 

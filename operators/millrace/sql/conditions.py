@@ -128,11 +128,11 @@ class Conditions:
         if len(sources) == 1 and -1 not in sources:
             self.own.setdefault(sources.pop(), []).append(term)
             return
-        if self._timed(term) or self._keyed(term):
+        if self._take_times(term) or self._take_key(term):
             return
         self.where.append(term)
 
-    def _timed(self, term: e.Expression) -> bool:
+    def _take_times(self, term: e.Expression) -> bool:
         """Extract a term's bound on the times of two inputs; True if the bound is equivalent to the term."""
         between = self._between(term) if self.timed else None
         if between is None:
@@ -153,7 +153,7 @@ class Conditions:
         highs = [limit for limit in (known[1], high) if limit is not None]
         self._bounds[left, right] = max(lows, default=None), min(highs, default=None)
 
-    def _keyed(self, term: e.Expression) -> bool:
+    def _take_key(self, term: e.Expression) -> bool:
         """Extract an equality of two inputs' expressions as a key; True if the term is one."""
         pair = equality(term, self.wide)
         if pair is None:
@@ -170,24 +170,24 @@ class Conditions:
         if compared is None:
             return None
         sign, left, right = compared
-        distance = _absolute(sign, left, right)
+        distance = _absolute_comparison(sign, left, right)
         if distance is not None:
             inner, limit = distance
-            return self._spread(inner, -limit, limit)
+            return self._absolute_distance(inner, -limit, limit)
         first, second = self._linear(left), self._linear(right)
         if first is None or second is None:
             return None
         # one - other <sign> 0, in whole microseconds
         least, most = {"<": (None, -1), "<=": (None, 0), "=": (0, 0), ">=": (0, None), ">": (1, None)}[sign]
-        return self._apart(_less(first, second), least, most)
+        return self._distance(_subtract(first, second), least, most)
 
-    def _spread(
+    def _absolute_distance(
         self, inner: e.Expression, least: int, most: int
     ) -> tuple[int, int, int | None, int | None, bool] | None:
         linear = self._linear(inner)
-        return None if linear is None else self._apart(linear, least, most)
+        return None if linear is None else self._distance(linear, least, most)
 
-    def _apart(
+    def _distance(
         self, linear: _Linear, least: int | None, most: int | None
     ) -> tuple[int, int, int | None, int | None, bool] | None:
         """The bounds on the rows' times that least <= later - earlier + constant <= most implies."""
@@ -227,7 +227,7 @@ class _Linear:
     constant: int
 
 
-def _less(left: _Linear, right: _Linear) -> _Linear:
+def _subtract(left: _Linear, right: _Linear) -> _Linear:
     terms = dict(left.terms)
     for atom, times in right.terms.items():
         terms[atom] = terms.get(atom, 0) - times
@@ -237,12 +237,12 @@ def _less(left: _Linear, right: _Linear) -> _Linear:
 def _sum(sign: str, parts: Sequence[_Linear]) -> _Linear:
     nothing = _Linear({}, 0)
     if len(parts) == 1:
-        return _less(nothing, parts[0]) if sign == "-" else parts[0]
+        return _subtract(nothing, parts[0]) if sign == "-" else parts[0]
     left, right = parts
-    return _less(left, right if sign == "-" else _less(nothing, right))
+    return _subtract(left, right if sign == "-" else _subtract(nothing, right))
 
 
-def _absolute(sign: str, left: e.Expression, right: e.Expression) -> tuple[e.Expression, int] | None:
+def _absolute_comparison(sign: str, left: e.Expression, right: e.Expression) -> tuple[e.Expression, int] | None:
     """A comparison of the form abs(difference) <= limit."""
     if sign in (">", ">="):
         sign, left, right = _FLIPPED[sign], right, left

@@ -296,7 +296,7 @@ JOINS: Final = {"asof": "ASOF JOIN", "semi": "SEMI JOIN", "anti": "ANTI JOIN", "
 # Words that the grammar has only to refuse them with a reason. Messages never suggest them.
 REFUSED: Final = frozenset(("EXCEPT", "INTERSECT", "LIMIT", "OFFSET", "RECURSIVE", "EXISTS"))
 
-_BESIDE: Final = re.compile(r"\w+\W+\w+")
+_TWO_WORDS: Final = re.compile(r"\w+\W+\w+")
 _HIDDEN: Final = re.compile(r"'(?:[^']|'')*'?|\"(?:[^\"]|\"\")*\"?|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 # The distance from an error within which phrases are searched. All phrases except starts of statements are short.
 _AROUND: Final = 400
@@ -322,7 +322,7 @@ def find_phrase(text: str, at: int) -> tuple[int, str] | None:
             if match.start() > place:
                 break
             begin = match.start() + len(match[0]) - len(match[0].lstrip())
-            if not _BESIDE.search(statement[min(match.end(), place) : place]):
+            if not _TWO_WORDS.search(statement[min(match.end(), place) : place]):
                 return start + begin, phrase.sentence
     return None
 

@@ -67,10 +67,10 @@ def added_fields(
     name, fields = written(before.name), before.schema.fields
     for position, old in enumerate(fields):
         if position == len(after.schema.fields):
-            raise _incompatible(sql, body.name, name, f"this definition lacks its column {_spelt(old)}")
+            raise _incompatible(sql, body.name, name, f"this definition lacks its column {_show_field(old)}")
         new = after.schema.fields[position]
         if new != old:
-            what = f"column {position + 1} is {_spelt(old)} in the stream and {_spelt(new)} here"
+            what = f"column {position + 1} is {_show_field(old)} in the stream and {_show_field(new)} here"
             raise _incompatible(sql, body.fields[position], name, what)
     return body.fields[len(fields) :]
 
@@ -87,7 +87,7 @@ def changed_policies(
             continue
         if attribute not in POLICIES:
             place: s.Node = options.get(option, body.name)
-            what = f"the option {option} is {_value(old)} in the stream and {_value(new)} here"
+            what = f"the option {option} is {_show_value(old)} in the stream and {_show_value(new)} here"
             raise _incompatible(sql, place, written(before.name), what)
         changes.append((attribute, new))
     return tuple(changes)
@@ -103,11 +103,11 @@ def _incompatible(sql: str, place: s.Node, name: str, what: str) -> SqlError:
     )
 
 
-def _spelt(field: Field) -> str:
+def _show_field(field: Field) -> str:
     return f"{field.name} {str(field.type).upper()}{'' if field.nullable else ' NOT NULL'}"
 
 
-def _value(value: object) -> str:
+def _show_value(value: object) -> str:
     if value is None or value == ():
         return "not set"
     if isinstance(value, bool):

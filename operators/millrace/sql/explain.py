@@ -77,8 +77,8 @@ def explain(plan: QueryPlan, catalog: Catalog) -> str:
     rows += [(catalog.queries[name].output, f"the rows of query {name}") for name in plan.reads_queries]
     schemas = _schemas(plan, catalog)
     for node in plan.nodes:
-        takes_back = _decides(node.spec) and schemas[node.name].retracts
-        words = f"{spec_words(node)}{', takes back rows' if takes_back else ''}"
+        retracts = _emits_tombstones(node.spec) and schemas[node.name].retracts
+        words = f"{spec_words(node)}{', retracts rows' if retracts else ''}"
         inputs = [f"{name}{_edge_words(node.edge(at), schemas[name])}" for at, name in enumerate(node.inputs)]
         rows.append((node.name, f"{words} <- {', '.join(inputs)}"))
     rows.append((plan.sink, f"sink <- {plan.output}"))
@@ -117,7 +117,7 @@ def _schemas(plan: QueryPlan, catalog: Catalog) -> dict[str, Schema]:
     return schemas
 
 
-def _decides(spec: Spec) -> bool:
+def _emits_tombstones(spec: Spec) -> bool:
     """Whether an operator itself emits tombstones, and does not only pass them on."""
     return isinstance(spec, FilterSpec | TopSpec | AggregateSpec)
 
@@ -174,7 +174,7 @@ def _spec_words(spec: Spec) -> str:
         case MapSpec(columns):
             return "map " + ", ".join(_column_words(name, column) for name, column in columns)
         case UnionSpec(key=tuple()):
-            return "union of the youngest row of each key"
+            return "union of the newest row of each key"
         case UnionSpec(ordered):
             return "union in order of time" if ordered else "union as rows arrive"
         case FilterSpec(predicate, emit=emit):
@@ -263,13 +263,13 @@ def _band_words(band: Band, names: Sequence[str]) -> str:
         return f"{left} = {right}"
     words = right
     if band.low_us is not None:
-        words = f"{_moved(left, band.low_us)} <= {words}"
+        words = f"{_shift(left, band.low_us)} <= {words}"
     if band.high_us is not None:
-        words = f"{words} <= {_moved(left, band.high_us)}"
+        words = f"{words} <= {_shift(left, band.high_us)}"
     return words
 
 
-def _moved(time: str, by_us: int) -> str:
+def _shift(time: str, by_us: int) -> str:
     return time if not by_us else f"{time} {'-' if by_us < 0 else '+'} {format_interval(abs(by_us))}"
 
 
@@ -327,8 +327,8 @@ def _aggregate_words(spec: AggregateSpec) -> str:
         words.append("by " + ", ".join(shown))
     if spec.rows:
         words[-1] += ", each row when its session closes"
-    columns = [_named(_call_words(call), name) for name, call in spec.calls]
-    columns += [_named(f"window_{side}", name) for name, side in spec.bounds]
+    columns = [_alias_words(_call_words(call), name) for name, call in spec.calls]
+    columns += [_alias_words(f"window_{side}", name) for name, side in spec.bounds]
     if spec.ordered:
         words.append("in order")
     if spec.flush != "none":
@@ -349,7 +349,7 @@ def _window_words(window: TimeWindow | SessionWindow | RowWindow | None) -> str:
             return f"sessions with gaps of {format_interval(gap)}"
         case RowWindow(size, slide):
             return f"windows of {size} rows every {slide}"
-    return "all so far"
+    return "all rows so far"
 
 
 def _call_words(call: AggregateCall) -> str:
@@ -359,12 +359,12 @@ def _call_words(call: AggregateCall) -> str:
     return f"{name}({'DISTINCT ' if call.distinct else ''}{arguments}){only}"
 
 
-def _named(shown: str, name: str) -> str:
+def _alias_words(shown: str, name: str) -> str:
     return shown if shown == _name(name) else f"{shown} AS {_name(name)}"
 
 
 def _column_words(name: str, column: e.Expression) -> str:
-    return _named(show(column), name)
+    return _alias_words(show(column), name)
 
 
 def show(expression: e.Expression) -> str:

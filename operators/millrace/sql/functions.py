@@ -70,14 +70,14 @@ def _check_name(name: str) -> None:
     if LIBRARY.named(name) or AGGREGATES.named(name) or name in _OWN:
         raise FunctionsError(f"functions: {name} is a function of Millrace: choose another name (name=...)")
     try:
-        called = _called(parse(f"SELECT {name}()")[0])
+        called = _called_function(parse(f"SELECT {name}()")[0])
     except SqlError:
         called = None
     if called != name:
         raise FunctionsError(f"functions: {name} is a word of SQL: choose another name (name=...)")
 
 
-def _called(statement: s.Statement) -> str | None:
+def _called_function(statement: s.Statement) -> str | None:
     """The function of a SELECT that consists of one call."""
     assert isinstance(statement.body, s.SelectStatement)
     assert isinstance(statement.body.query.first, s.Select)

@@ -101,13 +101,13 @@ class _Values:
         if node is None or _is_default(node):
             value, place = None, node or row
         else:
-            value, place = self._computed(field, node), node
+            value, place = self._compute(field, node), node
         if value is None and (not field.nullable or field.name == self._stream.time):
             missing = "no value" if node is None else "NULL"
             raise self._error(place, f"column {field.name}: expected {field.type}, not null, got {missing}")
         return value
 
-    def _computed(self, field: Field, node: s.Expr) -> Any:
+    def _compute(self, field: Field, node: s.Expr) -> Any:
         column = _column_in(node)
         if column is not None:
             raise self._error(
@@ -118,24 +118,24 @@ class _Values:
         bound = self._binder.bind(node)
         if field.name == self._stream.time:
             return self._time(field, node, bound)
-        return self._converted(field, node, bound)
+        return self._convert(field, node, bound)
 
     def _time(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
         """A value of the time field: a number counts in the stream's unit, and a timestamp goes as text if that is not
         microseconds."""
         unit = UNITS[self._stream.time_unit]
         if not _is_null(bound) and (bound.type is Type.BIGINT or (bound.type is Type.DOUBLE and unit.fractions)):
-            return self._evaluated(field, node, bound)
-        value = self._converted(field, node, bound)
+            return self._evaluate(field, node, bound)
+        value = self._convert(field, node, bound)
         return value if value is None or unit is MICROSECONDS else format_timestamp(value)
 
-    def _converted(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
+    def _convert(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
         if field.type not in readings(node, bound):
             hint = _HINTS.get(field.type, "")
-            raise self._error(node, f"column {field.name}: expected {field.type}, got {_shown(node, bound)}{hint}")
-        return self._evaluated(field, node, self._binder.as_type(node, bound, field.type))
+            raise self._error(node, f"column {field.name}: expected {field.type}, got {_show(node, bound)}{hint}")
+        return self._evaluate(field, node, self._binder.as_type(node, bound, field.type))
 
-    def _evaluated(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
+    def _evaluate(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
         if isinstance(bound, e.Constant):
             return bound.value
         values, mask, errors = evaluate(bound, _ONE_ROW)
@@ -162,7 +162,7 @@ def _column_in(node: s.Node) -> s.ColumnRef | None:
     return next((part for part in s.walk(node) if isinstance(part, s.ColumnRef)), None)
 
 
-def _shown(node: s.Expr, bound: e.Expression) -> str:
+def _show(node: s.Expr, bound: e.Expression) -> str:
     if isinstance(node, s.Constant):
         value = node.value
         text = repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)

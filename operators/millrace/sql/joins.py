@@ -74,7 +74,7 @@ class FromPlanner:
             case s.Join(latest=False) as join if _inner(join):
                 return self._chain(join, (), where).relation
             case s.Join(latest=False) as join:
-                side, where = self._outer(join, (), where)
+                side, where = self._outer_join(join, (), where)
             case table:
                 side = self.side(table, () if where is None else (where,))
         if where is None:
@@ -107,7 +107,7 @@ class FromPlanner:
             case s.Join() if _inner(table):
                 return self._chain(table, above, None)
             case s.Join():
-                return self._outer(table, above, None)[0]
+                return self._outer_join(table, above, None)[0]
             case s.Followed():
                 return plan_followed_by(self, table, above)
         raise AssertionError(table)
@@ -132,7 +132,7 @@ class FromPlanner:
                 "have lost: remove LATEST and SHED RANDOM from its input",
             )
         if relation.update_key is not None and not updates:
-            raise planner.error(table, _no_updates(relation))
+            raise planner.error(table, _update_stream_error(relation))
         relation = settle_edge(planner, planner.stamp_rows(windowed_rows(planner, None, relation)[0]))
         columns: dict[str, int | None] = {field.name: at for at, field in enumerate(relation.schema.data_fields)}
         if relation.time_name is None:
@@ -218,9 +218,9 @@ class FromPlanner:
                 seen = [table for group in tables[: at + 1] for table in group]
                 conditions.add(self.bound(operand.condition, wide, seen))
         everything = [table for group in tables for table in group]
-        return self._tested(sides, conditions, everything, above, where, clocks)
+        return self._join_where(sides, conditions, everything, above, where, clocks)
 
-    def _tested(
+    def _join_where(
         self,
         sides: Sequence[Side],
         conditions: Conditions,
@@ -235,7 +235,7 @@ class FromPlanner:
         predicate = all_of([joined.over(term) for term in own_time])
         if predicate is None:
             return joined.side
-        return replace(joined.side, relation=self._selected_of(predicate, joined.side.relation))
+        return replace(joined.side, relation=self._filter_relation(predicate, joined.side.relation))
 
     def _add_where(self, where: s.Expr | None, conditions: Conditions, tables: Sequence[Table]) -> list[e.Expression]:
         """Add WHERE to the conditions of an inner join. Conditions on the joined row's time are tested downstream."""
@@ -263,7 +263,7 @@ class FromPlanner:
 
     # -- outer joins -----------------------------------------------------------------------------------------------
 
-    def _outer(self, join: s.Join, above: Sequence[s.Node], where: s.Expr | None) -> tuple[Side, s.Expr | None]:
+    def _outer_join(self, join: s.Join, above: Sequence[s.Node], where: s.Expr | None) -> tuple[Side, s.Expr | None]:
         """A LEFT, RIGHT or FULL join, and the conditions of WHERE that remain to be tested."""
         self.check_condition(join)
         assert join.condition is not None
@@ -280,10 +280,10 @@ class FromPlanner:
             # If WHERE needs a row of a side, rows without a match there never pass, so the join need not emit them.
             outer = tuple(at for at in outer if not any(needs_row_of(1 - at, term, wide) for term in terms))
             if not outer:
-                return self._tested(sides, conditions, everything, above, where, clocks), None
+                return self._join_where(sides, conditions, everything, above, where, clocks), None
             if outer in ((0,), (1,)):
                 (outer_side,) = outer
-                sides[outer_side] = self._less(
+                sides[outer_side] = self._filter_side(
                     sides[outer_side], [term for term in terms if wide.sources(term) == {outer_side}], wide
                 )
         needed = [*above, *([] if where is None else [where])]
@@ -332,16 +332,16 @@ class FromPlanner:
         if keep or side.rows is not None:
             conditions.where += terms
             return side
-        return self._less(side, terms, conditions.wide)
+        return self._filter_side(side, terms, conditions.wide)
 
-    def _less(self, side: Side, terms: Sequence[e.Expression], wide: Wide) -> Side:
+    def _filter_side(self, side: Side, terms: Sequence[e.Expression], wide: Wide) -> Side:
         """The side without the rows that fail these conditions."""
         predicate = all_of([wide.over_input(term) for term in terms])
         if predicate is None or side.rows is not None:
             return side
-        return replace(side, relation=self._selected_of(predicate, side.relation))
+        return replace(side, relation=self._filter_relation(predicate, side.relation))
 
-    def _selected_of(self, predicate: e.Expression, relation: Relation) -> Relation:
+    def _filter_relation(self, predicate: e.Expression, relation: Relation) -> Relation:
         return self.planner.add(SelectSpec(predicate), [relation], relation.ordered)
 
     def joined_side(
@@ -491,7 +491,7 @@ def _ranges(wide: Wide, tables: Sequence[Table]) -> Iterator[e.Expression]:
             yield range_
 
 
-def _no_updates(relation: Relation) -> str:
+def _update_stream_error(relation: Relation) -> str:
     name = relation.alias or "this query"
     key = ", ".join(relation.update_key or ())
     latest = f"JOIN LATEST {name} ON its key ({key}), which takes the row that is current at the time; " if key else ""

@@ -43,7 +43,7 @@ def choice(*values: str) -> Callable[[Value], str]:
         if isinstance(value, str) and value.lower() in values:
             return value.lower()
         listed = ", ".join(map(repr, values[:-1])) + f" or {values[-1]!r}"
-        raise _Wrong(f"expected {listed}, got {_shown(value)}{did_you_mean(str(value), values)}")
+        raise _Wrong(f"expected {listed}, got {_show(value)}{did_you_mean(str(value), values)}")
 
     return read
 
@@ -56,13 +56,13 @@ def interval(least_us: int = 0, *, unset: bool = False) -> Callable[[Value], int
             return None
         if not isinstance(value, str):
             or_none = " or 'none'" if unset else ""
-            raise _Wrong(f"expected a time in quotes such as '10 seconds'{or_none}, got {_shown(value)}")
+            raise _Wrong(f"expected a time in quotes such as '10 seconds'{or_none}, got {_show(value)}")
         try:
             us = parse_duration(value)
         except Refuse as error:
             raise _Wrong(error.text) from None
         if us < least_us:
-            raise _Wrong(f"expected {'a time above 0' if least_us else 'no negative time'}, got {_shown(value)}")
+            raise _Wrong(f"expected {'a time above 0' if least_us else 'no negative time'}, got {_show(value)}")
         return us
 
     return read
@@ -74,38 +74,38 @@ def switch(value: Value) -> bool:
         return value
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]
-    raise _Wrong(f"expected true or false, got {_shown(value)}")
+    raise _Wrong(f"expected true or false, got {_show(value)}")
 
 
 def count(value: Value) -> int:
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if isinstance(number, int) and not isinstance(number, bool) and number > 0:
         return number
-    raise _Wrong(f"expected a whole number above 0, got {_shown(value)}")
+    raise _Wrong(f"expected a whole number above 0, got {_show(value)}")
 
 
 def share(value: Value) -> float:
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
     if 0.0 <= number < 1.0:
         return number
-    raise _Wrong(f"expected a number from 0 up to, but not, 1, got {_shown(value)}")
+    raise _Wrong(f"expected a number of at least 0 and less than 1, got {_show(value)}")
 
 
 def text(value: Value) -> str:
     if isinstance(value, str) and value:
         return value
-    raise _Wrong(f"expected a text in quotes, got {_shown(value)}")
+    raise _Wrong(f"expected a text in quotes, got {_show(value)}")
 
 
 def names(value: Value) -> tuple[str, ...]:
     """One or several columns: 'symbol' or 'symbol, venue'."""
     parts = tuple(part.strip() for part in text(value).split(","))
     if not all(parts):
-        raise _Wrong(f"expected column names with commas between them, got {_shown(value)}")
+        raise _Wrong(f"expected column names separated by commas, got {_show(value)}")
     return parts
 
 
-def _shown(value: Value) -> str:
+def _show(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

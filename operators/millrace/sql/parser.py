@@ -34,20 +34,20 @@ def parse(text: str, limits: Limits = DEFAULT) -> list[s.Statement]:
 
     Statements are parsed one at a time: the trees of one are freed before the next one is parsed.
     """
-    return [statement for piece in pieces(text, limits) for statement in _parsed(text, piece)]
+    return [statement for piece in pieces(text, limits) for statement in _parse_piece(text, piece)]
 
 
-def _parsed(text: str, piece: Piece) -> list[s.Statement]:
+def _parse_piece(text: str, piece: Piece) -> list[s.Statement]:
     try:
         tree = grammar().parse(TextSlice(text, *piece))
     except UnexpectedInput as error:
         raise explain_unexpected(text, error) from None
     read = [s.Statement(text, Reader(text).read(child)) for child in tree.children if child is not None]
-    _take_apart(tree)
+    _free_tree(tree)
     return read
 
 
-def _take_apart(tree: Branch) -> None:
+def _free_tree(tree: Branch) -> None:
     """Free a tree branch by branch. Freeing a large tree at once would hold Python's lock for tens of milliseconds."""
     branches = [tree]
     while branches:
@@ -72,7 +72,7 @@ def kept_tables() -> bytes | None:
         return None
 
 
-def unquoted(token: Token) -> str:
+def unquote(token: Token) -> str:
     """A name in its compared form: folded unless it was quoted."""
     return token[1:-1].replace('""', '"') if token.type == "QUOTED" else str(token).lower()
 
@@ -110,7 +110,7 @@ def _types(children: Sequence[Any]) -> set[str]:
     return {child.type for child in children if isinstance(child, Token)}
 
 
-def _named(tree: Branch, rule: str) -> Branch | None:
+def _child(tree: Branch, rule: str) -> Branch | None:
     """The child that is a tree of this rule."""
     return next((child for child in tree.children if isinstance(child, Tree) and child.data == rule), None)
 
@@ -142,7 +142,7 @@ class Reader:
 
     def read_create_stream(self, tree: Branch) -> s.CreateStreamStatement:
         fields = tuple(self.read(child) for child in tree.children if _is(child, "field"))
-        options = _named(tree, "options")
+        options = _child(tree, "options")
         place = None if options is None else _span(options)
         return s.CreateStreamStatement(
             _span(tree),
@@ -151,7 +151,7 @@ class Reader:
             self._options(tree),
             place,
             "REPLACE" in _types(tree.children),
-            _named(tree, "unless_exists") is not None,
+            _child(tree, "unless_exists") is not None,
         )
 
     def read_field(self, tree: Branch) -> s.FieldDef:
@@ -166,12 +166,12 @@ class Reader:
             "REPLACE" in _types(tree.children),
             self._options(tree),
             self.read(tree.children[-1]),
-            _named(tree, "unless_exists") is not None,
+            _child(tree, "unless_exists") is not None,
         )
 
     def read_create_sink(self, tree: Branch) -> s.CreateSinkStatement:
         name, query, *part = (self.read(child) for child in tree.children if _is(child, "name"))
-        unless_exists = _named(tree, "unless_exists") is not None
+        unless_exists = _child(tree, "unless_exists") is not None
         return s.CreateSinkStatement(
             _span(tree), name, query, part[0] if part else None, self._options(tree), unless_exists
         )
@@ -190,12 +190,12 @@ class Reader:
     def read_drop(self, tree: Branch) -> s.DropStatementNode:
         kind: Any = str(tree.children[1]).lower()
         return s.DropStatementNode(
-            _span(tree), kind, self.read(_need(tree, "name")), _named(tree, "if_exists") is not None
+            _span(tree), kind, self.read(_need(tree, "name")), _child(tree, "if_exists") is not None
         )
 
     def read_insert(self, tree: Branch) -> s.InsertStatement:
         name, *part = (self.read(child) for child in tree.children if _is(child, "name"))
-        columns = _named(tree, "insert_columns")
+        columns = _child(tree, "insert_columns")
         rows = tuple(self.read(child) for child in tree.children if _is(child, "value_row"))
         listed = None if columns is None else self._all(columns.children)
         return s.InsertStatement(_span(tree), name, part[0] if part else None, listed, rows)
@@ -228,7 +228,7 @@ class Reader:
         return s.SelectStatement(_span(tree), self.read(tree.children[0]))
 
     def _options(self, tree: Branch) -> tuple[s.Option, ...]:
-        options = _named(tree, "options")
+        options = _child(tree, "options")
         return () if options is None else self._all(options.children)
 
     def read_option(self, tree: Branch) -> s.Option:
@@ -250,7 +250,7 @@ class Reader:
         return number_of(first)
 
     def read_name(self, tree: Branch) -> s.Name:
-        return s.Name(_span(tree), unquoted(_token(tree.children[0])))
+        return s.Name(_span(tree), unquote(_token(tree.children[0])))
 
     read_column_word = read_function_word = read_table_word = read_alias_name = read_option_name = read_name
 
@@ -291,8 +291,8 @@ class Reader:
         return body
 
     def read_select(self, tree: Branch) -> s.Select:
-        tables = _named(tree, "from_clause")
-        group_by = _named(tree, "group_by")
+        tables = _child(tree, "from_clause")
+        group_by = _child(tree, "group_by")
         return s.Select(
             _span(tree),
             tuple(self.read(child) for child in tree.children if _is(child, "item", "all_columns", "table_columns")),
@@ -305,7 +305,7 @@ class Reader:
         )
 
     def _clause(self, tree: Branch, rule: str) -> s.Expr | None:
-        clause = _named(tree, rule)
+        clause = _child(tree, rule)
         return None if clause is None else self.read(clause.children[-1])
 
     def read_item(self, tree: Branch) -> s.Item:
@@ -325,19 +325,19 @@ class Reader:
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def _from(self, tables: Sequence[s.Table]) -> s.Table:
-        """Tables with commas between them are joined by the conditions of WHERE."""
+        """Tables separated by commas are joined by the conditions of WHERE."""
         first, *others = tables
         for other in others:
-            first = self._behind(first, other)
+            first = self._prepend(first, other)
         return first
 
-    def _behind(self, left: s.Table, right: s.Table) -> s.Table:
+    def _prepend(self, left: s.Table, right: s.Table) -> s.Table:
         """Put a table before the first table of a tree of joins, which is equivalent to the product of both."""
         match right:
             case s.TablePrimary():
                 return s.Join(right.span, left, right, "cross", None, False)
             case s.Join() if right.kind in ("inner", "cross", "left"):
-                return replace(right, left=self._behind(left, right.left))
+                return replace(right, left=self._prepend(left, right.left))
         message = "a comma before this kind of join is ambiguous: write JOIN ... ON"
         raise SqlError(self._text, right.span.start, message)
 
@@ -382,7 +382,7 @@ class Reader:
 
     def read_latest(self, tree: Branch) -> s.Latest:
         words = _types(tree.children)
-        using = _named(tree, "name")
+        using = _child(tree, "name")
         commit: Any = "lazy" if "LAZY" in words else "eager" if "EAGER" in words else None
         return s.Latest(_span(tree), commit, None if using is None else self.read(using))
 
@@ -437,18 +437,18 @@ class Reader:
     # -- expressions -----------------------------------------------------------------------------------------------
 
     def read_either(self, tree: Branch) -> s.Expr:
-        return self._balanced("or", [child for child in tree.children if isinstance(child, Tree)])
+        return self._balance("or", [child for child in tree.children if isinstance(child, Tree)])
 
     def read_every(self, tree: Branch) -> s.Expr:
-        return self._balanced("and", [child for child in tree.children if isinstance(child, Tree)])
+        return self._balance("and", [child for child in tree.children if isinstance(child, Tree)])
 
-    def _balanced(self, word: str, terms: Sequence[Branch]) -> s.Expr:
+    def _balance(self, word: str, terms: Sequence[Branch]) -> s.Expr:
         """A chain of ANDs or ORs as a shallow tree, so that a generated condition may have thousands of them."""
         if len(terms) == 1:
             expr: s.Expr = self.read(terms[0])
             return expr
         half = len(terms) // 2
-        left, right = self._balanced(word, terms[:half]), self._balanced(word, terms[half:])
+        left, right = self._balance(word, terms[:half]), self._balance(word, terms[half:])
         return _operator(word, left, right)
 
     def read_chain(self, tree: Branch) -> s.Expr:
@@ -554,7 +554,7 @@ class Reader:
         return s.ColumnRef(_span(tree), table[0] if table else None, name)
 
     def read_function(self, tree: Branch) -> s.FunctionCall:
-        arguments, test, over = (_named(tree, rule) for rule in ("arguments", "filter", "over"))
+        arguments, test, over = (_child(tree, rule) for rule in ("arguments", "filter", "over"))
         words = _types(tree.children)
         return s.FunctionCall(
             _span(tree),
@@ -567,7 +567,7 @@ class Reader:
         )
 
     def read_over(self, tree: Branch) -> s.Over:
-        partition, order_by = _named(tree, "partition_by"), _named(tree, "order_by")
+        partition, order_by = _child(tree, "partition_by"), _child(tree, "order_by")
         return s.Over(
             _span(tree),
             () if partition is None else self._all(partition.children),

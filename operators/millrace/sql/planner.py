@@ -169,15 +169,17 @@ def _create_stream(
     if body.replace:
         return _replace_stream(statement, body, catalog, library, before, after)
     hint = "CREATE OR REPLACE STREAM changes it where that is compatible"
-    raise SqlError(sql, body.name.span.start, f"there is already a stream called {name}{_or(same, 'STREAM', hint)}")
+    raise SqlError(
+        sql, body.name.span.start, f"there is already a stream called {name}{_create_hint(same, 'STREAM', hint)}"
+    )
 
 
 def _refuse_both(sql: str, body: s.CreateStreamStatement | s.CreateQueryStatement) -> None:
     if body.replace and body.unless_exists:
-        raise SqlError(sql, body.span.start, "OR REPLACE and IF NOT EXISTS contradict each other: leave one out")
+        raise SqlError(sql, body.span.start, "OR REPLACE and IF NOT EXISTS contradict each other: remove one")
 
 
-def _or(same: bool, kind: str, hint: str) -> str:
+def _create_hint(same: bool, kind: str, hint: str) -> str:
     """A hint for a CREATE with an existing name."""
     if same:
         return f", with this definition; CREATE {kind} IF NOT EXISTS leaves it as it is"
@@ -188,7 +190,7 @@ def _exists(kind: Kind, name: str, same: bool) -> Unchanged:
     """CREATE with an existing name, which changes nothing."""
     if same:
         return Unchanged(f"create_{kind}", kind, name, f"{kind} {name} exists with this definition")
-    warning = f"{kind} {name} exists with another definition, which stays"
+    warning = f"{kind} {name} exists with another definition, which is unchanged"
     return Unchanged(f"create_{kind}", kind, name, f"{kind} {name} exists", (warning,))
 
 
@@ -240,8 +242,8 @@ def _stream(statement: s.Statement, body: s.CreateStreamStatement) -> StreamDefi
     if values.get("timestamps") == "external" and "time" not in values:
         at = seen["timestamps"].value_span.start
         times = [field.name for field in fields if field.type is Type.TIMESTAMP]
-        hint = f": add time = '{times[0]}'" if times else ": it needs a column of type TIMESTAMP"
-        raise SqlError(sql, at, f"an external stream names the column that carries its time{hint}")
+        hint = f": add time = '{times[0]}'" if times else " of type TIMESTAMP"
+        raise SqlError(sql, at, f"an external stream needs a time column{hint}")
     try:
         return StreamDefinition(name, Schema(tuple(fields)), **values, sql=definition(statement, body, "STREAM"))
     except Refuse as error:
@@ -263,7 +265,7 @@ def _fields_of(sql: str, written: Sequence[s.FieldDef], time: str | None) -> lis
             raise SqlError(sql, column.name.span.start, f"{column.name.text} marks deleted rows: choose another name")
         if column.name.text in names:
             raise SqlError(sql, column.name.span.start, f"two columns are called {column.name.text}")
-        type = binder.type_named(column.type)
+        type = binder.resolve_type(column.type)
         if type is Type.INTERVAL:
             raise SqlError(
                 sql, column.type.span.start, "a column cannot be an interval: make it a bigint of microseconds"
@@ -287,17 +289,17 @@ def _check_columns(sql: str, option: s.Option | None, value: Any, fields: Sequen
 def _alter_stream(statement: s.Statement, body: s.AlterStreamStatement, catalog: Catalog) -> AlterStatement:
     sql = statement.text
     name = body.name.text
-    before = _altered(statement, body.name, catalog)
+    before = _altered_stream(statement, body.name, catalog)
     if not body.options:
-        raise SqlError(sql, body.span.end, "expected what to set: (option = value, ...)")
+        raise SqlError(sql, body.span.end, "expected the options to set: (option = value, ...)")
     _refuse_fixed(sql, body, name)
     values, seen = read_options(sql, body.options, POLICY_OPTIONS, "ALTER STREAM")
     check_kind(sql, seen, name, before.timestamps)
-    after = replace(before, **values, sql=_rewritten(before.sql, statement, body))
+    after = replace(before, **values, sql=_rewrite_create(before.sql, statement, body))
     return AlterStatement(name, tuple(values.items()), after)
 
 
-def _altered(statement: s.Statement, name: s.Name, catalog: Catalog) -> StreamDefinition:
+def _altered_stream(statement: s.Statement, name: s.Name, catalog: Catalog) -> StreamDefinition:
     before = catalog.streams.get(name.text)
     if before is None:
         why = "is a query, not a stream" if name.text in catalog.queries else "does not exist"
@@ -309,7 +311,7 @@ def _altered(statement: s.Statement, name: s.Name, catalog: Catalog) -> StreamDe
 def _add_column(
     statement: s.Statement, body: s.AddColumnStatement, catalog: Catalog, library: Library
 ) -> AlterStatement:
-    before = _altered(statement, body.name, catalog)
+    before = _altered_stream(statement, body.name, catalog)
     added, after, queries = _widen(statement, body, before, catalog, library)
     return AlterStatement(before.name, (), after, (added,), queries)
 
@@ -324,7 +326,7 @@ def _widen(
     """ADD COLUMN: the column, the new definition of the stream, and the rewritten queries that read the stream."""
     sql = statement.text
     added = _new_field(statement, body, before)
-    after = replace(before.with_fields([added]), sql=with_column(before.sql, _slice(sql, body.field)))
+    after = replace(before.with_fields([added]), sql=with_column(before.sql, _text_of(sql, body.field)))
     queries, stuck = widen_readers(before, after, added.name, catalog, library)
     if stuck:
         raise SqlError(
@@ -370,7 +372,7 @@ def _new_field(statement: s.Statement, body: s.AddColumnStatement, stream: Strea
     return added
 
 
-def _slice(sql: str, node: s.Node) -> str:
+def _text_of(sql: str, node: s.Node) -> str:
     return sql[node.span.start : node.span.end]
 
 
@@ -388,7 +390,7 @@ def _refuse_fixed(sql: str, body: s.AlterStreamStatement, stream: str) -> None:
             )
 
 
-def _rewritten(created: str, statement: s.Statement, body: s.AlterStreamStatement) -> str:
+def _rewrite_create(created: str, statement: s.Statement, body: s.AlterStreamStatement) -> str:
     """The equivalent CREATE STREAM, which a catalog stores and `show` prints."""
     if not created:
         return created
@@ -431,7 +433,7 @@ def _create_sink(
     if body.unless_exists or (same and idempotent):
         return _exists("sink", name, same)
     hint = f"DROP SINK {name} first to replace it"
-    message = f"there is already a sink called {name}{_or(same, 'SINK', hint)}"
+    message = f"there is already a sink called {name}{_create_hint(same, 'SINK', hint)}"
     raise SqlError(statement.text, body.name.span.start, message)
 
 
@@ -443,7 +445,7 @@ def _sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog)
         first = f"CREATE QUERY name AS SELECT * FROM {query}.{body.part.text}"
         raise SqlError(sql, body.query.span.start, f"a sink takes the rows of a query: {first} first")
     if query not in catalog.queries:
-        why = "is a stream: make a query of it first" if query in catalog.streams else "does not exist"
+        why = "is a stream: create a query that reads it first" if query in catalog.streams else "does not exist"
         raise SqlError(sql, body.query.span.start, f"the query {query} {why}{did_you_mean(query, catalog.queries)}")
     values, seen = read_options(sql, body.options, SINK_OPTIONS, "a sink")
     if "type" not in values:
@@ -484,15 +486,15 @@ def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -
     if name not in known:
         if body.if_exists:
             return Unchanged(f"drop_{body.kind}", body.kind, name, f"the {body.kind} {name} does not exist")
-        hint = did_you_mean(name, known) or _there_are(known)
+        hint = did_you_mean(name, known) or _names_hint(known)
         raise SqlError(statement.text, at, f"the {body.kind} {name} does not exist{hint}")
-    users = [] if body.kind == "sink" else _users(catalog, body.kind, name)
+    users = [] if body.kind == "sink" else _readers_of(catalog, body.kind, name)
     if users:
         raise SqlError(statement.text, at, f"{name} is still read by {', '.join(users)}: drop that first")
     return DropStatement(body.kind, name)
 
 
-def _there_are(known: Iterable[str]) -> str:
+def _names_hint(known: Iterable[str]) -> str:
     """A hint for a name that is near none: some of the names that exist."""
     names = list(known)
     if not names:
@@ -501,7 +503,7 @@ def _there_are(known: Iterable[str]) -> str:
     return f"; there are {', '.join(names[:_NAMES_SHOWN])}{more}" if len(names) > 1 else f"; there is {names[0]}"
 
 
-def _users(catalog: Catalog, kind: str, name: str) -> list[str]:
+def _readers_of(catalog: Catalog, kind: str, name: str) -> list[str]:
     names = {name, name + LATE}
     queries = [
         f"query {query.name}"
@@ -519,7 +521,7 @@ def _show_create(statement: s.Statement, body: s.ShowCreateStatement, catalog: C
     name = body.name.text
     known: Mapping[str, Any] = {"stream": catalog.streams, "query": catalog.queries, "sink": catalog.sinks}[body.kind]
     if name not in known:
-        hint = did_you_mean(name, known) or _there_are(known)
+        hint = did_you_mean(name, known) or _names_hint(known)
         raise SqlError(statement.text, body.name.span.start, f"the {body.kind} {name} does not exist{hint}")
     return ShowCreate(body.kind, name, known[name].sql)
 
@@ -537,7 +539,7 @@ def _describe(statement: s.Statement, body: s.DescribeStatement, catalog: Catalo
     if kind is None:
         names = [known for there in kinds.values() for known in there]
         what = "stream, query or sink" if body.kind is None else body.kind
-        hint = did_you_mean(name, names) or _there_are(names)
+        hint = did_you_mean(name, names) or _names_hint(names)
         raise SqlError(statement.text, body.name.span.start, f"no {what} is called {name}{hint}")
     if body.part is None:
         return Describe(kind, name)
@@ -581,11 +583,11 @@ def _create_query(
         if not body.replace:
             hint = "CREATE OR REPLACE QUERY replaces it"
             raise SqlError(
-                sql, body.name.span.start, f"there is already a query called {name}{_or(same, 'QUERY', hint)}"
+                sql, body.name.span.start, f"there is already a query called {name}{_create_hint(same, 'QUERY', hint)}"
             )
     if "max_delay_us" in values and values.get("flush", "none") == "none":
         raise SqlError(
-            sql, seen["max_delay"].name.span.start, "max_delay bounds how far results are spread: add flush = 'slow'"
+            sql, seen["max_delay"].name.span.start, "max_delay applies to spread results: add flush = 'slow'"
         )
     for option in ("join", "alpha"):
         if option in seen and values.get("order") != "event":
@@ -643,8 +645,8 @@ def _streams_of(plan: QueryPlan, catalog: Catalog) -> set[str]:
 def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, after: QueryPlan) -> None:
     """Refuse a replacement that changes the form of its rows while other queries read them."""
     before = catalog.queries[after.name]
-    readers = [user for user in _users(catalog, "query", after.name) if user.startswith("query ")]
-    if readers and _looks(before, catalog) != _looks(after, catalog):
+    readers = [user for user in _readers_of(catalog, "query", after.name) if user.startswith("query ")]
+    if readers and _reader_properties(before, catalog) != _reader_properties(after, catalog):
         raise SqlError(
             statement.text,
             name.span.start,
@@ -653,7 +655,7 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, after
         )
 
 
-def _looks(query: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
+def _reader_properties(query: QueryPlan, catalog: Catalog) -> tuple[object, ...]:
     """The properties that readers of a query rely on."""
     facts = facts_of(query, catalog)
     return query.schema, query.update_key, facts.ordered, facts.lags

@@ -70,7 +70,7 @@ def minus(left: int | None, right: int | None) -> int | None:
     return None if left is None or right is None else left - right
 
 
-def _added(left: Lag, right: Lag) -> Lag:
+def _add(left: Lag, right: Lag) -> Lag:
     return plus(left[0], right[0]), plus(left[1], right[1])
 
 
@@ -105,23 +105,23 @@ def lag_of(expression: e.Expression, lags: Lags) -> Lag | None:
 def _call_lag(call: e.Call, lags: Lags) -> Lag | None:
     match name_of(call), call.arguments:
         case "+", (time, e.Constant(type=Type.INTERVAL, value=int(by))):
-            return _moved(time, -by, lags)
+            return _shift(time, -by, lags)
         case "+", (e.Constant(type=Type.INTERVAL, value=int(by)), time):
-            return _moved(time, -by, lags)
+            return _shift(time, -by, lags)
         case "-", (time, e.Constant(type=Type.INTERVAL, value=int(by))):
-            return _moved(time, by, lags)
+            return _shift(time, by, lags)
         case "date_trunc", (e.Constant(value=str(unit)), time):
             lag = lag_of(time, lags)
-            return None if lag is None else _added(lag, (0, longest(unit) - 1))
+            return None if lag is None else _add(lag, (0, longest(unit) - 1))
         case "coalesce" | "greatest" | "least" as name, times:
             known = [lag for argument in times if (lag := lag_of(argument, lags)) is not None]
             return _one_of(name, call, known) if len(known) == len(times) else None
     return None
 
 
-def _moved(time: e.Expression, by: int, lags: Lags) -> Lag | None:
+def _shift(time: e.Expression, by: int, lags: Lags) -> Lag | None:
     lag = lag_of(time, lags)
-    return None if lag is None else _added(lag, (by, by))
+    return None if lag is None else _add(lag, (by, by))
 
 
 def _one_of(name: str, call: e.Call, lags: Sequence[Lag]) -> Lag:
@@ -150,7 +150,7 @@ def lags_of(spec: Spec, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> La
         case SelectSpec() | FilterSpec() | SortSpec():
             return inputs[0]
         case MapSpec(columns):
-            return _computed([column for _, column in columns], inputs[0])
+            return _computed_lags([column for _, column in columns], inputs[0])
         case UnionSpec():
             shared = [at for at in inputs[0] if all(at in other for other in inputs)]
             return {at: _widest([lags[at] for lags in inputs]) for at in shared}
@@ -161,16 +161,16 @@ def lags_of(spec: Spec, inputs: Sequence[Lags], schemas: Sequence[Schema]) -> La
         case TopSpec(closes_at=int(at), closes_us=by):
             return {at: (by, by)}
         case RetimeSpec(position):
-            return _retimed(inputs[0], position)
+            return _retimed_lags(inputs[0], position)
         case JoinSpec():
-            return _picked(spec.columns, inputs, join_lags(spec.bands, len(inputs)))
+            return _picked_lags(spec.columns, inputs, join_lags(spec.bands, len(inputs)))
         case SequenceSpec(within_us=within, absent=absent):
             first = (within if absent else 0, within)
-            return _picked(spec.columns, inputs, [first, EXACT])
+            return _picked_lags(spec.columns, inputs, [first, EXACT])
     return {}
 
 
-def _computed(columns: Sequence[e.Expression], lags: Lags) -> Lags:
+def _computed_lags(columns: Sequence[e.Expression], lags: Lags) -> Lags:
     known = {at: lag_of(column, lags) for at, column in enumerate(columns)}
     return {at: lag for at, lag in known.items() if lag is not None}
 
@@ -178,7 +178,7 @@ def _computed(columns: Sequence[e.Expression], lags: Lags) -> Lags:
 def _window_rows(spec: WindowSpec, lags: Lags, width: int) -> Lags:
     """The lags of rows with the bounds of their window: start <= time < end. The bounds of ROWS windows have none."""
     if isinstance(spec.window, RowWindow):
-        return lags if spec.columns is None else _computed([column for _, column in spec.columns], lags)
+        return lags if spec.columns is None else _computed_lags([column for _, column in spec.columns], lags)
     size = spec.window.size_us
     return {**lags, **_bounds(spec.bounds, width, (0, size - 1), (-size, -1))}
 
@@ -192,7 +192,7 @@ def _window_ends(spec: AggregateSpec, lags: Lags, width: int) -> Lags:
             before: Lag = (gap - 1, None)
             if not spec.rows:
                 return _bounds(spec.bounds, len(spec.keys) + len(spec.calls), before, (-1, -1))
-            own = {at: _added(lag, before) for at, lag in lags.items()}
+            own = {at: _add(lag, before) for at, lag in lags.items()}
             return {**own, **_bounds(spec.bounds, width, before, (-1, -1))}
     return {}
 
@@ -201,18 +201,18 @@ def _bounds(bounds: Sequence[tuple[str, str]], first: int, start: Lag, end: Lag)
     return {first + at: start if side == "start" else end for at, (_, side) in enumerate(bounds)}
 
 
-def _retimed(lags: Lags, position: int) -> Lags:
+def _retimed_lags(lags: Lags, position: int) -> Lags:
     low, high = lags.get(position, (None, None))
     return {at: EXACT if at == position else (minus(lag[0], high), minus(lag[1], low)) for at, lag in lags.items()}
 
 
-def _picked(columns: Sequence[Picked], inputs: Sequence[Lags], of_inputs: Sequence[Lag]) -> Lags:
+def _picked_lags(columns: Sequence[Picked], inputs: Sequence[Lags], of_inputs: Sequence[Lag]) -> Lags:
     """The lags of columns from inputs whose own times have these lags."""
     lags = {}
     for at, (_, source, position) in enumerate(columns):
         lag = EXACT if position == e.TIME else inputs[source].get(position)
         if lag is not None:
-            lags[at] = _added(lag, of_inputs[source])
+            lags[at] = _add(lag, of_inputs[source])
     return lags
 
 

@@ -152,7 +152,7 @@ class QueryPlanner:
         """Add an operator. Its rows have the times of its inputs."""
         if len(self.nodes) >= MAX_OPERATORS:
             raise self.error(self.statement.body, f"expected at most {MAX_OPERATORS} operators in a query")
-        schema = self._spent(spec.schema([relation.schema for relation in inputs]))
+        schema = self._count_schema(spec.schema([relation.schema for relation in inputs]))
         name = self.namer.name(spec.kind)
         edges = () if all(relation.edge.plain for relation in inputs) else tuple(relation.edge for relation in inputs)
         self.nodes.append(Node(name, spec, tuple(relation.node for relation in inputs), edges))
@@ -174,7 +174,7 @@ class QueryPlanner:
             tables=first.tables if isinstance(spec, SelectSpec | FilterSpec) else (),
         )
 
-    def _spent(self, schema: Schema) -> Schema:
+    def _count_schema(self, schema: Schema) -> Schema:
         """The schema of another operator's rows, which counts towards the statement's limits."""
         self.work.operators += 1
         self.work.columns += len(schema)
@@ -276,7 +276,7 @@ class QueryPlanner:
         types = [self._union_type(position, branches) for position in range(width)]
         inputs = [self._as_types(relation, types) for _, relation in branches]
         if first.update_key is not None:
-            return self._youngest(inputs)
+            return self._newest_union(inputs)
         spec = UnionSpec(self.options.order == "event")
         return replace(self.add(spec, inputs, spec.ordered), alias=None)
 
@@ -293,15 +293,15 @@ class QueryPlanner:
                 "aggregates per window, FROM TUMBLE(...), on all sides; or aggregate the union",
             )
 
-    def _youngest(self, inputs: Sequence[Relation]) -> Relation:
+    def _newest_union(self, inputs: Sequence[Relation]) -> Relation:
         """A union of update streams of one key: it emits the newest row of each key and drops older ones."""
         inputs = [self.stamp_rows(relation) for relation in inputs]
         if any(relation.retracts for relation in inputs):
-            inputs = [relation if relation.retracts else self._never_gone(relation) for relation in inputs]
+            inputs = [relation if relation.retracts else self._add_tombstone_field(relation) for relation in inputs]
         union = self.add(UnionSpec(False, inputs[0].key_at), inputs, ordered=False)
         return replace(union, alias=None, update_key=inputs[0].update_key)
 
-    def _never_gone(self, relation: Relation) -> Relation:
+    def _add_tombstone_field(self, relation: Relation) -> Relation:
         columns: list[tuple[str, e.Expression]] = [
             (field.name, e.Column(field.type, field.nullable, position, field.name))
             for position, field in enumerate(relation.schema)
@@ -332,27 +332,29 @@ class QueryPlanner:
         for at, node in enumerate(self.nodes):
             if node.name == relation.node and isinstance(node.spec, MapSpec):
                 # The branch computes its columns anyway, so it can convert them too.
-                self.nodes[at] = replace(node, spec=_widened(node.spec.columns, types))
+                self.nodes[at] = replace(node, spec=_convert_columns(node.spec.columns, types))
                 return replace(relation, schema=self.nodes[at].spec.schema([]))
         columns = [
             (field.name, e.Column(field.type, field.nullable, position, field.name))
             for position, field in enumerate(relation.schema)
         ]
-        return self.add(_widened(columns, types), [relation], relation.ordered)
+        return self.add(_convert_columns(columns, types), [relation], relation.ordered)
 
     def _as_types_by_key(self, relation: Relation, types: Sequence[Type]) -> Relation:
         """The same for an update stream, whose key keeps its position."""
         columns = [
             e.Column(field.type, field.nullable, at, field.name) for at, field in enumerate(relation.schema.data_fields)
         ]
-        converted = map_rows(self, _widened([(column.name, column) for column in columns], types).columns, relation)
+        converted = map_rows(
+            self, _convert_columns([(column.name, column) for column in columns], types).columns, relation
+        )
         return replace(converted, update_key=relation.update_key)
 
     # -- select ----------------------------------------------------------------------------------------------------
 
     def _select(self, select: s.Select, scope: Mapping[str, _Cte]) -> Relation:
         if isinstance(select.table, s.Join | s.Followed):
-            select, relation = self._joined(select, scope)
+            select, relation = self._join(select, scope)
         else:
             relation = self._from(select, scope)
         if relation.ranking is not None:
@@ -381,10 +383,10 @@ class QueryPlanner:
             self.check_runs(where, predicate)
             relation = filter_rows(self, predicate, relation)
         if numbers:
-            return self._numbered(select, relation, numbers)
-        return self._mapped(select, relation, *self.columns(select, relation, self.binder(relation)))
+            return self._number_rows(select, relation, numbers)
+        return self._map_columns(select, relation, *self.columns(select, relation, self.binder(relation)))
 
-    def _numbered(self, select: s.Select, relation: Relation, numbers: Sequence[s.FunctionCall]) -> Relation:
+    def _number_rows(self, select: s.Select, relation: Relation, numbers: Sequence[s.FunctionCall]) -> Relation:
         """Rows with their number in an order, limited by QUALIFY."""
         relation = number_rows(self, select, replace(relation, window=None), numbers)
         assert relation.ranking is not None
@@ -394,7 +396,7 @@ class QueryPlanner:
         names, columns = self.columns(select, seen, self.binder(seen, number=number))
         at = next((at for at, column in enumerate(columns) if column == number), -1)
         if select.qualify is None:
-            numbered = self._mapped(select, relation, names, columns)
+            numbered = self._map_columns(select, relation, names, columns)
             return replace(numbered, ranking=replace(relation.ranking, position=at))
         # A row shows its place if the number is selected. QUALIFY may use its name in the select list.
         relation, rest = limit_rows(self, select.qualify, relation, names[at] if at >= 0 else None)
@@ -402,9 +404,9 @@ class QueryPlanner:
             predicate = self.binder(relation, number=number).bind_boolean(rest, "QUALIFY")
             self.check_runs(rest, predicate)
             relation = filter_rows(self, predicate, relation)
-        return self._mapped(select, relation, names, columns)
+        return self._map_columns(select, relation, names, columns)
 
-    def _mapped(
+    def _map_columns(
         self, select: s.Select, relation: Relation, names: Sequence[str], columns: Sequence[e.Expression]
     ) -> Relation:
         """The select list. An update stream keeps its key, under any names."""
@@ -431,7 +433,7 @@ class QueryPlanner:
             if not named:
                 raise self.error(
                     select.items[0],
-                    f"this reads an update stream keyed by {_listed(relation.update_key)}, and each row must "
+                    f"this reads an update stream keyed by {_key_words(relation.update_key)}, and each row must "
                     f"identify the row that it replaces: select {key} too",
                 )
             key_names.append(named[0])
@@ -535,7 +537,7 @@ class QueryPlanner:
         assert isinstance(select.table, s.TablePrimary)
         return self.table(select.table, scope)[0]
 
-    def _joined(self, select: s.Select, scope: Mapping[str, _Cte]) -> tuple[s.Select, Relation]:
+    def _join(self, select: s.Select, scope: Mapping[str, _Cte]) -> tuple[s.Select, Relation]:
         """The rows of several tables after WHERE."""
         relation = FromPlanner(self, select, scope).plan()
         if aggregates(select):
@@ -553,7 +555,7 @@ class QueryPlanner:
         if table.window is not None and keeps is None:
             if relation.window is not None:
                 raise self.error(table.window, "this table already has a window")
-            relation = self._windowed(relation, bracket_window(self.statement.text, table.window))
+            relation = self._apply_window(relation, bracket_window(self.statement.text, table.window))
         relation = apply_edge(self, table, relation)
         return replace(relation, alias=table.alias.text) if table.alias else relation, keeps
 
@@ -564,9 +566,9 @@ class QueryPlanner:
             case s.TableFunction():
                 window = window_of(self.statement.text, source, self._constant_us)
                 relation = self._source(self._table_of(source.arguments[0]), scope)
-                return self._windowed(self._timed_by(source.arguments[1], relation), window)
+                return self._apply_window(self._retime_for_window(source.arguments[1], relation), window)
         assert isinstance(source, s.NamedTable)
-        return self._named(source, scope)
+        return self._named_source(source, scope)
 
     # -- windows ---------------------------------------------------------------------------------------------------
 
@@ -591,7 +593,7 @@ class QueryPlanner:
                 return s.Subquery(node.span, node.query)
         raise self.error(node, "expected a stream, a query, or a query in parentheses")
 
-    def _timed_by(self, node: s.Expr, relation: Relation) -> Relation:
+    def _retime_for_window(self, node: s.Expr, relation: Relation) -> Relation:
         """The rows at the time that a window uses: their own, or a column at a bounded distance from it."""
         if isinstance(node, s.ColumnRef):
             column = relation.column(node.name.text)
@@ -600,14 +602,14 @@ class QueryPlanner:
             lag = None if column is None else lag_of(column, relation.lags)
             if column is not None and lag is not None:
                 own = column.position == e.TIME or (lag == EXACT and not column.nullable)
-                return relation if own else self._retimed(node, column, lag[1], relation)
+                return relation if own else self._retime(node, column, lag[1], relation)
         legal = [relation.schema.names[position] for position in relation.lags]
         if not legal and relation.schema.index(TIME_NAME) is None:
             legal = [TIME_NAME]
         words = " or ".join(legal) or "a column that the query selects its ts as"
         raise self.error(node, f"a window uses the rows' own time: expected {words} here")
 
-    def _retimed(self, node: s.Expr, column: e.Column, lag_us: int | None, relation: Relation) -> Relation:
+    def _retime(self, node: s.Expr, column: e.Column, lag_us: int | None, relation: Relation) -> Relation:
         if lag_us is None:
             raise self.error(
                 node,
@@ -623,7 +625,7 @@ class QueryPlanner:
         retimed = self.add(RetimeSpec(column.position, lag_us), [relation], ordered=False)
         return replace(retimed, alias=relation.alias, time_name=column.name)
 
-    def _windowed(self, relation: Relation, window: Window) -> Relation:
+    def _apply_window(self, relation: Relation, window: Window) -> Relation:
         self._check_bounded(relation)
         window = replace(window, key=key_of(self, relation))
         if window.spec is not None:
@@ -676,7 +678,7 @@ class QueryPlanner:
         where: e.Expression | None = None
         sizes: Sequence[e.Extent] = [e.Extent()] * len(columns)
         for node in reversed(path):
-            sizes = self._written_out(node.spec, sizes, place)
+            sizes = self._substituted_extents(node.spec, sizes, place)
             if isinstance(node.spec, SelectSpec):
                 where = self.binder(None).both(where, e.substitute(node.spec.predicate, columns))
             elif isinstance(node.spec, MapSpec):
@@ -684,7 +686,7 @@ class QueryPlanner:
         lags = stream_lags(stream, self.catalog)
         return replace(relation, node=name, schema=stream.schema, lags=lags), columns, where
 
-    def _written_out(self, spec: Spec, columns: Sequence[e.Extent], place: s.Node) -> Sequence[e.Extent]:
+    def _substituted_extents(self, spec: Spec, columns: Sequence[e.Extent], place: s.Node) -> Sequence[e.Extent]:
         """The size of each column if this operator's expressions are substituted into its readers'."""
         expressions: list[e.Expression] = []
         if isinstance(spec, SelectSpec):
@@ -702,7 +704,7 @@ class QueryPlanner:
 
     # -- names -----------------------------------------------------------------------------------------------------
 
-    def _named(self, source: s.NamedTable, scope: Mapping[str, _Cte]) -> Relation:
+    def _named_source(self, source: s.NamedTable, scope: Mapping[str, _Cte]) -> Relation:
         name = source.name.text
         if source.part is not None:
             return self._late(source, name, source.part, scope)
@@ -763,11 +765,11 @@ def _kind(relation: Relation) -> str:
     return f"keyed by {', '.join(f'{name} (column {at + 1})' for name, at in named)}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _key_words(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing (it is one row)"
 
 
-def _widened(columns: Sequence[tuple[str, e.Expression]], types: Sequence[Type]) -> MapSpec:
+def _convert_columns(columns: Sequence[tuple[str, e.Expression]], types: Sequence[Type]) -> MapSpec:
     """The columns with a cast where the type is another."""
     return MapSpec(
         tuple(

@@ -50,14 +50,14 @@ def rewrite_reader(query: QueryPlan, before: str, after: str, catalog: Catalog, 
     one as an alias.
     """
     for alias in (False, True):
-        expected = replace(query.renamed(before, after), sql=_reading(query.sql, before, after, alias))
-        planned = _planned_again(expected, catalog, library)
-        if planned is not None and _same(planned[0], expected):
-            return expected if _narrowed(expected) else planned[0]
+        expected = replace(query.renamed(before, after), sql=_replace_input(query.sql, before, after, alias))
+        planned = _plan_again(expected, catalog, library)
+        if planned is not None and _equivalent(planned[0], expected):
+            return expected if _is_narrowed(expected) else planned[0]
     return None
 
 
-def _planned_again(query: QueryPlan, catalog: Catalog, library: Library) -> tuple[QueryPlan, QueryPlanner] | None:
+def _plan_again(query: QueryPlan, catalog: Catalog, library: Library) -> tuple[QueryPlan, QueryPlanner] | None:
     """The plan of a query's text in this catalog, with the query's options; None if it is refused."""
     try:
         statement = parse(query.sql, KNOWN)[0]
@@ -71,19 +71,19 @@ def _planned_again(query: QueryPlan, catalog: Catalog, library: Library) -> tupl
         return None
 
 
-def _same(planned: QueryPlan, expected: QueryPlan) -> bool:
+def _equivalent(planned: QueryPlan, expected: QueryPlan) -> bool:
     """Whether two plans are equivalent. A plan that reads fewer columns than the stream now has cannot be compared
     exactly. Then the schemas must be equal: ADD COLUMN has already checked that every name keeps its meaning."""
-    if _narrowed(expected):
-        return _looks(planned) == _looks(expected)
+    if _is_narrowed(expected):
+        return _schema_and_inputs(planned) == _schema_and_inputs(expected)
     return replace(planned, warnings=(), notes=()) == replace(expected, warnings=(), notes=())
 
 
-def _looks(query: QueryPlan) -> tuple[object, ...]:
+def _schema_and_inputs(query: QueryPlan) -> tuple[object, ...]:
     return query.schema, query.update_key, query.reads_streams, query.reads_queries
 
 
-def _narrowed(query: QueryPlan) -> bool:
+def _is_narrowed(query: QueryPlan) -> bool:
     return any(edge.columns is not None for node in query.nodes for edge in node.edges)
 
 
@@ -98,7 +98,7 @@ class _Place:
     alias_at: int | None
 
 
-def _reading(sql: str, before: str, after: str, alias: bool) -> str:
+def _replace_input(sql: str, before: str, after: str, alias: bool) -> str:
     body = parse(sql, KNOWN)[0].body
     assert isinstance(body, s.CreateQueryStatement | s.SelectStatement)
     changes: list[Change] = []
@@ -119,14 +119,14 @@ def _places(node: s.Node, name: str, hidden: bool) -> Iterator[_Place]:
             yield from _places(term, name, hidden)
         return
     if isinstance(node, s.TablePrimary) and not hidden:
-        span = _named(node.source, name)
+        span = _place_of(node.source, name)
         if span is not None:
             yield _Place(span, None if node.alias is not None else node.source.span.end)
     for child in s.children(node):
         yield from _places(child, name, hidden)
 
 
-def _named(source: s.TableSource, name: str) -> s.Span | None:
+def _place_of(source: s.TableSource, name: str) -> s.Span | None:
     """The place of this name in a source of rows."""
     match source:
         case s.NamedTable(name=s.Name(span=span, text=text), part=None) if text == name:
@@ -180,7 +180,7 @@ def widen_readers(
         if not {before.name, before.late.name} & set(query.reads_streams):
             continue
         sql = _without_stars(query, catalog, library)
-        rewritten = None if sql is None else _widened(replace(query, sql=sql), before, after, column, wider, library)
+        rewritten = None if sql is None else _keep_plan(replace(query, sql=sql), before, after, column, wider, library)
         if rewritten is None:
             stuck.append(name)
         else:
@@ -190,29 +190,29 @@ def widen_readers(
 
 def _without_stars(query: QueryPlan, catalog: Catalog, library: Library) -> str | None:
     """The query's text with every * expanded to its current columns."""
-    planned = _planned_again(query, catalog, library)
+    planned = _plan_again(query, catalog, library)
     return None if planned is None else replace_places(query.sql, list(planned[1].stars.items()))
 
 
-def _widened(
+def _keep_plan(
     query: QueryPlan, before: StreamDefinition, after: StreamDefinition, column: str, catalog: Catalog, library: Library
 ) -> QueryPlan | None:
     """The unchanged plan, which reads the same columns as before, if its text keeps its meaning."""
-    planned = _planned_again(query, catalog, library)
-    if planned is None or _looks(planned[0]) != _looks(query):
+    planned = _plan_again(query, catalog, library)
+    if planned is None or _schema_and_inputs(planned[0]) != _schema_and_inputs(query):
         return None
-    if planned[0].nodes != query.nodes and _names(query.sql, column):
+    if planned[0].nodes != query.nodes and _mentions(query.sql, column):
         return None  # its columns have moved, so the plans do not show which column the name refers to
     plan = query.reading_of(before.source, before.schema, after.schema)
     return plan.reading_of(before.late.source, before.late.schema, after.late.schema)
 
 
-def _names(sql: str, column: str) -> bool:
+def _mentions(sql: str, column: str) -> bool:
     """Whether a text uses this column name anywhere."""
-    return any(isinstance(node, s.ColumnRef) and node.name.text == column for node in _all(parse(sql, KNOWN)[0].body))
+    return any(isinstance(node, s.ColumnRef) and node.name.text == column for node in _nodes(parse(sql, KNOWN)[0].body))
 
 
-def _all(node: s.Node) -> Iterator[s.Node]:
+def _nodes(node: s.Node) -> Iterator[s.Node]:
     yield node
     for child in s.children(node):
-        yield from _all(child)
+        yield from _nodes(child)

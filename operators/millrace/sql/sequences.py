@@ -36,7 +36,7 @@ def plan_followed_by(tables: FromPlanner, node: s.Followed, above: Sequence[s.No
     wide = Wide([side.relation for side in sides])
     first, second = (shifted(side, wide, at) for at, side in enumerate(sides))
     joined = [*first, *second]
-    keys, conditions = _sorted(tables, node.condition, wide, joined)
+    keys, conditions = _classify(tables, node.condition, wide, joined)
     if node.absent or node.mode == "recent":
         # A row that cannot follow any row has no effect, so it is filtered out upstream.
         sides[1] = tables.push_conditions(sides[1], conditions, 1)
@@ -49,7 +49,7 @@ def plan_followed_by(tables: FromPlanner, node: s.Followed, above: Sequence[s.No
             f"max_state = {planner.options.max_state} tuples: add WITHIN '...'"
         )
     spec = SequenceSpec((), keys, None, node.mode, within_us, node.absent)
-    return _made(tables, node, spec, sides, joined, where, above)
+    return _add_sequence(tables, node, spec, sides, joined, where, above)
 
 
 def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
@@ -81,13 +81,13 @@ def latest(tables: FromPlanner, join: s.Join, above: Sequence[s.Node]) -> Side:
     keys, where = _key_of(tables, join, wide, joined, key)
     read_every(planner, second.relation)
     spec = SequenceSpec((), keys, outer=join.kind == "left")
-    return _made(tables, join, spec, sides, joined, where, above)
+    return _add_sequence(tables, join, spec, sides, joined, where, above)
 
 
 # -- shared parts ------------------------------------------------------------------------------------------------------
 
 
-def _made(
+def _add_sequence(
     tables: FromPlanner,
     node: s.Table,
     spec: SequenceSpec,
@@ -140,7 +140,7 @@ def _check_form(tables: FromPlanner, node: s.Followed, within_us: int | None) ->
         )
 
 
-def _sorted(
+def _classify(
     tables: FromPlanner, condition: s.Expr | None, wide: Wide, joined: Sequence[Table]
 ) -> tuple[Keys, Conditions]:
     """The keys that separate patterns, and the conditions that test the chosen pair."""
@@ -172,7 +172,7 @@ def key_of(planner: QueryPlanner, relation: Relation) -> tuple[int, ...] | None:
             if node.edge(0).shed is not None:
                 return None
             computed = [column for _, column in node.spec.columns]
-            columns = [_copied(computed[at]) if at >= 0 else at for at in columns]
+            columns = [_copied_position(computed[at]) if at >= 0 else at for at in columns]
             (name,) = node.inputs
     stream = next((source for source in map(planner.catalog.stream, planner.streams) if source.source == name), None)
     if stream is None or not stream.update_key:
@@ -181,7 +181,7 @@ def key_of(planner: QueryPlanner, relation: Relation) -> tuple[int, ...] | None:
     return tuple(columns.index(at) for at in positions) if set(positions) <= set(columns) else None
 
 
-def _copied(column: e.Expression) -> int:
+def _copied_position(column: e.Expression) -> int:
     """The position of a column that is only passed on; -1 if the column is computed."""
     return column.position if isinstance(column, e.Column) else -1
 

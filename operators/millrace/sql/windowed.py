@@ -48,13 +48,15 @@ def windowed_rows(
     if isinstance(window.spec, RowWindow):
         names = relation.schema.names
         relation, columns, where = planner.unfold_rows(relation, window.place)
-        if names != relation.schema.names or any(column.position != at for at, column in enumerate(_plain(columns))):
+        if names != relation.schema.names or any(
+            column.position != at for at, column in enumerate(_row_windows(columns))
+        ):
             spec = replace(spec, columns=tuple(zip(names, columns, strict=True)))
         spec = replace(spec, where=where)
     return planner.add(spec, [relation], ordered), condition
 
 
-def _plain(columns: Sequence[e.Expression]) -> Iterator[e.Column]:
+def _row_windows(columns: Sequence[e.Expression]) -> Iterator[e.Column]:
     """The columns, with -1 for the position of a computed one."""
     for column in columns:
         yield column if isinstance(column, e.Column) else e.Column(column.type, column.nullable, -1, "")

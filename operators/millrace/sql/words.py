@@ -54,16 +54,16 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
             elsewhere = find_phrase(text, len(text.rstrip()))
             if elsewhere is not None:
                 return SqlError(text, *elsewhere)
-            return SqlError(text, len(text.rstrip()), f"expected {_expected(error.accepts)} here, got the end")
+            return SqlError(text, len(text.rstrip()), f"expected {_list_terminals(error.accepts)} here, got the end")
         at = error.token.start_pos or 0
         elsewhere = find_phrase(text, at)
         if elsewhere is not None:
             return SqlError(text, *elsewhere)
         if text.startswith("/*", at):
             return SqlError(text, at, "this comment is never closed: expected */")
-        sentence = _sentence(_shortened(str(error.token)), error.accepts or ())
+        sentence = _sentence(_plannable(str(error.token)), error.accepts or ())
         has_hint = "did you mean" in sentence
-        hint = _elsewhere(text, at)
+        hint = _advice(text, at)
         return SqlError(text, at, hint or (sentence if has_hint else sentence + _misspelt_before(text[:at])))
     if isinstance(error, UnexpectedEOF):
         return SqlError(text, len(text), "the statement ends too early")
@@ -75,11 +75,11 @@ def explain_unexpected(text: str, error: UnexpectedInput) -> SqlError:
         elsewhere = find_phrase(text, at)
         if elsewhere is not None:
             return SqlError(text, *elsewhere)
-        return SqlError(text, at, f"expected {_expected(error.allowed or ())}, got {_word_at(text, at)}")
+        return SqlError(text, at, f"expected {_list_terminals(error.allowed or ())}, got {_word_at(text, at)}")
     return SqlError(text, at, "this is not SQL that Millrace understands")
 
 
-def _elsewhere(text: str, at: int) -> str:
+def _advice(text: str, at: int) -> str:
     """Advice for a word that has a meaning in other SQL systems, or in another place, but not here."""
     statement, word = text[:at].rpartition(";")[2], _word_at(text, at).upper()
     if word == "USING":
@@ -102,27 +102,27 @@ def _misspelt_before(text: str) -> str:
     return f"; did you mean {near[0]} instead of {word[1]}?" if near else ""
 
 
-def _shortened(word: str) -> str:
+def _plannable(word: str) -> str:
     return word if len(word) <= _SHOWN_OF_A_WORD else word[:_SHOWN_OF_A_WORD] + "..."
 
 
 def _sentence(got: str, accepts: Iterable[str]) -> str:
-    accepts = _offered(accepts)
+    accepts = _suggestions(accepts)
     words = [word.strip("_") for word in accepts if word not in _SIGNS and word not in _NAMES]
     near = "" if got.upper() in _HEADS else did_you_mean(got.upper(), words)
-    return f"expected {_expected(accepts)}, got {got}{near}"
+    return f"expected {_list_terminals(accepts)}, got {got}{near}"
 
 
-def _offered(accepts: Iterable[str]) -> set[str]:
+def _suggestions(accepts: Iterable[str]) -> set[str]:
     """The terminals without those that the planner refuses. ORDER is valid only in OVER, where LIMIT is not."""
     accepts = set(accepts)
     refused = REFUSED | {"ORDER"} if "LIMIT" in accepts else REFUSED
     return {word for word in accepts if word.strip("_") not in refused}
 
 
-def _expected(accepts: Iterable[str]) -> str:
+def _list_terminals(accepts: Iterable[str]) -> str:
     """The terminals as a list for people, with the parts of an expression under one word."""
-    accepts = _offered(accepts)
+    accepts = _suggestions(accepts)
     shown: list[str] = []
     if accepts >= _NAMES:
         if accepts >= _BEGINNINGS:
@@ -159,4 +159,4 @@ def _word_at(text: str, at: int) -> str:
     end = at
     while end < len(text) and (text[end].isalnum() or text[end] == "_"):
         end += 1
-    return _shortened(text[at : max(end, at + 1)]) or "the end"
+    return _plannable(text[at : max(end, at + 1)]) or "the end"
