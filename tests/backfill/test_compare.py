@@ -1,4 +1,4 @@
-"""Comparing by class agrees with the tests' own helpers, and shows exactly what differs."""
+"""Comparison by class of equality agrees with the tests' helpers, and shows exactly the differences."""
 
 from __future__ import annotations
 

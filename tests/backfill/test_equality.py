@@ -1,4 +1,4 @@
-"""Whatever way a backfill is split, its rows are those of `millrace run`, by their class of equality."""
+"""A backfill has the same rows as `millrace run` for every split, by their class of equality."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES = [case for case in cases() if case["query"]["op"] in QUERIES and case["qu
 
 
 def differences(flow: Flow, inputs: dict[str, Batch], expected: list[dict], tasks: int = 3) -> tuple[Counter, list]:
-    """What differs, over all ways in which the flow may be split, and which ways there were."""
+    """The differences over all ways to split the flow, and the number of each way."""
     found: list[str] = []
     ways: Counter[str] = Counter()
     asked: list[tuple[Mode, int]] = [("auto", 1), ("key", tasks), ("time", tasks)]
@@ -56,13 +56,13 @@ def compare(flow: Flow, rows: list[dict], expected: list[dict]) -> str | None:
     if flow.equality == "rows":
         return same_rows(rows, expected)
     if flow.equality == "load":
-        return None  # how busy an engine was is nobody's promise: it runs in one task, that is all
+        return None  # Rows depend on the load of the engine, so only one task is possible.
     key = flow.query.update_key or ()
     return same_final(told(rows), expected, itemgetter(*key) if key else lambda row: None)
 
 
 def told(rows: list[dict]) -> list[dict]:
-    """Rows as JSON lines tell them: what is not gone does not say so."""
+    """Rows as JSON lines have them: existing rows have no mark."""
     return [{name: value for name, value in row.items() if name != "$gone" or value} for row in rows]
 
 
@@ -103,7 +103,7 @@ def test_nexmark(name, tmp_path):
 
 
 def world_rows(world: World) -> dict[str, list[dict]]:
-    """What came, on time all of it: the tuples of the log, at their own times."""
+    """The tuples of the log at their own times, all on time."""
     rows: dict[str, list[dict]] = {stream.name: [] for stream in world.streams}
     for said in world.log:
         if said.kind == "tuples":

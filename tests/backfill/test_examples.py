@@ -1,4 +1,4 @@
-"""The queries of the examples over made-up rows: split in every way, they give what `millrace run` gives."""
+"""The queries of the examples over generated rows: every split has the same rows as `millrace run`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.backfill.test_equality import differences
 from tests.running import run_events
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-# One goes on from another file's server, one needs its module of functions.
+# One continues with the server of another file, one needs its module of functions.
 NOT_ALONE = {"demo-change.sql", "trips.sql"}
 ALONE = sorted(path for path in EXAMPLES.glob("**/*.sql") if path.name not in NOT_ALONE)
 BEGIN = 1_767_225_600_000_000
@@ -26,7 +26,7 @@ SECOND = 1_000_000
 
 
 def made_up(stream: StreamDefinition, rng: random.Random) -> list[tuple[int, dict]]:
-    """Rows at rising times over five minutes, with values that meet each other."""
+    """Rows at rising times over five minutes, with values that match each other."""
     rows = []
     for number in range(250):
         at = BEGIN + number * 300 * SECOND // 250 + rng.randrange(SECOND)

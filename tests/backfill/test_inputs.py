@@ -1,4 +1,4 @@
-"""What is wrong with an input or a destination is one line, before Spark starts: nothing here starts one."""
+"""An error in an input or a destination is one line, before Spark starts. These tests do not start Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(path, **columns):
 
 
 def reach(folder, **told):
-    """What an archive says of itself."""
+    """The metadata of an archive."""
     write_reach(folder, replace(Reach.begun(flow_of_text(SQL).streams["s"]), **told))
 
 
@@ -173,7 +173,7 @@ def test_rows_of_text_that_do_not_fit_are_told_with_their_line(tmp_path, name, l
 
 
 def test_text_is_read_before_spark_as_far_as_that_is_cheap(tmp_path, monkeypatch):
-    """Of what is large the beginning of each file; the rest is looked up when Spark has met it."""
+    """Large files are checked at their start; the rest is searched after Spark has reported an error."""
     monkeypatch.setattr("millrace.backfill.inputs.LOOKED_AT", 100)
     monkeypatch.setattr("millrace.offline.files.CHUNK", 50)
     for name in ("a", "b"):
@@ -224,7 +224,7 @@ def test_cuts_put_about_as_many_rows_into_each_slice():
 
 @pytest.fixture
 def no_spark(monkeypatch):
-    """Whoever starts Spark fails the test."""
+    """Starting Spark fails the test."""
 
     def started(*arguments):
         raise AssertionError("Spark was started")

@@ -1,4 +1,4 @@
-"""Which Java Spark gets, without Spark and without any Java: the PATH is made up."""
+"""The Java that Spark uses, tested without Spark and without Java: the PATH is a stand-in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millrace.protocol import Refuse
 
 
 def fake(folder, version: str, code: int = 0):
-    """A `java` that says this version, and otherwise prints its arguments."""
+    """A `java` that reports this version, and otherwise prints its arguments."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -43,7 +43,7 @@ def temporary(monkeypatch, tmp_path):
 
 
 def said_by(home, *arguments):
-    """What the Java of a home was started with."""
+    """The arguments with which the Java of a home was started."""
     assert home is not None
     return subprocess.run([f"{home}/bin/java", *arguments], capture_output=True, text=True, check=True).stdout
 

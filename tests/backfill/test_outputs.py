@@ -1,4 +1,4 @@
-"""A task that is killed at any moment and runs again: no missing, half or double row, whichever step was the last."""
+"""A task is killed at any moment and runs again: no missing, incomplete or duplicate row, after any last step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDENTITY = {"query": "q", "sql": [SQL], "from_us": 0, "to_us": 1, "inputs": []}
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after this runs."""
+    """The process has ended: no later step runs."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def work():
     batch = Batch.from_rows(flow.streams["s"].schema, rows, [ts for ts, _ in rows])
     split = plan_split(flow, Extent(0, rows[-1][0] + 1), mode="key", tasks=2)
     job = job_of(flow, split)
-    # Both tasks get all rows: what a task is given is not the matter here.
+    # Both tasks get all rows: their input does not matter here.
     tables = layout_of(flow).table(0, batch).to_batches(16)
 
     def run(out: Path) -> list:
@@ -52,7 +52,7 @@ def work():
 
 
 def steps(monkeypatch, last: int):
-    """Let so many steps on the disk happen, and none after."""
+    """Allow this many steps on the disk, then fail."""
     left = [last]
 
     def counted(function):
@@ -123,7 +123,7 @@ def asked(tmp_path, flow, **more):
 
 
 def test_other_tasks_than_those_that_have_begun_are_refused(tmp_path):
-    """The same flags are always taken, also where they did not come to what they say (one key, nothing to split)."""
+    """The same flags are always accepted, even if they had no effect (one key, nothing to split)."""
     flow = flow_of_text(SQL)
     split = plan_split(flow, Extent(0, 2 * DAY), mode="key", tasks=3)
     for begun in ({"split": split.to_data(), "asked": {"mode": "time", "tasks": 8}}, {"split": split.to_data()}):

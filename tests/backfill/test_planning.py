@@ -1,4 +1,4 @@
-"""Margins, keys and the choice between them, with the reasons that people read."""
+"""Margins, keys and the choice between them, with the reasons in the output."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_margins(query, margins):
     found = margins_of(flow(query))
     assert not found.unbounded
     if margins is None:
-        # The inner window's rows stand at its last microsecond, and are read by the column window_end.
+        # The inner window's rows are at its last microsecond, and the column window_end reads them.
         back = found.streams["a"].back
         assert back is not None
         assert 22 * SECOND - 3 <= back <= 22 * SECOND
@@ -195,7 +195,7 @@ def test_rows_of_equal_keys_go_to_one_task_whatever_their_type():
     for row, number in zip(rows, by_row, strict=True):
         assert numbers.setdefault(row, number) == number
     assert len(set(by_row)) > 10
-    # The same on every machine and in every version: a backfill that goes on finds its rows where they were.
+    # The same on every machine and in every version: a continued backfill finds its rows in the same places.
     assert by_row[:5] == PINNED
 
 

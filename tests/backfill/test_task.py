@@ -1,4 +1,4 @@
-"""A task keeps what the widest window holds, however many rows stream through it, and emits its slice alone."""
+"""A task retains the rows of the widest window, however many rows stream through it, and emits only its slice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS, AT_ONCE, WINDOW_US = 40_000, 500, 1_000
 
 
 def chunks(task: Task, seen: list[int]) -> Iterator[Chunk]:
-    """A row of `a` in each microsecond, and none of `b`: what the task remembers is looked at as it goes."""
+    """A row of `a` in each microsecond, and none of `b`. The state is measured as the task runs."""
     for first in range(0, ROWS, AT_ONCE):
         ts = np.arange(first, first + AT_ONCE)
         yield {"a": Batch(task.flow.streams["a"].schema, ts, [ts, ts % 7])}
@@ -87,7 +87,7 @@ U = "CREATE STREAM u (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '5 u
 
 
 def on_time(times: list[int]) -> list[int]:
-    """The times that are not below the mark which they meet."""
+    """The times that are not below the mark at their arrival."""
     kept: list[int] = []
     newest = -DISORDER_US
     for time in times:
@@ -117,7 +117,7 @@ def test_windows_of_rows_count_in_the_order_of_arrival(times, window, at_once):
     expected = []
     for end in range(1, len(times) + 1):
         if (end - size) % slide:
-            continue  # no window ends here: one begins every `slide` rows
+            continue  # no window ends here: one starts every `slide` rows
         members = range(max(end - size, 0), end)
         expected.append((max(times[at] for at in members), sum(members), len(members)))
     assert rows == expected

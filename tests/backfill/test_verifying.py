@@ -1,4 +1,4 @@
-"""Which span is compared when none is named, and which of the written rows count. Nothing here starts Spark."""
+"""The default span of a comparison, and the written rows that count. These tests do not start Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def told(*, mark=None, **lived):
         (WINDOWS, {"mark": MAX_TIME}, ALWAYS),
         (AHEAD, {"mark": 70}, Slice(MIN_TIME, 50)),
         (WINDOWS, {"since_us": 999, "mark": 70}, Slice(MIN_TIME, 70)),
-        # It saw what came after the row at 30, so its windows are whole from the one on that begins behind it.
+        # It received the tuples after the row at 30, so its windows are complete from the first one that starts later.
         (WINDOWS, {"since_us": 1_003, "mark": 70}, Slice(40, 70)),
         (PLAIN, {"since_us": 1_006, "mark": MAX_TIME}, Slice(61, MAX_TIME)),
         (WINDOWS, {"seam_us": 50, "mark": 70}, Slice(50, 70)),
@@ -83,13 +83,13 @@ DISORDERED = WINDOWS.replace("time = 'ts'", "time = 'ts', disorder = '7 us'")
 @pytest.mark.parametrize(
     ("sql", "after_seq", "lived", "span"),
     [
-        # The first row behind the gap is at 50: a row that is lost was not above it.
+        # The first row after the gap is at 50: no lost row was later.
         (PLAIN, 4, {"mark": 90}, Slice(51, 90)),
         (WINDOWS, 4, {"mark": 90}, Slice(60, 90)),
         (DISORDERED, 4, {"mark": 90}, Slice(67, 90)),
         (WINDOWS, 4, {"mark": 90, "since_us": 1_006}, Slice(70, 90)),
         (WINDOWS, 4, {"mark": 90, "since_us": 1_002}, Slice(60, 90)),
-        # What history lacked when the query began with it, the query lacks as well.
+        # The query lacks the tuples that history lacked when the query started with it.
         (WINDOWS, 4, {"mark": 90, "seam_us": 50}, Slice(50, 90)),
         (WINDOWS, 4, {"mark": 90, "seam_us": 20}, Slice(60, 90)),
         (WINDOWS, 9, {"mark": 90}, Slice(MAX_TIME, 90)),
@@ -141,7 +141,7 @@ def test_the_folder_of_a_sink_is_its_whole_files(tmp_path):
 
 @pytest.fixture
 def compared(history, tmp_path, monkeypatch):
-    """What a comparison comes to, with these rows recomputed and those written."""
+    """The result of a comparison of recomputed rows with written rows."""
 
     def compare(sql, recomputed, written, span=ALWAYS, **lived):
         flow = flow_of_text(sql)

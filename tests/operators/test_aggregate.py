@@ -1,4 +1,4 @@
-"""Windows and aggregates against recounting everything, under disorder, cuts, limits, saves and restores."""
+"""Windows and aggregates compared with recomputation, under disorder, random batches, limits, saves and restores."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ windows_strategy = st.one_of(
 
 @pytest.fixture(params=[2, panes.MANY])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows put together from blocks of panes however few panes they have, and only those of many."""
+    """All windows are merged from blocks of panes, or only windows of many panes."""
     monkeypatch.setattr(panes, "MANY", request.param)
 
 
@@ -136,7 +136,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Harness:
-    """One operator with an input that a test fills, and all that it has given."""
+    """One operator with an input that a test fills, and all emitted rows."""
 
     def __init__(self, spec: AggregateSpec, since: int | None = None) -> None:
         self.spec = spec
@@ -158,7 +158,7 @@ class Harness:
         self.input.put(Batch.from_rows(SCHEMA, [row for _, row in rows], [ts for ts, _ in rows]))
 
     def work(self, limit: int) -> None:
-        """Execute until nothing is left; what was promised is kept."""
+        """Execute until no work is left, and check every promise."""
         operator = self.operator
         spent = 0
         while operator.fresh() or operator.more():
@@ -170,7 +170,7 @@ class Harness:
         assert need is None or need > operator.inputs[0].promise
 
     def account(self) -> None:
-        """What is said of the state is what a look at all of it finds."""
+        """The reported state agrees with an inspection of all of it."""
         windows = getattr(self.operator, "windows", None)
         if isinstance(windows, panes.Panes):
             tables = [*windows.panes.values()]
@@ -190,7 +190,7 @@ class Harness:
         self.output.pass_punctuations()
 
     def again(self) -> None:
-        """Save all and go on with what is restored."""
+        """Save the operator and continue with the restored one."""
         saved = pack([self.input.save(), [r.save() for r in self.operator.inputs], self.operator.save()])
         passed = self.output.passed
         errors = self.operator.counts.errors
@@ -215,7 +215,7 @@ class Harness:
 
 
 def same(found: Sequence[tuple[tuple[Any, ...], int]], wanted: Sequence[oracle.Result], keys: int) -> None:
-    """Equal rows at equal times, in any order; doubles to nine digits of the greatest that came in."""
+    """Equal rows at equal times, in any order; doubles to nine digits of the greatest input."""
 
     def order(item: tuple[tuple[Any, ...], int]) -> str:
         row, time = item
@@ -261,7 +261,7 @@ def recounted(
 
 
 def on_time(data: Any, draw: Any) -> list[Any]:
-    """Pieces of the data, and between them promises that no later tuple breaks."""
+    """Parts of the data, and between them promises that no later tuple breaks."""
     pieces = []
     at = 0
     while at < len(data):
@@ -318,7 +318,7 @@ def test_agrees_with_recounting(kernels: str, data: st.DataObject) -> None:
 
 
 def overlapping(data: st.DataObject, harness: Harness, rows: Any, limit: int) -> None:
-    """Put rows in pieces, with work and saves in between."""
+    """Put rows in parts, with executions and saves in between."""
     for piece, promise in on_time(rows, data.draw):
         harness.put(piece)
         if promise is not None:
@@ -345,7 +345,7 @@ def test_windows_of_rows_agree_with_recounting(kernels: str, data: st.DataObject
         if rows and told:
             harness.input.punctuate(data.draw(st.integers(-60, 60)))
         harness.work(1 << 30)
-        # A window that is still open does not hold the input's promise back.
+        # An open window does not delay the input's promise.
         assert harness.output.promise == harness.input.promise
         promised = harness.output.promise
         harness.end()

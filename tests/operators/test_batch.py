@@ -1,4 +1,4 @@
-"""Batches: every type and null survives, parts share their arrays, nothing is written to."""
+"""Batches: every type and null survives, parts share their arrays, and arrays are never written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arcs: what each reader gets, when tuples are freed, and what punctuation is kept."""
+"""Arcs: the tuples of each reader, the time when tuples are freed, and the retained punctuation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def taken(reader: Reader, limit: int) -> list[int]:
 
 
 class Arcs(RuleBasedStateMachine):
-    """Random puts, takes, readers that come and go, against plain lists."""
+    """Random puts, takes, and readers that join and leave, compared with plain lists."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Arcs(RuleBasedStateMachine):
         assert self.buffer.queued == slowest
         assert [reader.waiting for reader, _ in self.readers] == [len(expected) for _, expected in self.readers]
         held = sum(len(segment) for segment in self.buffer.segments)
-        # Whole batches are freed: at most the part of one that the slowest has passed is held beyond what waits.
+        # Whole batches are freed: at most one batch is retained that the slowest reader has passed in part.
         assert slowest <= held < slowest + 5 if held else slowest == 0
         assert self.buffer.gauge.tuples == held
 

@@ -1,4 +1,4 @@
-"""The arithmetic of event time: sums stay within 64 bits, and what is not a time stays what it is."""
+"""The arithmetic of event time: sums stay within 64 bits, and the special times stay unchanged."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def batch_of(given_rows: list[tuple[Any, ...]]) -> Batch:
 
 
 def outcomes(computed: Computed, type: Type) -> list[Any]:
-    """A column as the oracle says it, after looking at what Python values cannot show."""
+    """A column as the oracle represents it, after checking properties that Python values do not show."""
     values = computed.values
     assert values.dtype == DTYPES[type]
     failed = np.zeros(len(values), bool) if computed.error is None else computed.error.rows
@@ -72,7 +72,7 @@ Made = Callable[[Sequence[Column]], Expression]
 
 
 def alone(type: Type, expression: Made, arguments: Sequence[Type], data: Any) -> None:
-    """One function over columns of its own, so that each is tried often and with its own odd values."""
+    """One function over separate columns, so that each function is tested often and with odd values of its types."""
     values = [st.none() | oddities(one) for one in arguments]
     given_rows = data.draw(st.lists(st.tuples(*values), min_size=1, max_size=20))
     schema = Schema(tuple(Field(f"c{at}", one) for at, one in enumerate(arguments)))
@@ -83,7 +83,7 @@ def alone(type: Type, expression: Made, arguments: Sequence[Type], data: Any) ->
 
 
 def oddities(type: Type) -> st.SearchStrategy[Any]:
-    """Small values more often than any."""
+    """Small values more often than others."""
     small = {
         Type.BIGINT: st.integers(-6, 6),
         Type.DOUBLE: st.sampled_from([-1.5, -0.5, 0.5, 1.5, 2.5, 0.7, -0.7]),
@@ -168,7 +168,7 @@ def test_inputs_are_never_written(data: st.DataObject, given_rows: list[tuple[An
 @example(a=1, b=-(2**63), sign="-")
 @settings(max_examples=examples(200))
 def test_constants_and_columns_agree(a: int, b: int, sign: str) -> None:
-    """The shortcuts for a constant on either side, and folding, give what two columns give."""
+    """Shortcuts for a constant on either side, and folding, have the same result as two columns."""
     pair = Schema.of(a="bigint", b="bigint")
     batch = Batch.from_rows(pair, [(a, b), (a, b)], [1, 2])
     left, right = (Column(Type.BIGINT, True, at, name) for at, name in enumerate("ab"))

@@ -104,9 +104,9 @@ EXPRESSIONS = [
     "(d + INTERVAL '90 minutes') > TIMESTAMP '2016-01-01'", "extract(epoch FROM (d - TIMESTAMP '2020-01-01'))",
     "d::text", "concat(t, a, 'z')", "octet_length(encode(t))", "regexp_replace(t, 'l+', 'L')",
 ]  # fmt: skip
-# (A century begins in 2001 here and in PostgreSQL, in 2000 there.)
+# (A century starts in 2001 here and in PostgreSQL, in 2000 in DuckDB.)
 TRUNCATED = ["second", "minute", "hour", "day", "week", "month", "quarter", "year", "decade"]
-# What the other side calls it, or how it says the same.
+# The name in DuckDB, or the expression with the same meaning.
 TRANSLATED = {"octet_length(encode(t))": "octet_length(t)"}
 
 

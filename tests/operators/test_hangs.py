@@ -1,6 +1,6 @@
-"""No function of text takes more time than its text is long, or gives a row that is out of all proportion.
+"""No function of text takes more time than its text is long, or returns a result out of all proportion.
 
-Time is not asserted: each of these took minutes, hours, or for ever, when it went back over what it had seen.
+Time is not asserted: each of these took minutes, hours, or never ended when it backtracked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Joins against nested loops, under disorder, cuts, limits, saves, restores and changes of order."""
+"""Joins compared with nested loops, under disorder, random batches, limits, saves, restores and changes of order."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Harness:
-    """One join with inputs that a test fills, and all that it has given."""
+    """One join with inputs that a test fills, and all emitted rows."""
 
     def __init__(self, spec: JoinSpec, inputs: int, *, ordered: bool = False, schema: Schema = SCHEMA) -> None:
         self.spec = spec
@@ -128,7 +128,7 @@ class Harness:
         self.output.pass_punctuations()
 
     def again(self) -> None:
-        """Save all and go on with what is restored."""
+        """Save the operator and continue with the restored one."""
         operator = self.operator
         saved = pack([[b.save(), r.save()] for b, r in zip(self.inputs, operator.inputs, strict=True)])
         state = pack(operator.save())
@@ -162,7 +162,7 @@ def seen(harness: Harness) -> Counter[Any]:
 
 
 def canonical(row: Sequence[Any]) -> str:
-    """A row as text that tells types apart, with one zero."""
+    """A row as text that distinguishes types, with one zero."""
     return repr([0.0 if isinstance(value, float) and value == 0 else value for value in row])
 
 
@@ -178,7 +178,7 @@ def wanted(results: Sequence[oracle.Result]) -> Counter[Any]:
 
 
 def row_strategy(names: Sequence[str]) -> Any:
-    """Rows that have values in these columns alone."""
+    """Rows that have values only in these columns."""
     return st.tuples(*(st.one_of(VALUES[name], st.none()) if name in names else st.none() for name in NAMES))
 
 
@@ -223,7 +223,7 @@ def spec_of(inputs: int, bands: Sequence[oracle.Band], equal: Sequence[oracle.Eq
 
 
 class Script:
-    """What comes on the inputs in which order, and promises that it keeps."""
+    """The order in which rows arrive on the inputs, and promises that no later row breaks."""
 
     def __init__(self, data: st.DataObject, inputs: Sequence[Sequence[oracle.Timed]]) -> None:
         self.data = data
@@ -270,7 +270,7 @@ LIMITS = st.sampled_from([1, 2, 7, 1 << 30])
 
 
 def small(monkeypatch: pytest.MonkeyPatch, data: st.DataObject) -> None:
-    """Limits that are met: few pairs at a time, segments of few tuples, keys whose identities collide."""
+    """Small limits: few pairs at a time, segments of few tuples, keys whose identities collide."""
     monkeypatch.setattr(segments, "MOST_PAIRS", data.draw(st.sampled_from([2, 65_536])))
     monkeypatch.setattr(segments, "FEW_PAIRS", 2)
     monkeypatch.setattr(segments, "SMALLEST", 2)
@@ -343,7 +343,7 @@ def test_agrees_with_nested_loops(kernels: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("time", [4, 5, 6])
 def test_a_row_at_its_floor_is_kept(kernels: str, at: int, time: int) -> None:
-    """One that can match nothing but what comes at exactly the other side's mark, and its neighbours."""
+    """A join that matches only rows at exactly the other side's mark, with rows at and around it."""
     rows = [(5, ROW)] if at == 0 else [(time, ROW)]
     others = [(time, ROW)] if at == 0 else [(5, ROW)]
     inputs = (rows, others) if at == 0 else (others, rows)
@@ -361,7 +361,7 @@ def test_a_row_at_its_floor_is_kept(kernels: str, at: int, time: int) -> None:
 @SETTINGS
 @given(data=st.data())
 def test_rows_that_come_alone_agree_with_nested_loops(kernels: str, data: st.DataObject) -> None:
-    """One row at a time, now and then some at once or with nulls, so that both ways meet in one state."""
+    """One row at a time, sometimes several at once or with nulls, so that both ways use one state."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         small(monkeypatch, data)
         names = data.draw(st.lists(st.sampled_from(["m", "n", "t", "d"]), max_size=2, unique=True))
@@ -408,7 +408,7 @@ def test_windows_of_rows_agree_with_nested_loops(kernels: str, data: st.DataObje
         bands = data.draw(bands_strategy(count))
         equal = data.draw(equal_strategy(count, ["i", "t"]))
         inputs = data.draw(inputs_strategy(count, ["i", "t"], {2: 14, 3: 8}[count]))
-        # Rows of several inputs at one time are in order as they come, which the loops do not know.
+        # The order of rows of several inputs at one time is their order of arrival, which the loops do not know.
         inputs = [[(time * count + at, row) for time, row in rows] for at, rows in enumerate(inputs)]
         newest = tuple(data.draw(st.lists(st.none() | st.integers(1, 4), min_size=count, max_size=count)))
         if newest == (None,) * count:
@@ -522,7 +522,7 @@ def test_state_stays_as_large_as_the_window_in_a_long_run() -> None:
         harness.work()
         most = max(most, harness.operator.state_tuples)
         assert len(harness.operator.matcher.stores[0].segments) < 8
-    # A window holds 100 rows a side; a segment spans twice that, and the hold buffer has what came last.
+    # A window has 100 rows a side; a segment spans twice that, and the hold buffer has the newest rows.
     assert most < 3_000, most
     harness.end()
     assert harness.operator.state_bytes < 1_000
@@ -611,7 +611,7 @@ def test_a_join_has_two_to_six_inputs(inputs: int) -> None:
 
 
 def feed(harness: Harness, seconds: range, rate: int, cost_us: float) -> None:
-    """Both sides get `rate` rows a second, and each row costs so much."""
+    """Both sides get `rate` rows a second, and each row costs this much."""
     for second in seconds:
         for side in (0, 1):
             rows = [(second * 1_000_000 + at * 1_000_000 // rate, blank(i=at)) for at in range(rate)]
@@ -650,7 +650,7 @@ def test_adaptive_goes_over_where_the_rule_says_and_back() -> None:
 
 
 def test_adaptive_does_not_go_back_and_forth_at_the_border() -> None:
-    """At 6 ms a row the value is alpha, give or take what is measured: over once, and back only well below."""
+    """At 6 ms a row the value is alpha, within measurement error: over once, and back only well below."""
     harness = Harness(keyed(Band(0, 1, -2_000_000, 2_000_000), order="adaptive", alpha=0.3), 2, ordered=True)
     modes = []
     for second in range(0, 80, 4):
@@ -667,7 +667,7 @@ def test_adaptive_does_not_go_back_and_forth_at_the_border() -> None:
 
 @pytest.mark.parametrize("valid", [None, np.array([False])])
 def test_a_measuring_period_ends_though_nobody_wants_punctuation(valid: Any) -> None:
-    """Ten rows a second for ten seconds, then one: the rate is that of the last periods, not of all time."""
+    """Ten rows a second for ten seconds, then one: the rate is the rate of the last periods."""
     harness = Harness(keyed(Band(0, 1, -1_000_000, 1_000_000), order="arrival"), 2, ordered=True)
     operator = harness.operator
     operator.output.wanted = False
@@ -680,13 +680,13 @@ def test_a_measuring_period_ends_though_nobody_wants_punctuation(valid: Any) -> 
 
 
 def test_predicted_response_times_are_those_of_the_equations() -> None:
-    """Figure 7's region: 1 and 10 tuples a second, a minute, c = 0.5 ms. Equation 1 gives 0.3, equation 7 23 %."""
+    """Figure 7's region: 1 and 10 tuples a second, a minute, c = 0.5 ms. Equation 1: 0.3, equation 7: 23 %."""
     harness = Harness(keyed(Band(0, 1, -60_000_000, 60_000_000), order="adaptive"), 2, ordered=True)
     for second in range(600):
         harness.put(0, [(second * 1_000_000, blank())])
         harness.put(1, [(second * 1_000_000 + at * 100_000, blank()) for at in range(10)])
         harness.work()
-        # A row of the fast side looks through 60, one of the slow side through 600.
+        # A row of the fast side is compared with 60 rows, one of the slow side with 600.
         harness.operator.measured(11, 10 * 60 * 500.0 + 600 * 500.0)
     numbers = harness.operator.numbers()
     assert numbers["cost_us"] == pytest.approx(500, rel=0.05)

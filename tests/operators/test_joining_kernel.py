@@ -1,4 +1,4 @@
-"""The loops that find matching tuples, against looking at every pair."""
+"""The loops that find matching tuples, compared with all pairs."""
 
 from __future__ import annotations
 

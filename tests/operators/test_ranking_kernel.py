@@ -1,4 +1,4 @@
-"""The loops that give places, against finding them anew after every event."""
+"""The loops that assign places, compared with recomputation after every event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting tuples: the least first, equal times in order of arrival, whatever the disorder and the cuts."""
+"""Waiting tuples: the least first, equal times in order of arrival, for any disorder and any batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_all_at_once_it_is_a_stable_sort(log: Log) -> None:
 
 @given(logs, st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=12))
 def test_takes_between_puts_give_the_least_that_wait(log: Log, takes: list[tuple[int, int]]) -> None:
-    """Against a plain list that is sorted anew for every take."""
+    """The oracle: a plain list that is sorted again for every take."""
     reorder = Reorder()
     waiting: list[tuple[int, int]] = []
     number = 0

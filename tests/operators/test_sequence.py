@@ -1,4 +1,4 @@
-"""Sequences against looking at all pairs, under disorder within promises, ties, cuts, limits, saves and restores."""
+"""Sequences compared with all pairs, under disorder within promises, ties, batches, limits, saves and restores."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(autouse=True)
 def swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores are swept often, and pairs come in small pieces."""
+    """Stores are swept often, and pairs arrive in small parts."""
     monkeypatch.setattr(sequence_store, "IDLE", 3)
     monkeypatch.setattr(sequence, "PAIRS", 2)
 
 
 class Harness:
-    """A sequence with two inputs that a test fills, and all that it has given."""
+    """A sequence with two inputs that a test fills, and all emitted rows."""
 
     def __init__(self, spec: SequenceSpec, ordered: tuple[bool, bool] = (False, False)) -> None:
         self.spec = spec
@@ -145,7 +145,7 @@ class Harness:
             self.inputs[at].put(Batch.from_rows(schema, made, [ts for ts, _ in rows], arrival=100 + at))
 
     def work(self, limit: int) -> None:
-        """Execute until nothing is left."""
+        """Execute until no work is left."""
         operator = self.operator
         spent = 0
         while operator.fresh() or operator.more():
@@ -166,7 +166,7 @@ class Harness:
         self.floor = self.output.buffer.promise
 
     def again(self) -> None:
-        """Save all and go on with what is restored."""
+        """Save the operator and continue with the restored one."""
         self.collect()
         saved = pack(
             [
@@ -202,7 +202,7 @@ class Harness:
 
 
 def pieces(draw: Any, rows: Sequence[oracle.Row]) -> list[tuple[list[oracle.Row], int | None]]:
-    """Parts of an input, and behind each perhaps a promise that no later row breaks."""
+    """Parts of an input, each optionally with a promise that no later row breaks."""
     made = []
     at = 0
     while at < len(rows):
@@ -224,7 +224,7 @@ def shown(pair: oracle.Pair) -> tuple[int, tuple[Any, ...]]:
 
 
 class World:
-    """A drawn sequence, its data, and what is to come of it."""
+    """A random sequence, its data, and the expected result."""
 
     def __init__(self, data: st.DataObject) -> None:
         draw = data.draw
@@ -262,7 +262,7 @@ class World:
         return list(map(shown, pairs)), failed
 
     def known(self, harness: Harness, come: Sequence[Sequence[oracle.Row]]) -> list[tuple[int, tuple[Any, ...]]]:
-        """What must have been given when nothing is left to do."""
+        """The rows that must be emitted when no work is left."""
         wanted, _ = self.wanted()
         first, second = (buffer.promise for buffer in harness.inputs)
         if self.absent:
@@ -271,7 +271,7 @@ class World:
             bound = min([first + self.within + 1, second, *undecided])
         else:
             bound = min(first, second + 1)
-        # A row at just the time that is promised may still be to come.
+        # A row at exactly the promised time may still arrive.
         place = 1 if self.absent else len(ALONE) + 1
         there = {values[ID] for _, values in come[0 if self.absent else 1]}
         return [row for row in wanted if row[0] < bound and row[1][place] in there]
@@ -305,7 +305,7 @@ def test_agrees_with_looking_at_all_pairs(kernels: str, data: st.DataObject) -> 
         action = draw(st.sampled_from(["work", "work", "execute", "nothing"]))
         if action == "work":
             harness.work(limit)
-            # Nothing that can be known is withheld, and nothing is known too early.
+            # No certain result is withheld, and no result is emitted too early.
             assert harness.rows == world.known(harness, come)
             need = harness.operator.need()
             holding = harness.operator.holding()

@@ -1,6 +1,6 @@
-"""Operators over update streams against recomputing everything, under disorder, cuts, saves and restores.
+"""Operators over update streams compared with recomputation, under disorder, random batches, saves and restores.
 
-After every execution the rows given so far must come to what the oracle says of the rows taken so far.
+After every execution the state of the emitted rows must agree with the oracle's state of the rows taken so far.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def batch_of(rows: Sequence[dict[str, Any]], schema: Schema) -> Batch:
 
 
 class Run:
-    """One operator, fed by and by, and what its rows come to."""
+    """One operator, fed in parts, and the state of its rows."""
 
     def __init__(self, spec: Spec, schema: Schema, key: Sequence[str], inputs: int = 1) -> None:
         self.spec, self.schema, self.key = spec, schema, key
@@ -110,7 +110,7 @@ class Run:
         return operator
 
     def swap(self) -> None:
-        """Go on in another operator, restored from what this one saves."""
+        """Continue in another operator, restored from the saved state of this one."""
         saved = unpack(pack([self.operator.save(), self.operator.counts.save()]))
         for source, reader in zip(self.sources, self.operator.inputs, strict=True):
             source.detach(reader)
@@ -131,7 +131,7 @@ class Run:
             self._tell(batch)
 
     def _tell(self, batch: Batch) -> None:
-        """Keep the state that a reader would, and check what every reader may rely on."""
+        """Build the state of a reader, and check the guarantees for every reader."""
         names = batch.schema.names
         assert batch.schema == self.operator.output.schema
         fillers = Batch.from_rows(batch.schema, batch.rows(), batch.ts)
@@ -153,7 +153,7 @@ class Run:
 def played(
     draw: random.Random, run: Run, rows: Sequence[dict[str, Any]], check: Callable[[Sequence[dict[str, Any]]], None]
 ) -> None:
-    """Feed rows in cuts, with swaps, and check after each."""
+    """Feed rows in batches, with swaps, and check after each."""
     done = 0
     while done < len(rows):
         cut = draw.choice([1, 3, 10, 50])
@@ -166,7 +166,7 @@ def played(
 
 
 def timely(run: Run, rows: Sequence[dict[str, Any]], held: Callable[[Sequence[Any]], Any], *, every: bool) -> None:
-    """The time of each key that has a row, and with `every` of each tombstone, is that of the rows one by one."""
+    """The time of each key with a row, and with `every` of each tombstone, is the time with single rows."""
     wanted = oracle.times(rows, held)
     found = run.times if every else {key: run.times[key] for key in run.state}
     assert found == {key: ts for key, ts in wanted.items() if key in found}
@@ -188,7 +188,7 @@ def test_a_filter_keeps_the_keys_whose_current_row_passes(seed: int, gone: bool,
     draw = random.Random(seed)
     rows = drawn(draw, gone=gone)
     schema = RETRACTING if gone else PLAIN
-    # By zero nothing can be divided: such a row does not pass. Division of integers is cut off. Nulls may pass too.
+    # A division by zero fails, so such a row does not pass. Division of integers truncates. Nulls may pass too.
     test, passes = draw.choice(
         [("10 / v > 2", lambda v: v in (1, 2, 3)), ("v IS NULL OR v > 1", lambda v: v is None or v > 1)]
     )
@@ -284,7 +284,7 @@ CALLS: dict[AggregateCall, Callable[[Sequence[Any]], Any]] = {
 
 
 @SETTINGS
-@example(517, True, "latest", True)  # a row that could not be computed goes, and was never there for its readers
+@example(517, True, "latest", True)  # a row that could not be computed disappears, and its readers never saw it
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from(["latest", "every"]), st.booleans())
 def test_aggregates_are_those_of_the_current_rows(seed: int, gone: bool, emit: Any, ordered: bool) -> None:
     draw = random.Random(seed)
@@ -308,14 +308,14 @@ def test_aggregates_are_those_of_the_current_rows(seed: int, gone: bool, emit: A
             try:
                 row = compute()
             except (windows.Failed, OverflowError):
-                # It is counted as failed, and what was said of the group before stands.
+                # It is counted as failed, and the group keeps its previous row.
                 continue
             if emit == "every" or key in run.state:
                 assert equal_rows(run.state[key], row), (key, run.state[key], row)
         assert run.state.keys() <= wanted.keys()
 
     if ordered:
-        # In order of time nothing is given before its turn: only the end can be compared.
+        # In order of time no row is emitted before its turn: only the end can be compared.
         for row in rows:
             row["place"] = row["ts"] * 1000 + row["place"]
         run.put(rows)
@@ -371,7 +371,7 @@ def test_many_keys_are_not_looked_at_one_by_one() -> None:
     )
     run = Run(spec, PLAIN, [])
     state = run.operator.state  # type: ignore[attr-defined]
-    state._located = None  # it would not survive being asked
+    state._located = None  # the call fails
     rows = [
         {"k": key % 1000, "g": None, "v": key, "d": 0.5, "t": None, "ts": key, "gone": False} for key in range(4096)
     ]
@@ -465,7 +465,7 @@ WINDOWED = Schema((*PLAIN.fields, Field("e", Type.TIMESTAMP)))
 @SETTINGS
 @given(st.integers(0, 2**32))
 def test_places_of_windows_are_given_once_when_the_window_is_over(seed: int) -> None:
-    """The bound is the end of windows of 10 us, so no row lies behind the end less 1 us; promises come as they like."""
+    """The bound is the end of windows of 10 us, so no row is later than the end less 1 us; promises are random."""
     draw = random.Random(seed)
     rows = drawn(draw, gone=False)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Windowed rows without aggregates against the oracle, under disorder, cuts, limits, saves and restores."""
+"""Windowed rows without aggregates compared with the oracle, under disorder, batches, limits, saves and restores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOUNDS: Any = (("window_start", "start"), ("window_end", "end"))
 
 @pytest.fixture(autouse=True)
 def chains(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store of rows walks chains by the same kernel."""
+    """The store of rows uses the same kernel for chains."""
     monkeypatch.setattr(sessionrows, "kernel", (uncompiled if kernels == "uncompiled" else installed)("grouping"))
 
 

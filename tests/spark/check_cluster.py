@@ -1,4 +1,4 @@
-"""`make check-spark`: several processes, a program that is killed, and many queries. Minutes, not seconds."""
+"""`make check-spark`: several processes, a program that is killed, and many queries. It takes minutes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def rows_of(out):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["key", "time"])
 def test_two_workers_of_their_own(packets, right, tmp_path, mode):
-    """Executors are processes that have Millrace from the archive alone."""
+    """Executors are processes that have Millrace only from the archive."""
     with cluster(tmp_path) as master:
         flags = ("--master", master, "--mode", mode, "--tasks", "6", "--conf", "spark.executor.memory=600m")
         environment = {**os.environ, **LOOPBACK}
@@ -83,7 +83,7 @@ def test_two_workers_of_their_own(packets, right, tmp_path, mode):
 
 @pytest.mark.timeout(900)
 def test_killed_again_and_again(packets, right, tmp_path):
-    """SIGKILL to the whole group after each task that is done: it goes on, and nothing is done twice or lost."""
+    """SIGKILL to the whole group after each finished task: the backfill continues, and no task repeats or is lost."""
     out = tmp_path / "out"
     killed = 0
     for _ in range(12):
@@ -110,7 +110,7 @@ def test_killed_again_and_again(packets, right, tmp_path):
     assert on_disk == {file["path"] for file in json.loads((out / "_manifest.json").read_bytes())["files"]}
 
 
-# An aggregate that the tests make in their own process is not known to Spark's workers.
+# Spark's workers do not know an aggregate that the tests define in their own process.
 EVERYWHERE = [case for case in CASES if "sorted_list" not in sql_of(case)]
 
 
@@ -139,7 +139,7 @@ def test_conformance_on_spark(spark, case, tmp_path):
 
 
 def plain(table: pa.Table) -> list[dict]:
-    """Rows as the others tell them: times as integers, without the column that only backfills have."""
+    """Comparable rows: times as integers, without the column that only backfills have."""
     table = table.drop_columns([OWN_TIME])
     for at, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):

@@ -21,7 +21,7 @@ LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_MASTER_HOST": "127.0.0.1", "PY
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
-    """The master's URL; everything ends with the block."""
+    """The master's URL; all processes end with the block."""
     started = []
     try:
         master, log = _start(
@@ -52,7 +52,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
 
 def _start(folder: Path, name: str, kind: str, *flags: str) -> tuple[subprocess.Popen, Path]:
     log = folder / f"{name}.log"
-    # A worker's executors import Millrace from the archive that is shipped to them, and from nowhere else.
+    # The executors of a worker import Millrace only from the shipped archive.
     environment = {**os.environ, **LOOPBACK, "SPARK_HOME": str(HOME)}
     environment.pop("PYTHONPATH", None)
     with log.open("wb") as opened:
@@ -62,7 +62,7 @@ def _start(folder: Path, name: str, kind: str, *flags: str) -> tuple[subprocess.
 
 
 def _said(log: Path, pattern: str, process: subprocess.Popen) -> str:
-    """What a process says when it is ready."""
+    """The output of a process when it is ready."""
     until = time.monotonic() + HANG_SECONDS
     while time.monotonic() < until:
         found = re.search(pattern, log.read_text(errors="replace"))

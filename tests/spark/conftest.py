@@ -14,20 +14,20 @@ SMALL = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
 }
 
-# For a minute or two of many small jobs: compiling well costs more than it gives.
+# Many small jobs run for a minute or two: thorough compilation costs more than it saves.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if "/spark/" in item.path.as_posix():
-            # Spark starts processes and sockets of its own, and warns as it likes.
+            # Spark starts its processes and sockets, and prints warnings.
             item.add_marker(pytest.mark.filterwarnings("default"))
 
 
 @pytest.fixture(autouse=True)
 def swept():
-    """Sockets that Spark's client leaves open are closed here, and not in some test that is strict about it."""
+    """Close the sockets that Spark's client leaves open here, and not in a test that is strict about them."""
     yield
     gc.collect()
 

@@ -1,4 +1,4 @@
-"""Real Spark: the same rows as in one process, whatever the split; what is done stays; what goes wrong, in words."""
+"""Real Spark: the same rows as in one process, whatever the split; finished tasks stay; errors are readable."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def files(tmp_path_factory):
 
 
 def expected(files: Path, query: str, folder: Path) -> list[dict]:
-    """What `millrace run` gives."""
+    """The rows of `millrace run`."""
     inputs = [(name, str(files / f"{name}.jsonl")) for name in ("packets", "alerts")]
     return run_script(STREAMS + QUERIES[query], folder, inputs=inputs, sorted=True).rows["q"]
 
@@ -146,7 +146,7 @@ def test_one_dataframe_will_do_for_one_stream(spark, files):
 
 
 def test_what_is_done_is_not_done_again(spark, files, tmp_path):
-    """A task's record and files that are gone: only that task runs again, and the rows are whole."""
+    """A task's record and files are missing: only that task runs again, and the rows are complete."""
     out = tmp_path / "out"
     made = wanted(files, "tumbling", out, mode="key", tasks=3)
     first = run(made)
@@ -154,7 +154,7 @@ def test_what_is_done_is_not_done_again(spark, files, tmp_path):
     (out / MANIFEST).unlink()
     (out / "_tasks" / "00001.json").unlink()
     left = next(path for path in before if "part-00001" in path.name)
-    left.rename(left.with_name("part-00001-007.parquet"))  # as an attempt that was cut otherwise might leave it
+    left.rename(left.with_name("part-00001-007.parquet"))  # the files of an earlier attempt with other batches
     said: list[str] = []
     again = start(made, said.append, lambda done, total: None)
     after = {path: path.stat().st_mtime_ns for path in out.glob("date=*/*")}
@@ -183,7 +183,7 @@ def test_what_has_come_since_it_began_is_left_out(spark, files, tmp_path):
 
 
 def test_an_archive_says_itself_who_was_late(spark, tmp_path):
-    """In order of arrival, with flags: late rows are left out, and are what the side stream has; ties stay in order."""
+    """In order of arrival, with flags: late rows are excluded, and the side stream has them; ties stay in order."""
     history = tmp_path / "history"
     rows = [(10, 1, False), (30, 2, False), (20, 3, True), (30, 4, False), (45, 5, False), (5, 6, True)]
     write_archive(history / "s", rows)

@@ -1,4 +1,4 @@
-"""A query that begins with its history: Spark's rows below the seam and the server's from it on are one sequence."""
+"""A query that starts with its history: Spark's rows before the seam and the server's later rows are one sequence."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
         assert f"before its seam go to {out}, not to {tmp_path / 'second'}" in str(other.exception)
         assert not (tmp_path / "second").exists()
         assert server.millrace("feed", "packets", stdin="\n".join(after) + "\n").returncode == 0
-        # History's part and the sink's rows, up to the windows that are open: no span has to be named.
+        # The rows from history and of the sink, up to the open windows: no span has to be set.
         assert told(cli_at(server.admin, "verify", "talkers", "--json")) == (True, None)
         code, _, said = server.end()
         assert code == 0, said
     written = sink.read_text()
     with Server(tmp_path / "data") as server:
-        # It may be asked for again after the server was: done is done, and what is not done goes on.
+        # The same command after a restart of the server: finished tasks stay, and the others run.
         again = cli_at(server.admin, *flags)
         assert again.exit_code == 0, (again.output, again.exception)
         assert "this backfill is already done" in again.output
@@ -65,7 +65,7 @@ def test_history_and_live_rows_are_one_sequence(spark, tmp_path):
         assert again.exit_code == 0, (again.output, again.exception)
         assert "continuing: 1 of 2 tasks are done" in again.output
         assert "later rows may still be missing" not in again.output
-        # Made by hand, nobody knows where its history ends.
+        # The query was created by hand, so the end of its history is unknown.
         assert server.millrace("sql", QUERY.replace("QUERY talkers", "QUERY byhand")).returncode == 0
         (tmp_path / "byhand.sql").write_text(QUERY.replace("QUERY talkers", "QUERY byhand"))
         by_hand = ("start", "--sql", str(tmp_path / "byhand.sql"))
@@ -89,7 +89,7 @@ ROWS_STREAM = "CREATE STREAM t (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', histo
 
 
 def rows_out_of_order(first: int, last: int) -> list[str]:
-    """Pairs that have changed places: on time, and out of order."""
+    """Adjacent pairs are swapped: on time, and out of order."""
     return [json.dumps({"ts": BEGIN + (at ^ 1) * SECOND, "k": at}) for at in range(first, last)]
 
 
@@ -102,7 +102,7 @@ def test_windows_of_rows_go_on_in_the_order_of_arrival(spark, tmp_path):
         feed_rows(server, 0, 41)
         assert server.end()[0] == 0
     with Server(tmp_path / "data") as server:
-        # No tuple has come since the start: no time is known, so all is the server's.
+        # No tuple has arrived since the start: no time is known, so the server has all rows.
         nothing = text_of(tmp_path, query.replace("QUERY q", "QUERY early"))
         done = cli_at(server.admin, "start", "--sql", nothing, "--then-live", "--out", str(tmp_path / "none"))
         assert done.exit_code == 0, (done.output, done.exception)
@@ -120,7 +120,7 @@ def test_windows_of_rows_go_on_in_the_order_of_arrival(spark, tmp_path):
     given = [row["s"] for row in read_backfill(str(tmp_path / "out"))]
     given += [json.loads(line)["s"] for line in sink.read_text().splitlines()]
     full = [sum(range(max(end - 3, 0), end)) for end in range(1, 80, 2)]
-    assert sorted(given)[: len(full) - 1] == full[:-1]  # the last may be one that the end of the stream has closed
+    assert sorted(given)[: len(full) - 1] == full[:-1]  # the end of the stream may have closed the last one
 
 
 def feed_rows(server: Server, first: int, last: int) -> None:
@@ -135,7 +135,7 @@ def text_of(folder: Path, sql: str) -> str:
 
 
 def told(done) -> tuple[bool, int | None]:
-    """Whether a comparison found all equal, and from where on it compared."""
+    """Whether a comparison found no difference, and the start of its span."""
     assert done.stdout, (done.output, done.exception)
     found = json.loads(done.stdout)
     assert found["recomputed"] > 100

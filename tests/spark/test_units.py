@@ -1,4 +1,4 @@
-"""Numbers in a stream's time field count in its unit in a backfill, too: the rows are those of `millrace run`."""
+"""In a backfill too, numbers in a stream's time field count in its unit: the rows are the same as of `millrace run`."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ STATUSES: Final[Mapping[str, int]] = {
 
 
 class SqlRequest(BaseModel):
-    """Statements to plan, and to apply unless it is a dry run."""
+    """Statements to plan, and to apply unless `dry_run` is true."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     sql: str = Field(description="One or more statements, separated by semicolons.", max_length=1_000_000)
@@ -106,7 +106,7 @@ class WeightRequest(BaseModel):
 
 
 class OrderRequest(BaseModel):
-    """How a query's joins are to take and give rows; what is not given stays as it is."""
+    """The order mode of a query's joins. Omitted settings do not change."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     join: Literal["arrival", "sync", "filter", "adaptive"] | None = Field(
@@ -119,26 +119,26 @@ class OrderRequest(BaseModel):
         ge=0,
         lt=1,
         allow_inf_nan=False,
-        description="adaptive uses filter when c |w| l1 l2 >= alpha.",
+        description="adaptive uses filter if c |w| l1 l2 >= alpha.",
     )
 
 
 class PauseRequest(BaseModel):
-    """Why a query is paused, for whoever looks at it later."""
+    """The reason for a pause, which `millrace why` shows."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     reason: str = Field(default="paused by an admin", min_length=1, max_length=1_000)
 
 
 class RenameRequest(BaseModel):
-    """A query's name from now on."""
+    """A new name for a query."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     to: str = Field(description="Letters, digits, '_' and '-'; no stream or query may have it.", max_length=1_000)
 
 
 class UnshareRequest(BaseModel):
-    """Which of its operators a query is to have for itself."""
+    """The shared operators of which a query gets separate copies."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     operators: list[Annotated[str, Field(max_length=1_000)]] = Field(
@@ -150,7 +150,7 @@ class UnshareRequest(BaseModel):
 
 
 class QueueRequest(BaseModel):
-    """The queue of an operator's input from now on."""
+    """A new queue for an operator's input."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     kind: Literal["append", "fifo", "inplace", "linecutting"] = Field(
@@ -161,7 +161,7 @@ class QueueRequest(BaseModel):
 
 
 class BackfillRequest(BaseModel):
-    """A query that begins with the history of its streams."""
+    """A query that starts with the history of its streams."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     sql: str = Field(
@@ -172,13 +172,13 @@ class BackfillRequest(BaseModel):
         ge=0,
         le=2**62,
         description="The total look-back and look-ahead of its operators. The server reads history from this far "
-        "before the marks of the streams. Null: from the start of history.",
+        "before the marks (watermarks) of the streams. Null: from the start of history.",
     )
     out: str | None = Field(default=None, max_length=10_000, description="The folder for the rows before its seam.")
 
 
-class BackfillTold(BaseModel):
-    """How far the rows below the seam have been computed."""
+class BackfillProgress(BaseModel):
+    """The progress of computing the rows before the seam."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     history_us: int | None = Field(
@@ -193,7 +193,7 @@ class BackfillTold(BaseModel):
 
 
 class RowsRequest(BaseModel):
-    """Which rows an operator lets through: by a condition, or a share of them by chance."""
+    """The rows that an operator passes: by a condition, or a random share."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     where: str | None = Field(
@@ -207,7 +207,7 @@ class RowsRequest(BaseModel):
 
 
 class InsertRequest(RowsRequest):
-    """An operator in front of an input."""
+    """A new operator before an input."""
 
     input: int = Field(default=0, ge=0, le=1_000, description="The number of the input to insert before, from 0.")
     name: str | None = Field(
@@ -221,7 +221,7 @@ Name = Annotated[str, Path(max_length=1_000)]
 
 
 class TrialRequest(BaseModel):
-    """A strategy to try, for how long, and when not to keep it."""
+    """A strategy to try, the duration of the trial, and the condition for reverting it."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
     strategy: str = Field(description="dfs, bfs, rr or chain, also with (k).", max_length=100)
@@ -650,7 +650,7 @@ def _add_backfills(app: FastAPI, daemon: Daemon) -> None:
         responses=refusals(400, 404, 409),
         summary="Report how far the rows before its seam have been computed",
     )
-    async def tell(name: Name, request: BackfillTold) -> dict[str, Any]:
+    async def tell(name: Name, request: BackfillProgress) -> dict[str, Any]:
         return daemon.seams.tell(name, request.history_us, request.done, request.out)
 
     @app.delete(

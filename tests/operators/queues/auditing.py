@@ -1,4 +1,4 @@
-"""What must hold of a queue's pages and books at any moment."""
+"""Invariants of a queue's pages and books."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millrace.operators.queues.windows import WindowQueue
 
 
 def audit_tuples(made: UpdateQueue) -> None:
-    """Every tuple that waits has a slot of its own, every page in use holds something, and nothing is lost."""
+    """Every waiting tuple has a separate slot, every page in use has a tuple, and no tuple is lost."""
     books = made._pages
     slots = made._in_line()
     locations = made._cells.reshape(-1, update.CELL)[slots, update.LOCATION].tolist()
@@ -18,8 +18,7 @@ def audit_tuples(made: UpdateQueue) -> None:
 
 
 def audit_windows(made: WindowQueue) -> None:
-    """Blocks are held once, by one buffer; those of nobody are in the pool; what is counted is there; a key's state
-    fits its window."""
+    """Every block is in one buffer or in the pool, every counted block exists, and a key's state fits its window."""
     cells = made._cells.values()
     blocks = [at for cell in cells for buffer in (cell.arriving, cell.processing) for at in buffer.locations]
     assert len(set(blocks)) == len(blocks) == made.paging.in_use

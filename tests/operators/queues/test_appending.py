@@ -1,4 +1,4 @@
-"""Queues that append: everything in order, or a random choice of so many."""
+"""Queues that append: all tuples in order, or a random choice of a fixed number."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_append_loses_nothing(steps: list[int]) -> None:
 
 @given(steps=STEPS, limit=st.integers(1, 9), seed=st.integers(-5, 5))
 def test_shedding_keeps_order_and_counts_what_it_drops(steps: list[int], limit: int, seed: int) -> None:
-    """Compiled and uncompiled alike, whatever the batches: what waits is a part of what came, in order."""
+    """Compiled and uncompiled agree for all batches: the waiting tuples are a part of the input, in order."""
     outcomes = []
     for kernel in (installed("updating"), uncompiled("updating")):
         with pytest.MonkeyPatch.context() as patch:
@@ -107,7 +107,7 @@ def test_how_tuples_are_cut_into_batches_does_not_show() -> None:
 
 
 def test_each_tuple_is_as_likely_to_be_shed() -> None:
-    """One too many among four, again and again: each of the five goes about as often."""
+    """One too many among four, repeatedly: each of the five is dropped about equally often."""
     gone: Counter[int] = Counter()
     for seed in range(2000):
         made = SheddingQueue(SCHEMA, 4, seed=seed * 7919)

@@ -92,7 +92,7 @@ def test_an_older_tuple_that_comes_later_is_superseded_at_once(kernel: ModuleTyp
     made.enqueue(batch_of([("a", 10, 1), ("a", 7, 2), ("b", 3, 3)], [0, 1, 2]), 2)
     assert made.superseded == 1
     assert served(made.dequeue(1, 3)) == [("a", 10, 1)]
-    made.enqueue(batch_of([("a", 9, 4)], [4]), 4)  # served long ago, and yet newer
+    made.enqueue(batch_of([("a", 9, 4)], [4]), 4)  # served long ago, and still newer
     assert made.superseded == 2
     assert served(made.dequeue(9, 5)) == [("b", 3, 3)]
     made.enqueue(batch_of([("a", 10, 5)], [6]), 6)  # of two at one time the later arrival
@@ -190,7 +190,7 @@ def test_pages_come_when_needed_and_go_back_when_empty(kernel: ModuleType) -> No
     assert (made.paging.taken, made.paging.in_use) == (250, 1000)
     assert served(made.dequeue(998, 1)) == many[:998]
     assert (made.paging.taken, made.paging.in_use, made.paging.returned) == (1, 2, 249)
-    assert made.paging.free < 250  # the memory of pages that nobody needs is given up, not kept in the pool for ever
+    assert made.paging.free < 250  # the memory of unneeded pages is freed, not retained in the pool
     made.enqueue(batch_of(many, [2] * 1000), 2)
     audit_tuples(made)
     assert sorted(served(made.dequeue(2000, 3))) == sorted(many)
@@ -225,7 +225,7 @@ def test_an_endless_supply_of_new_keys_does_not_grow_memory(monkeypatch: pytest.
     assert made.keys < 300
     gaps = made._cells.reshape(-1, update.CELL)[: made.keys, update.GAP].tolist()
     rates = dict(zip(made._keys.rows(np.arange(made.keys)), gaps, strict=True))
-    assert rates[("always",)] == 1  # what is still updated is remembered, with its rate
+    assert rates[("always",)] == 1  # keys with updates keep their rates
 
 
 def test_a_queue_without_keys_keeps_one_tuple() -> None:
@@ -282,7 +282,7 @@ def test_staleness_is_what_ticks_add_up_to(policy: str, gaps: list[tuple[int, st
 
 
 def _key_time(arrivals: Sequence[tuple[int, str]], horizon: int) -> int:
-    """For how long each key has been known, in all."""
+    """The total time for which the keys have been known."""
     first: dict[str, int] = {}
     for at, key in arrivals:
         first.setdefault(key, at)

@@ -40,13 +40,13 @@ def batch_of(*rows: tuple[str, int]) -> Batch:
 
 
 def arrive(made: WindowQueue, *rows: tuple[str, int]) -> None:
-    """Tuples that come at their own times."""
+    """Tuples that arrive at their own times."""
     batch = batch_of(*rows)
     made.enqueue(Batch(SCHEMA, batch.ts, batch.columns, batch.valid, batch.ts), int(batch.ts[-1]))
 
 
 class Server:
-    """One server over the queue itself: `cost` ticks per tuple, one tuple at a time."""
+    """One server over the queue: `cost` ticks per tuple, one tuple at a time."""
 
     def __init__(self, made: WindowQueue, cost: int) -> None:
         self.made, self.cost = made, cost
@@ -95,7 +95,7 @@ def run(
     horizon: int,
     begin: int,
 ) -> tuple[WindowsRun, WindowQueue]:
-    """The same as the oracle's, by the queue itself, saved and restored now and then."""
+    """The same as the oracle's run, with the queue itself, saved and restored at random."""
     server = Server(queue(commit, size, slide, policy, begin), cost)
     left, stale = list(arrivals), []
     for now in range(horizon):
@@ -249,7 +249,7 @@ def test_windows_end_by_promise_where_tuples_come_in_any_order() -> None:
 def test_windows_of_tuples_in_any_order_are_processed_whole(
     commit: str, moves: list[tuple[str, int, int, int]], size: int, slide: int
 ) -> None:
-    """Each window that is over has given all its tuples that came before its end was promised, and no others."""
+    """Each finished window has processed all its tuples that arrived before its end was promised, and no others."""
     made = queue(commit, size, slide, by_tuples=False)
     given: dict[str, list[int]] = {}
     taken: dict[str, list[int]] = {}
