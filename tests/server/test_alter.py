@@ -205,6 +205,6 @@ async def test_a_column_is_shown_before_and_refused_with_nothing_changed(daemon)
     assert shown == [{"kind": "alter_stream", "name": "s", "added": ["x"], "rewritten": ["q"]}]
     assert becomes["streams"] == [{"name": "s", "change": "changes"}]
     before = daemon.engine.save(), daemon.catalog.export()
-    with pytest.raises(Refuse, match="is nullable"):
+    with pytest.raises(Refuse, match="must be nullable"):
         await daemon.catalog.execute(f"{ADD}; ALTER STREAM s ADD COLUMN y BIGINT NOT NULL")
     assert (daemon.engine.save(), daemon.catalog.export()) == before

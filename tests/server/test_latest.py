@@ -131,7 +131,7 @@ async def test_a_slow_sink_of_an_update_stream_writes_the_newest(daemon, tmp_pat
         daemon, "POST", "/api/v1/sql", {"sql": "CREATE SINK x FROM audit WITH (type = 'stdout', on_slow = 'latest')"}
     )
     assert status == 400
-    assert "no update stream" in said["detail"]
+    assert "is not an update stream" in said["detail"]
 
 
 @served(SQL)

@@ -189,7 +189,7 @@ def test_options_are_for_whole_files_alone():
     @served()
     async def play(daemon):
         for option in ("rotate_rows = 5", "rotate_bytes = 5", "rotate_age = '1 second'"):
-            with pytest.raises(Refuse, match="is for sinks of Parquet and Arrow"):
+            with pytest.raises(Refuse, match="applies to sinks of Parquet and Arrow"):
                 await daemon.catalog.execute(f"CREATE SINK f FROM q WITH (type = 'file', path = 'x.csv', {option})")
 
     play()
