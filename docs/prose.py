@@ -60,7 +60,7 @@ ROOM_LIMITS: Final = {
     "server/millrace/cli": 3.0,
     "server/millrace/offline": 3.0,
     "server/millrace/server": 25.0,
-    "tests": 6.0,
+    "tests": 3.0,
 }
 # Words that start a subject in another mood: "added", "fixes", "fixing", "a", "the".
 NOT_IMPERATIVE: Final = re.compile(

@@ -97,7 +97,7 @@ def figure_4(name: str = "u", *, ordered: bool) -> QueryPlan:
 
 
 class Bench:
-    """An engine at work: commands that must succeed, arrivals, and what came of them."""
+    """A running engine: commands that must succeed, arrivals, and their effects."""
 
     may_fail = False
 
@@ -130,7 +130,7 @@ class Bench:
         return effects
 
     def run(self, *events: Any, at: int | None = None, **limits: int) -> Effects:
-        """Step until nothing is left; all effects as those of one step."""
+        """Step until no work is left; return all effects as the effects of one step."""
         effects = self.step(*events, at=at, **limits)
         while effects.more:
             after = self._checked(self.engine.step(self.now_us, (), **limits))

@@ -25,7 +25,7 @@ def test_a_query_over_two_streams_merges_their_components_and_dropping_it_splits
     bench.do(SetStrategy("b", "bfs(3)"))
     bench.query(figure_4(ordered=False))
     assert names(bench) == ["a"]
-    # Rows that were there keep their rule; new operators take the strategy of the component that goes on.
+    # Existing rows keep their rule; new operators take the strategy of the component that continues.
     assert bench.rule("q.Q1") == "BFS(3)-Sink"
     assert bench.rule("p.Q1") == "DFS-Sink"
     assert bench.rule("u.U") == "DFS-Sink"
@@ -80,7 +80,7 @@ def test_a_busy_component_does_not_starve_another() -> None:
 
 
 def test_a_branch_that_never_comes_to_its_end_does_not_starve_another() -> None:
-    """Of five branches each takes a tenth of what comes in a step: together less than comes."""
+    """Each of five branches takes a tenth of the input of a step: together less than all of it."""
     bench = Bench("s")
     for name in "pqrst":
         bench.query(path(name.upper(), 2, "s"), "dfs(1)")

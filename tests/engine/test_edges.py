@@ -1,4 +1,4 @@
-"""Update queues on the edges of a graph: beside append readers, exchanged, paused, saved, and with honest promises."""
+"""Update queues on the edges of a graph: with append readers, swapped, paused, saved, with true promises."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def seen(bench: Bench, operator: str = "d.Q") -> dict[str, Any]:
     return found["inputs"][0]["queue"]
 
 
-# -- beside each other -------------------------------------------------------------------------------------------------
+# -- several readers of one arc ----------------------------------------------------------------------------------------
 
 
 def test_figure_6_on_an_edge_beside_an_audit_that_loses_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Operators put into, taken out of and exchanged in a query that runs: nothing is lost, and what is kept is kept."""
+"""Operators are inserted, removed and replaced in a running query: no tuple is lost, and retained state stays."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_waits_stays_and_is_not_looked_at_again(position: str) -> None:
     )
 )
 def test_what_passes_everything_changes_nothing(actions: list[tuple[str, Any]]) -> None:
-    """Whatever is put in and taken out in the middle of the work: the rows are those of a bench left alone."""
+    """After random inserts and removals in the middle of the work, the rows are the same as without them."""
     made = plan("q", ("A", select(), ["s.source"]), ("B", identity(), ["s.source"]), ("U", union(), ["A", "B"]))
     bench, alone = Bench(StreamDefinition("s", V, update_key=("v",))), Bench(StreamDefinition("s", V))
     bench.query(made)

@@ -1,4 +1,4 @@
-"""Timestamps on demand: who is asked, when, for what, and what happens when nobody answers."""
+"""On-demand timestamps (requested watermarks): their feeds, times and reasons, and requests without an answer."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_feed_without_credit_is_not_taken_for_silent() -> None:
     bench = Bench(external("a"), external("b", max_skew_us=SKEW), credit=2, most_queued=1)
     bench.query(plan("u", ("U", union(ordered=True), ["a.source", "b.source"]), schema=TV, ordered=True))
     bench.run(FeedOpened("a", "main"), FeedOpened("b", "main"), at=0)
-    # b may say nothing more; a lags behind, so nothing is released and b gets no credit.
+    # b has no credit left; a lags, so nothing is released and b gets no credit.
     bench.run(give_tv("b", 500, 501), at=510)
     feed = bench.engine.source("b").feeds.by_name["main"]
     assert feed.held_since == 510
@@ -244,7 +244,7 @@ def test_only_what_came_before_the_sockets_were_read_counts_as_heard() -> None:
     bench.run(give_tv("b", 500), at=510)
     effects = bench.run(Heard(540), give_tv("a", 550), at=900)
     assert times(effects, "u") == [500]
-    # By what was heard, b's clock showed 530: after another 120 it is tried again.
+    # By the last input, b's clock showed 530: after another 120 the engine tries again.
     assert woken(effects) == [1_020]
     assert times(bench.run(at=1_020), "u") == [550]
 
@@ -296,7 +296,7 @@ def test_a_feed_that_lost_its_connection_counts_for_its_grace() -> None:
     bench.run(FeedOpened("s", "x"), FeedOpened("s", "y"), give_tv("s", 50, feed="x"), give_tv("s", 90, feed="y"), at=0)
     assert woken(bench.run(FeedClosed("s", "x", lost=True), at=10)) == [110]
     assert bench.engine.streams()[0]["mark_us"] == 50
-    # It comes back in time, and goes on; then it is gone for good.
+    # It returns in time and continues; then it leaves permanently.
     bench.run(FeedOpened("s", "x"), at=60)
     bench.run(at=200)
     assert bench.engine.streams()[0]["mark_us"] == 50

@@ -1,4 +1,4 @@
-"""A query that cannot go on stops alone, says why, and can begin again."""
+"""A failed query stops alone, reports the reason, and can start again."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_broken_operator_of_a_window_loses_its_state_and_says_how_much() -> 
     assert lost == 1, "one group of the window that is open"
     assert bench.engine.operators()[1]["state_tuples"] == 0
     bench.do(ResumeQuery("q"))
-    # It begins like a new query, above all that has come: the window at 10 began before.
+    # It starts like a new query, later than all earlier tuples: the window at 10 started before.
     effects = bench.run(give_tv("s", 18, 22, 31, 45))
     assert rows(effects, "q") == [(1, 20), (1, 30)]
 

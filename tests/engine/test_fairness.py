@@ -1,4 +1,4 @@
-"""No input waits for ever: while others are served, its oldest tuple has its turn after a bounded number of executions.
+"""No input waits forever: while others are served, its oldest tuple has its turn after a bounded number of executions.
 
 Generated: every operator with several inputs, and every branch that a scheduler chooses among, under every strategy,
 with steps that end by a budget of tuples and steps that end by a number of executions (`millrace run --cost`). One
@@ -42,7 +42,7 @@ QUERIES = {
 ORDERED = {"ordered union"}
 MARKED = -1
 # Executions that may pass, per tuple that was queued anywhere when the one in question came: a tuple costs one at most
-# in each operator, and another turn of a neighbour beside it.
+# in each operator, plus another turn of a neighbour.
 PER_TUPLE = 24
 # Under `chain` the one that has waited longest has one turn in so many.
 PER_TUPLE_CHAINED = PER_TUPLE * PATIENCE // 4
@@ -118,7 +118,7 @@ def test_no_input_of_an_operator_waits_for_ever(kind: str, strategy: str, limits
 
 @pytest.mark.parametrize(("strategy", "limits"), CASES)
 def test_no_branch_of_a_component_waits_for_ever(strategy: str, limits: str) -> None:
-    """The stream that floods has two branches of its own; the one that waits is read by a third query."""
+    """The stream with many tuples has two separate branches; a third query reads the one that waits."""
     also = "CREATE QUERY other AS SELECT v FROM b WHERE v < 1; CREATE QUERY third AS SELECT v, k FROM a WHERE v > 3;"
     engine = _engine("SELECT v FROM a UNION ALL SELECT v FROM b", "arrival", strategy, also)
     assert _served(engine, "other", LIMITS[limits], _per_tuple(strategy), busy="a", waits="b")
@@ -127,7 +127,7 @@ def test_no_branch_of_a_component_waits_for_ever(strategy: str, limits: str) -> 
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("strategy", ["chain", "chain(1)", "chain(7)"])
 def test_no_segment_waits_for_ever_for_steeper_ones(strategy: str, limits: str) -> None:
-    """The operators of the stream that floods cost nothing, those of the other nearly everything."""
+    """The operators of the stream with many tuples cost nothing, those of the other nearly everything."""
     engine = _engine(QUERIES["selection below"], "arrival", strategy)
     for stream in ("a", "b"):
         engine.step(0, [_rows(stream, list(range(1, 200)))])

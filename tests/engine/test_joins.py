@@ -78,14 +78,14 @@ def test_an_ordered_join_asks_the_silent_input_for_its_head(order: Any) -> None:
     bench.query(joined(pairs(Band(0, 1, -10, 10), order=order)))
     bench.run(give_tv("a", 90), give_tv("b", 95), at=95)
     effects = bench.run(give_tv("a", 100, 101), at=101)
-    # Under sync it is the least of what waits to be taken, under filter the least row that was found.
+    # Under sync it is the least waiting tuple, under filter the least result row.
     assert rows(effects, "q") == [(90, 95)]
     assert asked(effects) == [("b", 100)]
     assert rows(bench.run(punctuate("b", 101), at=102), "q") == [(100, 95), (101, 95)]
 
 
 def answered(bench: Bench, effects: Any, at: int, query: str = "q") -> tuple[list[tuple[str, int]], list[Any]]:
-    """Answer requests with just what is needed until none comes; who was asked for what, and the rows that came."""
+    """Answer requests with exactly the needed time until none is left; return the requests and the rows."""
     needs, found = asked(effects), rows(effects, query)
     while requests := [order for order in effects.orders if isinstance(order, AskTimestamp)]:
         events = [Answered(one.stream, one.feed, one.request, one.need_us) for one in requests]
@@ -110,7 +110,7 @@ def test_a_row_without_a_match_asks_the_other_side_for_the_end_of_its_window(ord
 
 @pytest.mark.parametrize("order", ["arrival", "sync", "filter"])
 def test_a_full_join_asks_each_side_for_the_end_of_the_other_s_windows(order: Any) -> None:
-    """A row of a at 100 may match until b is past 120, one of b at 300 until a is past 310; nobody is asked more."""
+    """A row of a at 100 may match until b is past 120, one of b at 300 until a is past 310; no more is requested."""
     bench = two()
     columns = (("a", 0, TIME), ("b", 1, TIME))
     bench.query(joined(pairs(Band(0, 1, -10, 20), order=order, columns=columns, outer=(0, 1))))
@@ -201,7 +201,7 @@ def expected() -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("strategy", ["dfs(1)", "bfs", "rr", "dfs", "dfs(3)"])
 @pytest.mark.parametrize("order", ["arrival", "sync", "filter", "adaptive"])
 def test_no_strategy_withholds_a_row_and_a_saved_engine_goes_on(strategy: str, order: Any) -> None:
-    """Three streams, one of them twice, between selects; a saved engine goes on after every step."""
+    """Three streams, one of them twice, between selects; a restored engine continues after every step."""
     bench = Bench(*(external(name, disorder_us=30) for name in "abc"))
     key = Column(Type.BIGINT, True, 1, "v")
     spec = JoinSpec(
@@ -267,7 +267,7 @@ T: list[tuple[int, str, int]] = [(1, "a", 1), (5, "a", 5), (9, "b", 9), (10, "c"
 
 
 class Timeline:
-    """A clock that moves with arrivals and by what a tuple costs; and when each row of the result left."""
+    """A clock that advances with arrivals and by the cost of tuples; and the time when each result row was emitted."""
 
     def __init__(self, order: Any, cost: int) -> None:
         self.cost = cost
@@ -319,7 +319,7 @@ def test_the_timelines_of_figures_3_and_4(order: Any, left: Any) -> None:
     """Sync-Filter processes b9 and c10 when a12 has come; Filter-Order has done so by then and only lets them go."""
     timeline = Timeline(order, COST)
     assert timeline.play() == left
-    # Figure 3 leaves b9 and c10 in the queue of T until then; now it is a12 that waits, for T to go on.
+    # Figure 3 leaves b9 and c10 in the queue of T until then; now a12 waits until T continues.
     assert timeline.join.held_tuples() == (0 if order == "filter" else 1)
 
 

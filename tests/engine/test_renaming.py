@@ -21,7 +21,7 @@ from tests.engine.test_replacing import counting, restored
 
 
 def forked():
-    """A query with a fork of its own, a reader, and something decided of all of them."""
+    """A query with a fork, a reader, and a decision about each of them."""
     bench = Bench("s")
     bench.query(path("q", 2))
     bench.query(plan("r", ("Q1", identity(), ["q.Q2"])))

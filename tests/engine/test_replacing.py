@@ -1,4 +1,4 @@
-"""A query under a new plan: what is the same goes on with its state, the rest begins anew, and its readers stay."""
+"""A query under a new plan: equal operators continue with their state, the others start again, and its readers stay."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COUNT = counted(TimeWindow(10, 10))
 
 
 def counting(name="q", *after, stream="s", below=()):
-    """Counts per 10 us, of some rows, and what follows."""
+    """Counts per 10 us, of some rows, and a downstream operator."""
     made = plan(name, *below, ("A", COUNT, [below[-1][0] if below else f"{stream}.source"]), *after)
     return replace(made, schema=COUNT.schema([]))
 
@@ -52,7 +52,7 @@ def having(count):
 
 
 def restored(bench):
-    """The bench goes on with a restored engine, which is the same to the byte."""
+    """The bench continues with a restored engine, whose state is equal to the byte."""
     saved = bench.engine.save()
     bench.engine = Engine.restore(saved, trace=True)
     assert bench.engine.save() == saved

@@ -1,4 +1,4 @@
-"""The engine's state as bytes: a restored engine goes on exactly where the saved one was."""
+"""The engine's state as bytes: a restored engine continues exactly where the saved one was."""
 
 from __future__ import annotations
 

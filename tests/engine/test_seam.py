@@ -1,4 +1,4 @@
-"""The seam: history's rows below it and the live query's from it on are what one query gives that has always run."""
+"""The seam: the rows of history before it and of the live query after it are the rows of a query that always ran."""
 
 from collections import Counter
 from functools import cache
@@ -102,12 +102,12 @@ def legal():
 
 
 class Live:
-    """An engine with the streams, what it has archived, and what a query has given."""
+    """An engine with the streams, the archived tuples, and the rows of a query."""
 
     def __init__(self):
         self.engine = Engine()
         self.now = 1_000
-        self.archive = []  # (stream, batch on time, mark behind it)
+        self.archive = []  # (stream, batch on time, mark after it)
         self.rows = []
         self.progress = MIN_TIME
         for stream in CATALOG.streams.values():
@@ -143,7 +143,7 @@ class Live:
             effects = self.engine.step(self.now)
 
 
-# Operators begin with promises near the beginning of time.
+# Operators start with promises near the start of time.
 NO_PROGRESS = -(2**62)
 ROWS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6)
 SAID = st.lists(
@@ -231,7 +231,7 @@ def test_before_and_after_the_seam_is_all(name, order, log, data):
     for one in (always, live):
         ended(one)
     below = [row for row in always.rows if row[0] < found.seam_us]
-    # What history has to give is what had been given below the seam, and the seam is as far as the query knows.
+    # History must compute the rows emitted before the seam, and the seam is as late as the query knows.
     assert found.given == len(below)
     assert found.seam_us >= progress_then
     assert Counter(below) + Counter(live.rows) == Counter(always.rows)
@@ -246,7 +246,7 @@ def test_before_and_after_the_seam_is_all(name, order, log, data):
 # -- what history computes by itself -----------------------------------------------------------------------------------
 
 # Those whose rows below a time are decided by the tuples below it: not those that look ahead, nor those that close by
-# sequence (ROWS), nor the updates of a running total, which tell the order of arrival.
+# sequence (ROWS), nor the updates of a running total, which show the order of arrival.
 LOOK_BACK = [
     pair
     for pair in legal()
@@ -265,7 +265,7 @@ class AllRows(Bootstrap):
 @given(SAID)
 @settings(max_examples=examples(10), deadline=None)
 def test_history_alone_gives_what_is_below_the_seam(name, order, log):
-    """A run over the tuples below the seam, in order of time, gives the same rows below it as one over all."""
+    """A run over the tuples before the seam, in order of time, has the same rows before it as a run over all tuples."""
     live = Live()
     live.obey(AddQuery(planned(name, order)))
     for number in range(len(log)):
@@ -347,7 +347,7 @@ def test_a_query_that_catches_up_says_so():
 
 
 def test_a_wait_taken_over_from_the_past_began_here():
-    """The past has a clock of its own; nobody has waited in this engine since then."""
+    """The past has a separate clock; no operator in this engine has waited since then."""
     live = Live()
     made = planned("union", "event")
     live.obey(AddQuery(gated(made)))
@@ -419,7 +419,7 @@ def test_a_latent_stream_has_no_past():
 
 
 def test_readers_of_the_query_get_its_rows_from_the_seam_on():
-    """Another query over one that catches up begins with what that one gives."""
+    """A query over another one that catches up starts with the rows of that one."""
     live = catching_up()
     catalog = CATALOG.with_(plan(parse("CREATE QUERY q AS " + QUERIES["tumble"])[0], CATALOG))
     reader = catalog.with_(plan(parse("CREATE QUERY r AS SELECT k, n FROM q")[0], catalog)).queries["r"]

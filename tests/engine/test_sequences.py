@@ -297,7 +297,7 @@ def test_a_chain_asks_only_the_stream_that_the_last_step_waits_for(propagation: 
 
 
 def test_a_chain_over_an_absence_knows_what_it_can_promise() -> None:
-    """(a FOLLOWED BY NO b WITHIN 50) FOLLOWED BY c: an alarm at a + 50, and what comes after it."""
+    """(a FOLLOWED BY NO b WITHIN 50) FOLLOWED BY c: an alarm at a + 50, and the later tuple."""
     inner = SequenceSpec(FIRST, (KEY,), within_us=50, absent=True)
     outer = SequenceSpec((("a", 0, 2), ("b", 1, 2)), (KEY,))
     bench = Bench(stream("a"), stream("b"), stream("c"))
@@ -425,7 +425,7 @@ def test_the_current_row_may_be_a_running_total() -> None:
     assert rows(effects, "q") == [(7, None), (8, 1), (9, 2)]
 
 
-# -- memory, and what has no time --------------------------------------------------------------------------------------
+# -- memory, and rows without a time -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_several_commands_are_obeyed_together_or_not_at_all() -> None:
 
 
 def test_a_shadow_that_has_served_leaves_nothing_to_the_cyclic_collector() -> None:
-    """Beside a thousand queries one would be 100,000 objects, which hold everybody up while they are looked through."""
+    """With a thousand queries a shadow would have 100,000 objects, and inspecting them would block all clients."""
     bench = Bench(external("s"))
     for number in range(20):
         bench.do(AddQuery(counting(f"q{number}", having(number))))
@@ -137,7 +137,7 @@ def test_a_shadow_that_has_served_leaves_nothing_to_the_cyclic_collector() -> No
 
 
 def test_a_plan_on_a_snapshot_is_of_its_moment() -> None:
-    """A driver plans while the engine goes on, and changes."""
+    """A driver plans while the engine continues and changes."""
     bench = Bench(external("s"))
     bench.do(AddQuery(counting("q", having(1))))
     commands = [AddQuery(counting("r", having(2)))]

@@ -1,4 +1,4 @@
-"""Queries that share operators give what each of them gives alone, whatever is done to any of them.
+"""Queries that share operators emit the same rows as alone, whatever changes are made to any of them.
 
 The oracle is an engine that shares nothing, with the same commands and the same tuples.
 """
@@ -377,8 +377,10 @@ def test_every_query_gives_what_it_gives_alone(doings):
 @settings(max_examples=examples(150), deadline=None)
 @given(DOINGS, st.randoms(use_true_random=False))
 def test_nothing_is_lost_or_repeated_in_the_middle_of_the_work(doings, chance):
-    """What lies on arcs when operators are taken apart is read by everyone once: the rows in the end are the same,
-    where nothing is begun in the middle."""
+    """Every reader reads the tuples on arcs once when operators are separated.
+
+    The final rows are the same, where no query starts in the middle.
+    """
     plays = [Play(True), Play(False)]
     names = ("a", "b", "c")
     for one in plays:
@@ -427,7 +429,7 @@ def test_some_operators_are_taken_apart_and_what_is_apart_is_known():
 
 
 def test_what_has_a_queue_of_its_own_is_not_shared():
-    """Who comes later reads the arc; an operator behind one that was taken out has a queue, while something waits."""
+    """A later query reads the arc; an operator downstream of a removed one has a queue, while tuples wait."""
     made = bench(True)
     made.query(query("p", "plain"))
     made.do(InsertOperator("p.M", ABOVE))
@@ -443,7 +445,7 @@ def test_what_has_a_queue_of_its_own_is_not_shared():
 
 @pytest.mark.parametrize("body", [DropQuery("p"), DropQuery("q")])
 def test_who_goes_takes_nothing_along(body, monkeypatch):
-    """What shared operators remember is not copied for a query that is dropped."""
+    """The state of shared operators is not copied for a query that is dropped."""
     made = bench(True)
     for name in ("p", "q"):
         made.query(query(name, "counted"))

@@ -156,8 +156,9 @@ def test_windows_of_rows_count_what_they_ignore() -> None:
 @pytest.mark.parametrize("partial", ["skip", "emit"])
 @pytest.mark.parametrize("start", ["newest", "watermark"])
 def test_windows_that_began_before_are_whole_or_asked_for(start: str, partial: str) -> None:
-    """Who reads from the mark gets what still comes into windows that began before, but only with partial = 'emit':
-    they lack what came earlier."""
+    """A query that starts at the mark receives the remaining tuples of windows that started before, but only with
+    partial = 'emit': these windows lack the earlier tuples.
+    """
     server = Server()
     server.put(1_005, 1_025)
     sql = "SELECT window_start, count(*) AS n FROM TUMBLE(s, at, INTERVAL '10 us')"

@@ -73,7 +73,7 @@ def test_changing_one_row_changes_the_next_trace_line(role: Role, kind: Strategy
     bench.query(figure_4("u", ordered=True), "dfs(1)")
     bench.query(path("p", 3, "a"), "dfs(1)")
     operator = {
-        Role.SOURCE: "p.Q2",  # the first operator behind a break point
+        Role.SOURCE: "p.Q2",  # the first operator after a break point
         Role.INNER: "p.Q2",
         Role.SINK: "p.Q3",
         Role.SOURCE_SINK: "p.Q3",
@@ -98,7 +98,7 @@ def test_changing_one_row_changes_the_next_trace_line(role: Role, kind: Strategy
 
 
 def test_the_fork_decides_by_its_own_row_alone() -> None:
-    """Depth first, a fork backtracks when its branches are empty; round robin exits. Both leave nothing behind."""
+    """Depth first, a fork backtracks when its branches are empty; round robin exits. Both leave no tuple."""
     for strategy in ("dfs(1)", "rr(1)"):
         bench = Bench("s")
         bench.query(path("p", 1), "dfs(1)")

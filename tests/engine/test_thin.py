@@ -51,7 +51,7 @@ def counting(window: Any, **options: Any) -> Spec:
 
 
 def counted(name: str, *windows: Any, stream: str = "s") -> QueryPlan:
-    """A count per window, behind a select."""
+    """A count per window, downstream of a select."""
     return plan(name, ("keep", select(), [f"{stream}.source"]), ("agg", counting(*windows), ["keep"]), schema=COUNTED)
 
 

@@ -190,7 +190,7 @@ def test_at_one_tuple_per_execution_the_registers_are_the_papers() -> None:
         registers = operator.registers()
         heads = [reorder.head_us() for reorder in operator.waiting]
         papers_more = any(head is not None and head == min(registers) for head in heads)
-        # The horizon takes what a queue promises behind its head, so it may free more; it never frees less.
+        # The horizon counts the promise after a queue's head, so it may release more; it never releases less.
         assert operator.more() or not papers_more
     released += times(bench.run(), "u")
     assert released == sorted(released)

@@ -60,7 +60,7 @@ def test_a_filtered_tuple_ends_its_descent_where_it_is_dropped() -> None:
     ("strategy", "expected"),
     [
         # A1 goes forward to the union, which is executed and, with both inputs empty, backtracks to the first one; that
-        # has more. When the left side is empty, the cycle ends at the left source and begins again at the right one.
+        # has more. When the left side is empty, the cycle ends at the left source and starts again at the right one.
         ("dfs(1)", "A U A U B U"),
         ("bfs(1)", "A A U U B U"),
     ],
@@ -85,9 +85,9 @@ def test_a_fork_visits_its_readers_in_turn() -> None:
     bench.query(path("p", 1), "dfs(1)")
     bench.query(path("q", 1), "dfs(1)")
     executed = [execution.operator for execution in bench.run(arrive("s", 1, 2)).executions]
-    # Each reader, before its sink, goes on until its own head has passed everything; then the fork has its turn.
+    # Each reader, before its sink, continues until its own head has passed everything; then the fork has its turn.
     assert executed == ["p.Q1", "p.Q1", "q.Q1", "q.Q1"]
-    # Round-robin: the next burst begins with the other one where the turn has come to.
+    # Round-robin: the next burst starts with the branch whose turn it is.
     again = [execution.operator for execution in bench.run(arrive("s", 3)).executions]
     assert again == ["p.Q1", "q.Q1"]
 

@@ -93,7 +93,7 @@ def test_a_client_was_asked_and_has_not_answered_yet() -> None:
 def test_a_client_did_not_answer_in_time() -> None:
     bench = waiting_for(external("b", ets_retry_us=10), answers=True)
     bench.engine.step(bench.now_us + 10)
-    # It has been asked again at once; what is told is that.
+    # Its time has been requested again immediately, and the report is about that request.
     assert why(bench)["reason"] == "asked"
     assert why(bench)["asked"] == NOON + SECOND + 10
 
@@ -178,7 +178,7 @@ def test_a_disordered_stream_holds_itself_back() -> None:
     found = why(bench, "q")
     assert (found["operator"], found["stream"], found["feed"], found["reason"]) == ("q.S", "s", "main", "sending")
     assert "main of s is sending and has reached 2026-01-01T12:00:00Z, less a disorder of 5 s" in found["text"]
-    # An engine that has nothing to do makes no steps: the clock has gone on all the same.
+    # An idle engine makes no steps, but the clock has advanced.
     assert bench.engine.why("q", NOON + 2 * SECOND)["reason"] == "silent"
 
 

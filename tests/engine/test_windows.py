@@ -1,4 +1,4 @@
-"""Windows in an engine: closed by clocks and by silent streams' promises, late tuples, the query's own beginning."""
+"""Windows in an engine: closed by clocks and by promises of silent streams, late tuples, the start of the query."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_windows_of_rows_count_positions_at_the_source() -> None:
 
 
 def test_no_clock_closes_a_window_of_rows() -> None:
-    """A union above asks for time, and is given what the clock allows: the window waits for its third tuple."""
+    """A downstream union requests a time and gets the clock's time: the window waits for its third tuple."""
     bench = Bench("s", "t")
     spec = AggregateSpec(RowWindow(3, 3), (), (("n", COUNT),), ())
     bench.query(
@@ -169,7 +169,7 @@ def test_no_clock_closes_a_window_of_rows() -> None:
 
 @pytest.mark.parametrize("where", [False, True])
 def test_an_open_window_of_rows_holds_no_promise_back(where: bool) -> None:
-    """Its mark is its input's; a window that only the end closes is no older than that."""
+    """Its mark is its input's; a window that only the end closes is no older."""
     bench = Bench(external("s", disorder_us=50), external("t"))
     spec = AggregateSpec(RowWindow(3, 3), (), (("n", COUNT),), (), where=compare("<", 200) if where else None)
     union_of_both = ("U", union(ordered=True), ["A", "M"])
@@ -180,7 +180,7 @@ def test_an_open_window_of_rows_holds_no_promise_back(where: bool) -> None:
     assert found == []
     found = times(bench.run(give_tv("t", 140, 250), punctuate("s", 200)), "q")
     assert found == [140]
-    # Also where the tuple that completes the window does not count, the row is no older than what was promised.
+    # Even if the tuple that completes the window does not count, the row is no older than the promise.
     found = times(bench.run(give_tv("s", 300, 310), punctuate("s", 320), give_tv("t", 450)), "q")
     assert found == [250, 310]
     found = times(bench.run(give_tv("s", 330), give_tv("t", 500), punctuate("s", 400)), "q")
@@ -231,7 +231,7 @@ def test_latent_tuples_are_stamped_by_the_window_and_close_by_the_clock(ordered:
 
 
 def test_a_window_in_order_is_not_held_up_by_a_tuple_far_ahead() -> None:
-    """The open window's end is less than the time of the tuple that waits: that is what the clock is asked for."""
+    """The open window's end is less than the time of the waiting tuple: the engine requests that time."""
     bench = Bench(external("s", max_skew_us=0))
     bench.query(plan("q", ("agg", counting(TimeWindow(100, 100), ordered=True), ["s.source"]), schema=COUNTED))
     bench.run(FeedOpened("s", "x"), FeedOpened("s", "y"), at=50)
@@ -243,7 +243,7 @@ def test_a_window_in_order_is_not_held_up_by_a_tuple_far_ahead() -> None:
 
 
 def test_a_slow_window_in_order_promises_no_more_than_what_lies_on_the_arc() -> None:
-    """Rows are urgent, so nothing is taken; the promise on the arc holds behind the tuple that lies there."""
+    """Rows are urgent, so no tuple is taken; the promise on the arc holds after the tuple on it."""
     bench = Bench(external("s"))
     spec = counting(TimeWindow(4, 1), ordered=True, flush="slow", max_delay_us=1)
     bench.query(plan("q", ("agg", spec, ["s.source"]), schema=COUNTED), "dfs(1)")
@@ -262,7 +262,7 @@ def test_a_slow_window_in_order_promises_no_more_than_what_lies_on_the_arc() -> 
 
 @pytest.mark.parametrize("below", ["rr", "dfs"])
 def test_slow_rows_come_behind_a_break_point_too(below: str) -> None:
-    """A cycle that goes forward into a fragment that exits does not come back to rows still to be given."""
+    """A cycle that advances into a fragment that exits does not come back to rows that are still pending."""
     bench = Bench(external("s"))
     spec = counting(TimeWindow(1, 1), flush="slow", max_delay_us=1_000)
     bench.query(plan("q", ("agg", spec, ["s.source"]), ("id", identity(COUNTED), ["agg"]), schema=COUNTED), "dfs")

@@ -38,7 +38,7 @@ async def running(sql=None, clock=None, timers=None, **sections):
 
 
 def served(sql=SCHEMA_SQL, **sections):
-    """A test that is given a running daemon."""
+    """A test with a running daemon as its first argument."""
 
     def decorate(test):
         def wrapped(*args, **kwargs):
@@ -94,10 +94,10 @@ class _Call:
 
 
 class Peer:
-    """A client that says exactly what a test tells it to.
+    """A client that sends exactly the messages of a test.
 
-    Reading at the end of a connection never suspends, so a loop that hears on there would spin, and no timeout of the
-    event loop would end it. Hence the second message after the end is an error.
+    Reading at the end of a connection never suspends. A loop that continued to read there would spin, and no timeout of
+    the event loop would end it. Hence the second read after the end raises an error.
     """
 
     def __init__(self, reader, writer):

@@ -1,4 +1,4 @@
-"""The admin API: every route, problems, tokens, TLS; and the catalog behind it."""
+"""The admin API: every route, problems, tokens, TLS; and the catalog."""
 
 import asyncio
 import json
@@ -262,7 +262,7 @@ async def test_one_thing_is_shown_as_it_is_among_all(daemon):
         nc.say('{"stream": "a", "tuple": {"ts": 9, "k": 7}}')
         await until(lambda: daemon.query("same")["rows"] == 1)
     await daemon.runner.wait_drained()
-    daemon.runner.now_us = lambda: 2**60  # waiting goes on while one looks
+    daemon.runner.now_us = lambda: 2**60  # waiting times grow during the test, so the clock stands still
     for kind, one, every in (
         ("operators", daemon.operator, daemon.operators()),
         ("components", daemon.component, daemon.components()),
@@ -365,7 +365,7 @@ def test_a_token_by_lines(certificate):
     play()
 
 
-# -- the end, and the next beginning -------------------------------------------------------------------------------
+# -- the end, and the restart ------------------------------------------------------------------------------------------
 
 
 def test_the_end_drains_and_the_catalog_comes_back(tmp_path):

@@ -1,4 +1,4 @@
-"""History in a running server: what was sent is what is archived, wherever files are cut and servers end."""
+"""History in a running server: the archived rows are the sent rows, wherever files are cut and servers end."""
 
 import asyncio
 import errno
@@ -133,7 +133,7 @@ class Rig:
                 self.archive.take(order)
 
     def feed(self, tuples, first=0, together=1):
-        """Tuples by feeds; those of one feed in a row go in one batch, up to so many."""
+        """Tuples by feed; consecutive tuples of one feed form one batch, up to a limit."""
         numbered = [(name, us, number) for number, (name, us) in enumerate(tuples, first)]
         while numbered:
             count = 1
@@ -387,7 +387,7 @@ def test_a_file_system_without_links_has_files_all_the_same(tmp_path, monkeypatc
 
 
 def beside(folder, name):
-    """A server with a data directory of its own, and a history folder that it shares."""
+    """A server with a separate data directory, and a shared history folder."""
     (folder / name).mkdir(exist_ok=True)
     return {"data_dir": folder / name, "history_dir": folder / "h"}
 
@@ -496,7 +496,7 @@ def test_files_that_the_reach_does_not_know_of_are_counted(tmp_path):
 
 
 def test_a_stream_that_begins_anew_takes_the_reach_back_until_it_is_true(tmp_path):
-    """After a restart the mark begins anew, so what is resent may be on time below what the reach has said."""
+    """After a restart the mark starts again, so tuples sent again may be on time earlier than the recorded reach."""
 
     async def life(sql, tuples):
         server = {"data_dir": tmp_path, "archive_file_age": "1 day"}

@@ -1,4 +1,4 @@
-"""A step that changes the graph is taken beside the loop: who is served meanwhile, who waits, and how it ends."""
+"""A step that changes the graph runs outside the loop: who is served meanwhile, who waits, and how the step ends."""
 
 import asyncio
 import sys
@@ -262,7 +262,7 @@ def test_a_failure_of_the_step_ends_the_server_and_answers_the_change(tmp_path):
 
 @served(SCHEMA)
 async def test_a_runner_that_is_cancelled_waits_for_the_step(daemon):
-    """The engine is never left to a thread that nobody waits for."""
+    """A thread whose caller has left never keeps the engine."""
     async with changing(daemon) as (held, change):
         (task,) = [task for task in daemon._tasks if task.get_name() == "engine"]
         task.cancel()

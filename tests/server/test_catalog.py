@@ -55,7 +55,7 @@ async def decide(daemon):
 
 
 def scheduling(daemon):
-    """All that an admin can see of what was decided."""
+    """Every decision that an admin can see."""
     kept = ("name", "strategy", "strategies", "weight", "breaks", "operators")
     components = [{key: found[key] for key in kept} for found in daemon.components()]
     return components, [(query["name"], query["state"], query["reason"]) for query in daemon.queries()]
@@ -260,7 +260,7 @@ async def change(catalog, kind, *arguments):
 @settle(max_examples=examples(40), deadline=None)
 @given(st.lists(CHANGES, max_size=25))
 def test_whatever_was_changed_is_there_again(changes):
-    """And what is refused changes nothing."""
+    """A refused change has no effect."""
     create = [("sql", f"CREATE STREAM {name} (ts TIMESTAMP, k BIGINT) WITH (time = 'ts')") for name in STREAMS]
     create += [("sql", f"CREATE QUERY {name} AS {SELECTS[at]}") for at, name in enumerate(QUERIES)]
 
@@ -283,12 +283,12 @@ def test_whatever_was_changed_is_there_again(changes):
 
 
 def by_operator(daemon):
-    """What holds of each operator; components and forks, whose names depend on history, by what they consist of."""
+    """The decisions for each operator. Names of components and forks depend on history, so operators identify them."""
     origins = {fork: f"fork of {operator}" for operator, fork in views.forks(daemon.engine).items()}
     components = []
     for found in daemon.components():
         if len(found["operators"]) == 1 and found["name"].endswith(".late"):
-            continue  # a side stream stays until the server ends, though nobody reads it any more
+            continue  # a side stream stays until the server ends, even without a reader
         own = {origins.get(operator, operator): strategy for operator, strategy in found["strategies"].items()}
         components.append((sorted(own.items()), found["strategy"], found["weight"], sorted(found["breaks"].items())))
     return sorted(components)

@@ -1,4 +1,4 @@
-"""What the pages promise is what the server says."""
+"""The server's messages are the messages of the pages."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The end of a server whose data folder has become unwritable: everything that can be kept is, and somebody is told."""
+"""The end of a server whose data folder has become unwritable: it saves what it can, and reports the rest."""
 
 import asyncio
 import sqlite3
@@ -41,7 +41,7 @@ def block(addresses):
 
 
 def test_addresses_that_cannot_be_removed_stop_nothing(tmp_path):
-    """The rows of a sink are in its file all the same."""
+    """The rows of a sink are still in its file."""
     out = tmp_path / "sinks/out.parquet"
 
     async def live():

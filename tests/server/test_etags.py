@@ -81,7 +81,7 @@ async def test_every_change_takes_if_match(daemon):
         held = daemon.catalog.export()
         status, told, said = await ask(daemon, method, path, body, '"wrong"')
         assert (status, said["code"], said["etag"], told) == (412, "changed", seen, seen), path
-        # What is there now is said with it, and gives the tag.
+        # The answer has the present item, whose tag is the present tag.
         assert etag(kind, said["now"]) == seen
         assert daemon.catalog.export() == held
         status, after, said = await ask(daemon, method, path, body, f'"other", {seen}')

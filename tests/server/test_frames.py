@@ -1,4 +1,4 @@
-"""Frames over real sockets: what is taken, what is refused and how it is said, and that nobody else notices."""
+"""Frames over real sockets: accepted frames, refused frames with their errors, and other connections are unaffected."""
 
 import asyncio
 import random
@@ -339,9 +339,9 @@ async def test_half_a_frame_and_then_nothing(daemon):
 
 
 def mutated(chance, samples):
-    """A frame of any message with some bytes changed, cut out or put in; or plain noise.
+    """A frame of any message with some bytes changed, removed or inserted; or plain noise.
 
-    Most are DATA changed behind its head, because those leave the connection open for the next.
+    Most are DATA changed after its head, because those leave the connection open for the next frame.
     """
     if chance.randrange(50) == 0:
         return chance.randbytes(chance.randrange(1, 60))
@@ -362,9 +362,9 @@ def mutated(chance, samples):
 
 @served(limits={"frame_bytes": 65536})
 async def test_a_hundred_thousand_frames_of_nonsense(daemon, monkeypatch):
-    """Beside well-behaved connections, which must not notice. A connection that is ended is made again.
+    """Well-behaved connections at the same time must not notice. A closed connection is opened again.
 
-    Counted where the server looks at a frame: what follows the one that ended a connection does not count.
+    The server counts the frames: frames after the one that ended a connection do not count.
     """
     looked_at = 0
     hear = FrameDialect._hear

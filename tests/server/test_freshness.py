@@ -76,7 +76,7 @@ async def test_a_sink_that_stands_still_breaks_its_promise_without_writing(daemo
         for row in (("b", 2), ("b", 3), ("c", 4)):
             await feed(daemon, row)
             await until(lambda row=row: made._newest.waiting and daemon.queries()[0]["rows"] == row[1])
-        # Nobody asks: the server looks by itself.
+        # No request arrives: the server checks by itself.
         await until(lambda: made.freshness.breaches == 3)
         (shown,) = daemon.catalog.sinks()
         assert (shown["delivered"], shown["freshness"]["late"], shown["freshness"]["waiting"]) == (0, 0, 3)

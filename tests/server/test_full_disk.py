@@ -1,4 +1,4 @@
-"""A sink that cannot write waits, tries again and goes on by itself; nothing that it can hold is lost, or torn."""
+"""A sink that cannot write waits, retries and continues by itself; no row that it can hold is lost or torn."""
 
 import asyncio
 import csv
@@ -40,7 +40,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def disk(monkeypatch):
-    """A disk on which a test decides how many bytes are left (None: as many as are wanted), and what it says then."""
+    """A disk on which a test sets the number of free bytes (None: unlimited), and the error after that."""
 
     class State:
         room: int | None = None
@@ -65,7 +65,7 @@ def disk(monkeypatch):
     class SmallFolder(Folder):
         def write(self, name, data):
             if State.grant(len(data)) < len(data):
-                super().write(name, data[:10])  # torn, and left behind
+                super().write(name, data[:10])  # an incomplete file
                 raise OSError(State.error, os.strerror(State.error))
             super().write(name, data)
 
@@ -291,7 +291,7 @@ async def test_a_folder_that_is_deleted_or_moved_is_waited_for(daemon, tmp_path)
         await feed(3, 4)
         assert [json.loads(line)["k"] for line in (folder / "x.old").read_text().splitlines()] == [1, 2]
         assert [json.loads(line)["k"] for line in (folder / "x.jsonl").read_text().splitlines()] == [3]
-        # What takes its place and is no regular file is never written to.
+        # A file that replaces it is never written to unless it is a regular file.
         (folder / "x.jsonl").unlink()
         os.mkfifo(folder / "x.jsonl")
         nc.say('{"stream": "s", "tuple": {"k": 4}}')

@@ -66,7 +66,7 @@ async def test_rates_are_of_the_last_looks(daemon):
     clock[0] += 1_000_000
     assert rates.now()["a.source"].output == 0.0
     assert rates.now()["a.source"].seconds == LOOKS
-    # An operator that is made anew begins anew.
+    # The counters of an operator that is created again start again.
     await daemon.catalog.execute("DROP QUERY r; CREATE QUERY r WITH (fuse = 'off') AS SELECT k FROM a WHERE k > 5")
     assert "r.select1" not in rates.now()
     clock[0] += 1_000_000
@@ -160,7 +160,7 @@ async def test_every_drawing_shows_the_same_graph(daemon, broken):
     tree = render(graph, "text").split("\n")
     told = [line.lstrip("│├└─ ").split()[0] for line in tree[1:]]
     assert set(told) == names
-    # Every operator is told whole once, and named once more for each further input.
+    # Every operator is described once, and named again for each further input.
     assert sum("(see above)" in line for line in tree) == len(graph["arcs"]) + 2 - len(names)
     assert any("break (rr)" in line for line in tree) == broken
 

@@ -99,7 +99,7 @@ async def test_a_request_has_one_host_or_names_none_but_ours(daemon):
         assert (await ask(daemon, "GET", "/metrics", one, f"host: {other}"))[0] == 400
         assert (await ask(daemon, "GET", f"http://{one}/metrics", other))[0] == 403
     assert (await ask(daemon, "GET", "http://user@localhost/metrics", "localhost"))[0] == 403
-    # What a target names itself is no path here, but it is not refused for its name.
+    # An absolute target is not a known path here, but it is not refused for its name.
     assert (await ask(daemon, "GET", "http://localhost/metrics", "localhost"))[0] == 404
     assert (await ask(daemon, "GET", "/metrics", "evil.example", "x-forwarded-host: localhost"))[0] == 403
     assert (await ask(daemon, "GET", "/metrics", "evil.example", "forwarded: host=localhost"))[0] == 403
@@ -122,7 +122,7 @@ def test_the_token_counts_more_than_the_name(tmp_path):
             for host in ("evil.example", "localhost"):
                 assert (await ask(daemon, "GET", "/api/v1/server", host, right))[0] == 200
             assert (await ask(daemon, "GET", "/metrics", None, right, version="1.0"))[0] == 200
-            # A page can have its browser send an Origin, and a token that it was given; not without an Origin.
+            # A page's browser sends an Origin, and may send a token that the page has; it cannot omit the Origin.
             assert (await ask(daemon, "POST", "/api/v1/sql", "evil.example", right, "origin: http://evil.example"))[
                 0
             ] == 403

@@ -175,7 +175,7 @@ async def test_dropping_is_told(daemon):
 
 @served(limits={"frame_bytes": 4096})
 async def test_lines_of_nonsense(daemon):
-    """Twenty thousand lines, most of them damaged, beside one person who must not notice."""
+    """Twenty thousand lines, most of them damaged, and one client that must not notice."""
     chance = random.Random(11)
     samples = [
         b'{"stream": "s", "tuple": {"k": 1, "v": 2.5, "name": "x"}}',

@@ -1,4 +1,4 @@
-"""What is logged: the table of events is the log's contract, and what repeats is told seldom."""
+"""Log events: the table of events is the log's contract, and repeated events are logged rarely."""
 
 import ast
 import asyncio
@@ -22,7 +22,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def variables(function):
-    """The texts that a function gives names to."""
+    """The texts that a function assigns to names."""
     return {
         node.targets[0].id: node.value.value
         for node in ast.walk(function)

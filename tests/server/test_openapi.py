@@ -1,7 +1,6 @@
-"""The API is asked strange questions, made from its own OpenAPI: no answer is a mistake of ours, and none is of a kind
-that the document does not name.
+"""Unusual requests, generated from the API's OpenAPI: no answer is an internal error, and every status is documented.
 
-A few questions per route by default; `make check-api` asks many more.
+A few requests per route by default; `make check-api` sends many more.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ CHECKS = [
     negative_data_rejection,
     unsupported_method,
 ]
-# What is there when a question is asked, whatever the ones before it have dropped.
+# The objects that exist at each request, whatever the previous requests have dropped.
 EXISTING = (
     "CREATE STREAM s (k BIGINT, v DOUBLE)",
     "CREATE STREAM t (ts TIMESTAMP, k BIGINT) WITH (time = 'ts')",
@@ -134,7 +133,7 @@ def _fits(value):
 
 
 class Running:
-    """A daemon in a thread, with a loop of its own."""
+    """A daemon in a thread, with a separate loop."""
 
     def __init__(self):
         self.daemon: Any = None

@@ -1,4 +1,4 @@
-"""What the server tells of itself, and what it keeps to itself."""
+"""The information that the server returns about itself, and the information that it hides."""
 
 import json
 

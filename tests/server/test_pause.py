@@ -1,4 +1,4 @@
-"""How long changes keep the server: what is measured, whose changes count, and that the disk keeps nobody."""
+"""Pauses of the server caused by changes: the measurements, whose changes count, and a slow disk blocks no client."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Where sinks may write: every path that leaves the allowed folders, or is no regular file, or is the server's own."""
+"""The places where sinks may write: no path outside the allowed folders, no special file, no file of the server."""
 
 import asyncio
 import json
@@ -220,7 +220,7 @@ def test_a_swap_between_the_look_and_the_open_is_noticed(tmp_path, monkeypatch):
 
 
 def test_opening_does_not_keep_the_loop(tmp_path, monkeypatch):
-    """A disk that does not answer refuses the sink; everything else goes on meanwhile."""
+    """A disk that does not answer refuses the sink; all other work continues meanwhile."""
     import threading
 
     from millrace.server import threads

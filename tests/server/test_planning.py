@@ -1,4 +1,4 @@
-"""SQL is planned beside the loop: others are served meanwhile, changes are noticed, too many are turned away."""
+"""SQL is planned outside the loop: others are served meanwhile, changes are noticed, too many requests are refused."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Whoever takes one port for the other is told so, in the way in which they speak."""
+"""A client that uses the wrong port receives an error in its own protocol."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Progress: subscribers who ask are told up to which time a query is complete, over real sockets."""
+"""Progress: subscribers receive the time up to which a query is complete, over real sockets."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def test_a_window_of_a_silent_stream_ends_by_the_clock_with_its_rows_and_p
         feeder.data(0, [(1,)])
         result = await reader.hear(Result)
         (count, window_end) = result.rows[0]
-        told = await reader.hear()  # directly behind the row, and nobody has sent anything
+        told = await reader.hear()  # directly after the row, without further input
         assert isinstance(told, Progress)
         assert told.value_us == window_end + WIDTH - 1
         assert count == 1
@@ -47,7 +47,7 @@ async def test_json_lines_and_the_client_tell_it_too(daemon):
         feed = await client.open("s")
         await feed.send([{"k": 1}])
         while "row" not in (row := await nc.hear()):
-            pass  # the first tuple has brought the query up to the beginning of its window
+            pass  # the first tuple has raised the query's time to the start of its window
         told = await nc.hear()
         ends = parse_timestamp(row["row"]["window_end"])
         assert parse_timestamp(told["progress"]) == ends + WIDTH - 1

@@ -107,7 +107,7 @@ async def test_a_query_of_a_component_in_trial_keeps_its_name(daemon):
 
 @served(SQL)
 async def test_what_a_slow_reader_asks_for_meanwhile_is_asked_of_the_query_by_its_new_name(daemon):
-    """Backpressure, and what else is on its way to the engine when the name changes, does not miss the query."""
+    """Backpressure and other events on their way to the engine reach the query after its name changes."""
     outlet = daemon.runner.outlets["q"]
     command = daemon.runner.command
 

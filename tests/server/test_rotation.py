@@ -109,7 +109,7 @@ async def test_a_due_file_appears_although_no_row_arrives(daemon, tmp_path):
 
 
 def test_numbers_that_begin_again_replace_nothing(tmp_path):
-    """A restart counts from 0 again: the history tells its files from those of before."""
+    """A restart counts from 0 again: the history distinguishes its files from earlier ones."""
     for history in ("a" * 16, "b" * 16, "c" * 16):
         file = made(tmp_path, Rotation(2, 1 << 30, 10**9), history=history)
         file.write(0, batch(0, 4, history[0]))

@@ -29,7 +29,7 @@ from tests.server.harness import lines, served, until
 
 
 class Script:
-    """An engine that says what a test tells it to, and remembers what it was told."""
+    """An engine that returns the effects of a test, and records its steps."""
 
     def __init__(self, *effects):
         self.effects = list(effects)
@@ -58,7 +58,7 @@ class Clock:
 
 
 def driven(*effects):
-    """A test that is given a runner at work, its engine and its clock."""
+    """A test with a running runner, its engine and its clock."""
 
     def decorate(test):
         def wrapped():
@@ -175,7 +175,7 @@ async def test_a_jump_of_the_clock_is_noticed_although_nothing_happens(runner, e
 
 @driven(*[Effects(more=True)] * 3, Effects())
 async def test_a_step_is_told_until_when_everything_was_heard(runner, engine, clock):
-    """The clock goes on while the sockets are polled; what it shows after that does not count as heard."""
+    """The clock advances while the sockets are polled; later times do not count as heard."""
     runner.guessing = True
     clock.tick_us = 10
     runner.submit(FeedClosed("s", "f"))

@@ -1,4 +1,4 @@
-"""A query that begins with its history, in a running server: history's part and its own are what one would give."""
+"""A query that starts with its history, in a running server: the rows from history and its own are one query's rows."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def some(daemon, begin, end):
 
 
 class Rows:
-    """What queries give, with the times."""
+    """The rows of queries, with their times."""
 
     def __init__(self, daemon):
         self.of: dict[str, list[tuple[int, tuple[object, ...]]]] = {}
@@ -189,7 +189,7 @@ def test_a_stream_that_got_a_column_since(tmp_path):
 
 
 def test_what_the_margin_has_not_looked_at_is_not_done(tmp_path):
-    """Nothing was given behind the margin, but nobody knows what lies before."""
+    """No row was emitted after the margin, but the rows before it are unknown."""
 
     async def run():
         async with running(STREAMS, server={"data_dir": tmp_path}) as daemon:
@@ -244,7 +244,7 @@ def test_what_goes_wrong_leaves_nothing_behind(tmp_path, monkeypatch):
             await daemon.seams.cancel("q")
             assert {query["name"]: query["state"] for query in daemon.queries()} == {"q": "catching up", "r": "running"}
             await daemon.catalog.execute("DROP QUERY r; DROP QUERY q")
-            # And given up early.
+            # Cancel another one early.
             await daemon.seams.begin(f"CREATE QUERY q AS {WINDOWS}", None)
             await daemon.seams.cancel("q")
             assert not daemon.engine.queries()

@@ -1,4 +1,4 @@
-"""Consumers that do not keep up: each policy, counted; and a long queue beside the admin API."""
+"""Slow consumers: each policy, with its counters; and a long queue does not block the admin API."""
 
 import asyncio
 import re
@@ -54,7 +54,7 @@ FIVE = Retention(5)
 
 
 class Outlets:
-    """An outlet and what it asked of its query."""
+    """An outlet and its requests to its query."""
 
     def __init__(self, retain=FIVE, schema=SCHEMA):
         self.pressed: list[Backpressure] = []
@@ -274,7 +274,7 @@ async def fill(feeder, daemon, rows=10):
         if state.credit < rows:
             await answered(feeder)  # the server has read what was fed,
             await daemon.runner.wait_drained()  # the engine has taken it,
-            await answered(feeder)  # and what credit that gives is here
+            await answered(feeder)  # the resulting credit has arrived
             if state.credit < rows:
                 return sent
         feeder.data(sent, [(sent + at, 0.0, "") for at in range(rows)])
@@ -586,7 +586,7 @@ async def test_a_subscriber_that_does_not_read_costs_a_bounded_amount(daemon):
 
 @served(engine={"budget": 1_000, "credit": 2_000_000, "most_queued": 5_000_000})
 async def test_a_long_queue_does_not_keep_the_admin_api_waiting(daemon):
-    """Counted in steps of the engine, because a step is what the API may have to wait for."""
+    """Counted in steps of the engine, because the API may have to wait for a step."""
     async with peer(daemon) as feeder:
         await feeder.open()
         rows = [(1, 0.0, "")] * 50_000

@@ -1,4 +1,4 @@
-"""Statements at the API: CREATE of what exists, INSERT, SHOW, DESCRIBE, EXPLAIN of a name, temporary queries."""
+"""Statements at the API: CREATE of existing objects, INSERT, SHOW, DESCRIBE, EXPLAIN of a name, temporary queries."""
 
 import asyncio
 

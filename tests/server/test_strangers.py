@@ -243,7 +243,7 @@ async def test_each_line_has_its_own_thirty_seconds(daemon, timers):
             nc.writer.write(b'{"unsubscribe": ')
             await is_open(nc)
             timers.advance(LINE_SECONDS - 1)
-            nc.writer.write(b'"q"}\n{')  # and the next line has begun
+            nc.writer.write(b'"q"}\n{')  # and the next line has started
             assert (await nc.hear())["error"]["code"] == "not_open"
             nc.writer.write(b'"unsubscribe": "q"}\n')
             assert (await nc.hear())["error"]["code"] == "not_open"

@@ -15,7 +15,7 @@ from tests.patience import HANG_SECONDS
 
 @pytest.fixture(params=["path", "abstract"])
 def manager(request, tmp_path):
-    """A service manager's socket, and the name by which it is given."""
+    """A service manager's socket, and the name that the server receives for it."""
     name = str(tmp_path / "notify") if request.param == "path" else f"@millrace-{os.getpid()}-{id(request)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         ear.bind(name.replace("@", "\0", 1) if name.startswith("@") else name)

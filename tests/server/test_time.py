@@ -1,4 +1,4 @@
-"""Time in a running server: who is asked and how it ends, who holds a stream back, what is late, what is too far."""
+"""Time in a running server: requests for timestamps, feeds that delay a stream, late and refused tuples."""
 
 import array
 import asyncio
@@ -62,7 +62,7 @@ def asked(daemon, name="b"):
 
 
 async def feeding(peer, *rows, stream="a", channel=0, **options):
-    """A feed of its own, with these rows sent."""
+    """A separate feed, with these rows sent."""
     await opening(peer, stream, channel, **options)
     peer.data(0, list(rows), channel=channel)
     await peer.hear(Ack)
@@ -175,7 +175,7 @@ async def test_nobody_is_asked_while_nobody_waits(daemon):
         steps = daemon.runner.steps
         for _ in range(200):
             await asyncio.sleep(0)
-        # a's client is asked, once, because b's row at 500 waits; b's is not.
+        # The server requests a's time once, because b's row at 500 waits; it does not request b's.
         assert not any(isinstance(message, EtsRequest) for message in other.heard)
         assert daemon.runner.steps - steps <= 2
 
@@ -283,7 +283,7 @@ async def test_a_feed_that_is_taken_over_releases_nothing(daemon):
         assert (await first.hear(Closed)).code == "taken_over"
         assert stream(daemon, "s")["mark_us"] == 100
         assert stream(daemon, "s")["connections"] == 2
-        # Whoever has sent nothing yet can be taken over as well: the new connection gets its credit.
+        # A feed without tuples can be taken over as well: the new connection gets its credit.
         await opening(first, "s", 1, "idle")
         assert (await opening(second, "s", 1, "idle")).credit > 0
 
@@ -354,7 +354,7 @@ async def test_a_guess_never_overtakes_bytes_that_have_arrived(daemon, watch):
         await until(lambda: stream(daemon, "b")["tuples"] == 2)
         assert stream(daemon, "b")["late"] == 0
         await until(lambda: rows(daemon) == 2)
-        # Once that was read, the clock may speak: 1,500 and what passes from now on.
+        # After that was read, the clock may answer: 1,500 and the time that passes from now on.
         while rows(daemon) < 3:
             watch.us += 100
             await asyncio.sleep(0)
@@ -408,7 +408,7 @@ async def test_half_a_line_stops_the_clock_of_its_feed_until_the_policy_is_lifte
 
 @served(union(", max_skew = '10 ms'"))
 async def test_a_timer_alone_releases_what_waits(daemon):
-    """Nothing arrives any more: the clock has to be looked at by itself. Lines cannot be asked, and need not be."""
+    """No more input arrives, so the server must check the clock itself. It cannot request timestamps by JSON lines."""
     now_us = time.time_ns() // 1_000
     async with lines(daemon) as busy, lines(daemon) as silent:
         silent.say(json.dumps({"stream": "b", "tuple": {"ts": now_us, "k": 1}}))

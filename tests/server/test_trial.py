@@ -1,4 +1,4 @@
-"""Trials of strategies: measured, then kept or taken back, whoever goes away meanwhile."""
+"""Trials of strategies: measured, then kept or reverted, whichever client leaves meanwhile."""
 
 import asyncio
 import contextlib
@@ -191,7 +191,7 @@ async def test_one_at_a_time_and_nobody_else_changes_the_strategy_meanwhile(daem
         assert (status, said["code"]) == (409, "trial_running")
         assert "strategy trial s --cancel" in said["detail"]
     await until(lambda: strategies(daemon)[0] == "bfs")
-    # Until it is decided, the catalog says what held before.
+    # Until the decision, the catalog has the previous strategy.
     assert "millrace strategy set s dfs" in daemon.catalog.export()["commands"]
     await daemon.catalog.execute("CREATE STREAM other (k BIGINT)")
     assert (await ask(daemon, "PUT", "/api/v1/components/other/strategy", {"strategy": "rr"}))[0] == 200
