@@ -121,7 +121,7 @@ class _Values:
         return self._convert(field, node, bound)
 
     def _time(self, field: Field, node: s.Expr, bound: e.Expression) -> Any:
-        """A value of the time field: a number counts in the stream's unit, and a timestamp goes as text if that is not
+        """A value of the time field: a number in the stream's unit, or a timestamp, as text unless the unit is
         microseconds."""
         unit = UNITS[self._stream.time_unit]
         if not _is_null(bound) and (bound.type is Type.BIGINT or (bound.type is Type.DOUBLE and unit.fractions)):
