@@ -58,8 +58,8 @@ def command(step):
     match step:
         case CreateStream(stream):
             return AddStream(stream)
-        case CreateQuery(made):
-            return AddQuery(made)
+        case CreateQuery(plan):
+            return AddQuery(plan)
         case AlterStatement():
             return step.command
     raise AssertionError(step)
@@ -131,29 +131,29 @@ def test_existing_queries_continue_unchanged(queries, doings, when, twice):
                 altered.execute("ALTER STREAM s ADD COLUMN y TEXT DEFAULT NULL")
         if kind == "pause":
             name = f"q{what % len(queries)}"
-            for one in (plain, altered):
+            for each in (plain, altered):
                 # A pause skips tuples that its query has not received yet; their number depends on the scheduler.
-                one.drain()
-                body = ResumeQuery(name) if one.engine.query(name).paused else PauseQuery(name)
-                one.engine.obey(body)
+                each.drain()
+                body = ResumeQuery(name) if each.engine.query(name).paused else PauseQuery(name)
+                each.engine.obey(body)
         elif kind == "restore":
             altered.save_and_restore()
         elif kind == "work":
-            for one in (plain, altered):
-                one.step(budget=what)
+            for each in (plain, altered):
+                each.step(budget=what)
         else:
             at += 2
             rows = [(at + ts, k, v) for ts, k, v in what]
-            given_x = wide and len(altered.engine.streams_by_name[kind].definition.schema) == 4
+            has_x = wide and len(altered.engine.streams_by_name[kind].definition.schema) == 4
             plain.give(kind, rows, budget=1)
-            altered.give(kind, [(*row, 0.5) for row in rows] if given_x else rows, budget=1)
-    for one in (plain, altered):
-        one.drain()
+            altered.give(kind, [(*row, 0.5) for row in rows] if has_x else rows, budget=1)
+    for each in (plain, altered):
+        each.drain()
     for name, query in plain.engine.queries_by_name.items():
         # With rows in order of arrival, the scheduler chooses the input that is read first.
         several = any(len(operator.inputs) > 1 for operator in query.operators)
-        one, other = (server.rows.get(name, []) for server in (plain, altered))
-        assert (sorted(one, key=repr) == sorted(other, key=repr)) if several else one == other
+        first, second = (server.rows.get(name, []) for server in (plain, altered))
+        assert (sorted(first, key=repr) == sorted(second, key=repr)) if several else first == second
     assert altered.engine.gauge.tuples == plain.engine.gauge.tuples
 
 
@@ -163,14 +163,14 @@ def test_the_texts_mean_the_same_in_a_new_server(query):
     running = Server(named([query]))
     running.execute(ALTER)
     streams = [stream.sql for stream in running.catalog.streams.values()]
-    anew = Server(";".join([*streams, *(made.sql for made in running.catalog.queries.values())]))
-    assert anew.catalog.queries["q0"].schema == running.catalog.queries["q0"].schema
-    for one in (running, anew):
+    fresh = Server(";".join([*streams, *(plan.sql for plan in running.catalog.queries.values())]))
+    assert fresh.catalog.queries["q0"].schema == running.catalog.queries["q0"].schema
+    for server in (running, fresh):
         for at in (1, 4, 2, 9, 30, 29, 60):
-            one.give("s", [(at, at % 3, at, 1.5)])
-            one.give("t", [(at, at % 3, at)])
-        one.drain()
-    assert anew.rows == running.rows
+            server.give("s", [(at, at % 3, at, 1.5)])
+            server.give("t", [(at, at % 3, at)])
+        server.drain()
+    assert fresh.rows == running.rows
 
 
 def test_a_new_query_reads_the_new_column_and_old_feeds_have_none():

@@ -244,8 +244,8 @@ def test_windows_agree_with_recounting(kind: str, seed: int) -> None:
     bounds = ["window_start", "window_end"]
     group_by = ", ".join([*case.by, *bounds])
     sql = f"SELECT {selected(case.by, case.calls, *bounds)} FROM {window.sql} GROUP BY {group_by}"
-    wanted = window.recount(dicts(case.rows), case.by, [call.recount for call in case.calls])
-    same(run(sql, case.rows, case.order), [row for row, _ in wanted], case.by, case.calls)
+    expected = window.recount(dicts(case.rows), case.by, [call.recount for call in case.calls])
+    same(run(sql, case.rows, case.order), [row for row, _ in expected], case.by, case.calls)
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
@@ -254,11 +254,11 @@ def test_groups_without_aggregates_come_once_per_window(kind: str, seed: int) ->
     case = Case(seed)
     window = WINDOWS[kind](case.draw)
     by = case.by or ["t"]
-    wanted = [row for row, _ in window.recount(dicts(case.rows), by, [])]
+    expected = [row for row, _ in window.recount(dicts(case.rows), by, [])]
     items = ", ".join([*by, "window_start", "window_end"])
-    same(run(f"SELECT {items} FROM {window.sql} GROUP BY {', '.join(by)}", case.rows, case.order), wanted, by, [])
+    same(run(f"SELECT {items} FROM {window.sql} GROUP BY {', '.join(by)}", case.rows, case.order), expected, by, [])
     if kind != "session":
-        same(run(f"SELECT DISTINCT {items} FROM {window.sql}", case.rows, case.order), wanted, by, [])
+        same(run(f"SELECT DISTINCT {items} FROM {window.sql}", case.rows, case.order), expected, by, [])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -267,23 +267,23 @@ def test_running_totals_agree_with_recounting_after_each_row(seed: int) -> None:
     by = case.by
     group_by = f" GROUP BY {', '.join(by)}" if by else ""
     sql = f"CREATE QUERY q WITH (emit = 'every') AS SELECT {selected(by, case.calls)} FROM s{group_by}"
-    taken = dicts(case.rows)
+    arrivals = dicts(case.rows)
     if case.order == "event":
-        taken.sort(key=lambda row: row["ts"])
-    wanted: list[tuple[Any, ...]] = []
-    for at, row in enumerate(taken):
+        arrivals.sort(key=lambda row: row["ts"])
+    expected: list[tuple[Any, ...]] = []
+    for at, row in enumerate(arrivals):
         key = tuple(row[name] for name in by)
-        members = [other for other in taken[: at + 1] if tuple(other[name] for name in by) == key]
+        members = [other for other in arrivals[: at + 1] if tuple(other[name] for name in by) == key]
         try:
-            wanted.append((*key, *(call.recount(members) for call in case.calls)))
+            expected.append((*key, *(call.recount(members) for call in case.calls)))
         except oracle.Failed:
             continue
-    found = run(sql, case.rows, case.order)
-    assert len(found) == len(wanted)
-    for one, other in zip(found, wanted, strict=True):
-        assert list(one[: len(by)]) == [shown(value) for value in other[: len(by)]]
+    emitted = run(sql, case.rows, case.order)
+    assert len(emitted) == len(expected)
+    for actual, other in zip(emitted, expected, strict=True):
+        assert list(actual[: len(by)]) == [shown(value) for value in other[: len(by)]]
         for at, call in enumerate(case.calls, len(by)):
-            assert call.check(one[at], shown(other[at])), (call.sql, one[at], other[at])
+            assert call.check(actual[at], shown(other[at])), (call.sql, actual[at], other[at])
 
 
 def test_intervals_are_aggregated_between_columns() -> None:
@@ -294,8 +294,8 @@ def test_intervals_are_aggregated_between_columns() -> None:
     items = ", ".join(f"extract(microseconds FROM {call}) AS c{at}" for at, call in enumerate(calls))
     more = f"count({away}), count(DISTINCT {away}) AS d, arg_max(m, {away}) AS m, arg_min(t, {away}) AS t"
     for table in ("TUMBLE(s, ts, '1 min')", "SESSION(s, ts, '1 s')", "s [ROWS 5 SLIDE 5]"):
-        found = run(f"SELECT {items}, {more} FROM {table}", rows, "arrival")
-        assert found == [(37, 2, 20, 10, 5, 10, 20, 37, 4, 4, 24, None)]
+        emitted = run(f"SELECT {items}, {more} FROM {table}", rows, "arrival")
+        assert emitted == [(37, 2, 20, 10, 5, 10, 20, 37, 4, 4, 24, None)]
 
 
 @pytest.mark.parametrize(
@@ -306,8 +306,8 @@ def test_quantiles_of_many_values_are_near(table: str) -> None:
     rows = [(at // 5, True, None, float((at * 7919) % 3000), "", None, None) for at in range(3000)]
     shares = [0, 0.01, 0.1, 0.5, 0.9, 0.99, 1]
     items = ", ".join(f"approx_quantile(d, {share}) AS c{at}" for at, share in enumerate(shares))
-    found = run(f"SELECT count(*) AS n, {items} FROM {table}", rows, "arrival")
-    n, *values = max(found, key=lambda row: int(row[0]))
+    emitted = run(f"SELECT count(*) AS n, {items} FROM {table}", rows, "arrival")
+    n, *values = max(emitted, key=lambda row: int(row[0]))
     assert n == 3000
     for share, value in zip(shares, values, strict=True):
         assert abs(value - 3000 * share) <= 3000 * 0.01
@@ -319,5 +319,5 @@ def test_the_deviation_is_the_sample_deviation() -> None:
         (1, True, 4, None, "a", None, None),
         (2, True, 9, None, "b", None, None),
     ]
-    found = run("SELECT t, stddev(i) AS d, stddev(d) AS e FROM TUMBLE(s, ts, '1 s') GROUP BY t", rows, "event")
-    assert found == [("a", pytest.approx(math.sqrt(2)), None), ("b", None, None)]
+    emitted = run("SELECT t, stddev(i) AS d, stddev(d) AS e FROM TUMBLE(s, ts, '1 s') GROUP BY t", rows, "event")
+    assert emitted == [("a", pytest.approx(math.sqrt(2)), None), ("b", None, None)]

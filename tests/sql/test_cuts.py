@@ -150,7 +150,7 @@ def test_rows_and_their_times_do_not_depend_on_batches(form: str, emit: str, ord
     assert first
     for at, cut in enumerate(CUTS):
         for strategy in (STRATEGIES[at], STRATEGIES[at - 1]):
-            given = play(commands, rows, cut, strategy)
-            assert last_of(given, key) == last_of(first, key), (cut, strategy)
+            emitted = play(commands, rows, cut, strategy)
+            assert last_of(emitted, key) == last_of(first, key), (cut, strategy)
             if emit == "every" and form not in UNIONS:
-                assert given == first, (cut, strategy)
+                assert emitted == first, (cut, strategy)

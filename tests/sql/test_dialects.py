@@ -93,13 +93,13 @@ def test_no_operator_is_offered_for_a_function() -> None:
 
 
 def test_the_join_that_a_subquery_suggests_is_taken() -> None:
-    said = refused("SELECT (SELECT max(v) FROM r) FROM s").message
-    plan_all(parse(f"SELECT s.v, m.most {said[said.index('FROM s') :]}"), CATALOG)
+    message = refused("SELECT (SELECT max(v) FROM r) FROM s").message
+    plan_all(parse(f"SELECT s.v, m.most {message[message.index('FROM s') :]}"), CATALOG)
 
 
 def test_the_first_rows_that_order_by_suggests_are_taken() -> None:
-    said = refused("SELECT v FROM s ORDER BY v").message
-    select, qualify = re.search(r"select (.* AS n) and write (QUALIFY .*)", said).groups()  # type: ignore[union-attr]
+    message = refused("SELECT v FROM s ORDER BY v").message
+    select, qualify = re.search(r"select (.* AS n) and write (QUALIFY .*)", message).groups()  # type: ignore[union-attr]
     plan_all(parse(f"SELECT v, {select.replace('...', 'v')} FROM s {qualify}"), CATALOG)
 
 
@@ -242,9 +242,9 @@ def warnings(sql: str) -> str:
 
 
 def test_a_plain_join_of_versions_names_join_latest() -> None:
-    told = warnings("SELECT s.v, u.v AS w FROM s JOIN u ON s.k = u.k")
-    assert "k), and this join emits a row for every version of a key" in told
-    assert "write JOIN LATEST u ON its key" in told
+    warning = warnings("SELECT s.v, u.v AS w FROM s JOIN u ON s.k = u.k")
+    assert "k), and this join emits a row for every version of a key" in warning
+    assert "write JOIN LATEST u ON its key" in warning
     assert "update key" in warnings(
         "SELECT s.v, y.v AS w FROM s JOIN (SELECT k, v FROM u WHERE v > 1) AS y ON s.k = y.k"
     )

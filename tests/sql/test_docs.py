@@ -131,4 +131,6 @@ def test_every_function_is_on_the_page() -> None:
 def test_statements_of_the_page_leave_nothing_to_chance() -> None:
     """Planning twice returns the same plans."""
     text = next(text for kind, text in BLOCKS if kind == "sql")
-    assert [plan(one, Catalog()) for one in parse(text)] == [plan(one, Catalog()) for one in parse(text)]
+    assert [plan(statement, Catalog()) for statement in parse(text)] == [
+        plan(statement, Catalog()) for statement in parse(text)
+    ]

@@ -61,8 +61,8 @@ def test_over_no_rows_the_result_is_emitted_at_the_first_watermark(emit: str, or
     got = run_events(STREAMS + create, data, tmp_path, close=False).rows["q"]
     assert [row["n"] for row in got] == [0, 1]
     assert got[0] == NOTHING
-    told = [{"stream": "empty", "punctuation": 50}]
-    assert run_events(STREAMS + create, told, tmp_path, close=False).rows["q"] == [NOTHING]
+    events = [{"stream": "empty", "punctuation": 50}]
+    assert run_events(STREAMS + create, events, tmp_path, close=False).rows["q"] == [NOTHING]
 
 
 @pytest.mark.parametrize(("having", "rows"), [("count(*) < 1", [0, None]), ("count(*) = 1", [1]), ("sum(v) > 9", [])])
@@ -89,7 +89,7 @@ def test_of_current_rows_that_come_and_go(seed: int, emit: str, order: str, tmp_
     calls = CALLS.replace("avg(d)", "sum(d)")
     create = f"CREATE QUERY q WITH (emit = '{emit}', order = '{order}') AS SELECT {calls} FROM ({inner});"
     got = one_row(run_events(STREAMS + create, events(rows), tmp_path).rows["q"])
-    odd = [(len(found), [row["v"] for row in found]) for found in by(rows, "k").values() if len(found) % 2]
+    odd = [(len(current), [row["v"] for row in current]) for current in by(rows, "k").values() if len(current) % 2]
     most = [max((v for v in values if v is not None), default=None) for _, values in odd]
     known = [v for v in most if v is not None]
     counts = [count for count, _ in odd]
@@ -183,6 +183,6 @@ def test_random_filters_against_recounting(tmp_path: Path) -> None:
         least = draw.choice([0, 3, 5, 99])
         sql = f"SELECT count(*) AS n, sum(v) AS total, last(v) AS newest FROM s WHERE v > {least};"
         got = one_row(run_events(STREAMS + sql, events(rows), tmp_path).rows["q"])
-        kept = [row for row in sorted(rows, key=lambda row: row["at"]) if row["v"] is not None and row["v"] > least]
-        total = sum(row["v"] for row in kept) if kept else None
-        assert got == {"n": len(kept), "total": total, "newest": last_of(kept, "v")}
+        passing = [row for row in sorted(rows, key=lambda row: row["at"]) if row["v"] is not None and row["v"] > least]
+        total = sum(row["v"] for row in passing) if passing else None
+        assert got == {"n": len(passing), "total": total, "newest": last_of(passing, "v")}

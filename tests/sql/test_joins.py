@@ -58,13 +58,13 @@ def join(condition: str, tables: str = "a JOIN b") -> JoinSpec:
 )
 def test_a_comma_is_a_join_by_the_conditions_of_where(commas: str, written_out: str) -> None:
     where = "WHERE b.k = 3 AND b.ts BETWEEN b.ts AND b.ts + INTERVAL '2 s'"
-    made, expected = (planned(f"SELECT b.v FROM {tables} {where}") for tables in (commas, written_out))
-    assert (shape(made), joins(made)) == (shape(expected), joins(expected))
+    query, expected = (planned(f"SELECT b.v FROM {tables} {where}") for tables in (commas, written_out))
+    assert (shape(query), joins(query)) == (shape(expected), joins(expected))
 
 
 def test_where_bounds_tables_with_a_comma_between_them() -> None:
-    (made,) = joins(planned("SELECT a.v FROM a, b WHERE a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '2 s'"))
-    assert made == join("a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '2 s'")
+    (spec,) = joins(planned("SELECT a.v FROM a, b WHERE a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '2 s'"))
+    assert spec == join("a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '2 s'")
 
 
 @pytest.mark.parametrize("right", ["b RIGHT JOIN c ON b.k = c.k", "b FOLLOWED BY c"])
@@ -147,14 +147,14 @@ def test_equal_spans_are_a_key_and_a_band() -> None:
 
 
 def test_windows_are_joined_within_their_size() -> None:
-    made = planned(
+    query = planned(
         "SELECT x.v FROM TUMBLE(a, ts, '10 s') x JOIN HOP(b, ts, '5 s', '10 s') y ON x.window_start = y.window_start "
         "AND x.window_end = y.window_end"
     )
-    (spec,) = joins(made)
+    (spec,) = joins(query)
     assert spec.bands == (Band(0, 1, 1 - 10 * SECOND, 10 * SECOND - 1),)
     assert keys(spec) == ["0.window_start = 1.window_start", "0.window_end = 1.window_end"]
-    assert not made.warnings
+    assert not query.warnings
 
 
 @pytest.mark.parametrize("windows", ["windowed", "(SELECT window_end AS e, most, window_end FROM windowed)"])
@@ -172,8 +172,8 @@ def test_rows_are_joined_with_an_aggregate_of_their_window(windows: str) -> None
 
 def test_times_of_a_join_stay_progressing() -> None:
     both = "(SELECT a.ts AS at, b.ts AS bt, a.k FROM a [RANGE '1 s'] JOIN b [RANGE '2 s'] ON a.k = b.k) d"
-    made = planned(f"SELECT c.w FROM {both} JOIN c ON d.at = c.at")
-    spec = joins(made)[-1]
+    query = planned(f"SELECT c.w FROM {both} JOIN c ON d.at = c.at")
+    spec = joins(query)[-1]
     # The joined row is at most 1 s later than a's time and never earlier.
     assert spec.bands == (Band(0, 1, -SECOND, 0),)
     assert keys(spec) == ["0.at = 1.at"]
@@ -183,12 +183,12 @@ def test_times_of_a_join_stay_progressing() -> None:
 
 
 def test_conditions_are_classified_by_their_meaning() -> None:
-    made = planned(
+    query = planned(
         "SELECT a.x, c.w FROM a JOIN b ON a.k = b.k AND a.v + 1 = b.v * 2 JOIN c ON b.t = c.w AND a.v < c.k "
         "WHERE b.v > 3 AND a.x > 0.5 AND (a.v = 1 OR b.v = 2) AND TRUE AND a.x = b.v"
     )
-    assert shape(made) == "select1(a.source) select2(b.source) join1(q.select1,q.select2,c.source) map1(q.join1)"
-    first, second, spec, _ = (node.spec for node in made.nodes)
+    assert shape(query) == "select1(a.source) select2(b.source) join1(q.select1,q.select2,c.source) map1(q.join1)"
+    first, second, spec, _ = (node.spec for node in query.nodes)
     assert isinstance(first, SelectSpec)
     assert isinstance(second, SelectSpec)
     assert isinstance(spec, JoinSpec)
@@ -212,8 +212,8 @@ def test_only_needed_columns_are_retained() -> None:
 def test_up_to_six_inputs_are_one_operator() -> None:
     for count in range(2, 10):
         tables = "a t1" + "".join(f" JOIN a t{n} ON t{n}.k = t{n - 1}.k" for n in range(2, count + 1))
-        made = planned(f"SELECT t1.v, t{count}.v AS w FROM {tables}")
-        assert [len(node.inputs) for node in made.nodes if isinstance(node.spec, JoinSpec)] == (
+        query = planned(f"SELECT t1.v, t{count}.v AS w FROM {tables}")
+        assert [len(node.inputs) for node in query.nodes if isinstance(node.spec, JoinSpec)] == (
             [count] if count <= 6 else [6, count - 5]
         )
 
@@ -230,10 +230,10 @@ def test_every_pair_with_ranges_is_bound() -> None:
 
 
 def test_ranges_reach_through_a_pipeline() -> None:
-    made = planned(
+    query = planned(
         "SELECT c.w, b.v FROM a [RANGE '1 s'] LEFT JOIN b [RANGE '2 s'] ON a.k = b.k JOIN c [RANGE '3 s'] ON a.k = c.k"
     )
-    left, last = joins(made)
+    left, last = joins(query)
     assert left.outer == (0,)
     assert left.bands == (Band(0, 1, -2 * SECOND, SECOND),)
     # A row of the left join is up to 1 s later than a's, so the bound is wider, and tested; b may be missing.
@@ -244,13 +244,13 @@ def test_ranges_reach_through_a_pipeline() -> None:
 
 
 def test_outer_joins() -> None:
-    made = planned("SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND b.v > 1 AND a.v > 2 AND a.ts = b.ts")
-    assert shape(made) == "select1(b.source) join1(a.source,q.select1)"
-    (spec,) = joins(made)
+    query = planned("SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND b.v > 1 AND a.v > 2 AND a.ts = b.ts")
+    assert shape(query) == "select1(b.source) join1(a.source,q.select1)"
+    (spec,) = joins(query)
     assert spec.outer == (0,)
     assert spec.where is not None
     assert show(spec.where) == "v > 2"
-    assert made.schema.fields[1].nullable
+    assert query.schema.fields[1].nullable
     right = planned("SELECT a.v, b.t FROM a RIGHT JOIN b ON a.k = b.k AND a.ts = b.ts")
     assert shape(right).startswith("join1(a.source,b.source)")
     assert joins(right)[0].outer == (1,)
@@ -270,10 +270,10 @@ def test_full_joins() -> None:
     def outer(where: str) -> tuple[int, ...]:
         return joins(planned(f"SELECT a.v, b.t FROM a FULL JOIN b ON {on} WHERE {where}"))[0].outer
 
-    made = planned(f"SELECT a.v, b.t FROM a FULL JOIN b ON {on}")
+    query = planned(f"SELECT a.v, b.t FROM a FULL JOIN b ON {on}")
     # A row that fails a test of ON has no match, but is still emitted: neither side loses rows before the join.
-    assert shape(made) == "join1(a.source,b.source) map1(q.join1)"
-    assert all(field.nullable for field in made.schema)
+    assert shape(query) == "join1(a.source,b.source) map1(q.join1)"
+    assert all(field.nullable for field in query.schema)
     assert [outer(where) for where in ("TRUE", "a.v > 7", "b.t = 'x'", "a.v > 7 AND b.v > 8")] == [
         (0, 1),
         (0,),
@@ -285,8 +285,8 @@ def test_full_joins() -> None:
         "join1(a.source,b.source) select1(q.join1) map1(q.select1)"
     )
     endless = planned("SELECT a.v FROM a FULL JOIN b ON a.k = b.k")
-    said = [warning for warning in endless.warnings if "without a match" in warning]
-    assert [warning.split(" without")[0] for warning in said] == ["rows of a", "rows of b"]
+    warnings = [warning for warning in endless.warnings if "without a match" in warning]
+    assert [warning.split(" without")[0] for warning in warnings] == ["rows of a", "rows of b"]
 
 
 @pytest.mark.parametrize(
@@ -303,17 +303,17 @@ def test_full_joins() -> None:
 def test_rows_without_a_time_of_one_side_are_one_group_forever(kind: str, group: str, closes: bool) -> None:
     """Rows without a match have no time of the other side: they form one group, which no window ends."""
     columns = ", ".join(f"{column} AS t{at}" for at, column in enumerate(group.split(", ")))
-    made = planned(f"SELECT {columns}, count(*) AS n FROM a {kind} JOIN b ON a.ts = b.ts GROUP BY {group}")
-    (aggregate,) = (node.spec for node in made.nodes if isinstance(node.spec, AggregateSpec))
+    query = planned(f"SELECT {columns}, count(*) AS n FROM a {kind} JOIN b ON a.ts = b.ts GROUP BY {group}")
+    (aggregate,) = (node.spec for node in query.nodes if isinstance(node.spec, AggregateSpec))
     assert (aggregate.window is not None) is closes
 
 
 def test_where_on_the_preserved_side_of_an_outer_join_is_tested_first() -> None:
-    made = planned(
+    query = planned(
         "SELECT a.v, b.t FROM a LEFT JOIN b ON a.k = b.k AND a.ts = b.ts WHERE a.v > 1 AND coalesce(b.v, 0) = 0"
     )
-    assert shape(made) == "select1(a.source) join1(q.select1,b.source) select2(q.join1) map1(q.select2)"
-    first, spec, *_ = (node.spec for node in made.nodes)
+    assert shape(query) == "select1(a.source) join1(q.select1,b.source) select2(q.join1) map1(q.select2)"
+    first, spec, *_ = (node.spec for node in query.nodes)
     assert isinstance(first, SelectSpec)
     assert show(first.predicate) == "v > 1"
     assert isinstance(spec, JoinSpec)
@@ -330,9 +330,9 @@ def test_a_join_in_parentheses_is_a_table() -> None:
 
 
 def test_rows_are_counted_before_conditions() -> None:
-    made = planned("SELECT a.v FROM a [ROWS 5] JOIN b [RANGE '1 s'] ON a.k = b.k WHERE a.v > 1 AND b.v > 2")
-    assert shape(made) == "select1(b.source) join1(a.source,q.select1)"
-    (spec,) = joins(made)
+    query = planned("SELECT a.v FROM a [ROWS 5] JOIN b [RANGE '1 s'] ON a.k = b.k WHERE a.v > 1 AND b.v > 2")
+    assert shape(query) == "select1(b.source) join1(a.source,q.select1)"
+    (spec,) = joins(query)
     assert spec.rows == (5, None)
     assert spec.where is not None
     assert joins(planned("SELECT d.e FROM (SELECT v + 1 AS e, k FROM a) d [ROWS 3] JOIN b ON d.k = b.k"))
@@ -353,8 +353,8 @@ def test_star_selects_every_column_and_names_the_table_of_a_duplicate_name() -> 
 
 
 def test_ts_is_the_joined_rows_own_time_where_no_table_has_such_a_column() -> None:
-    made = planned("SELECT i.n, ts FROM c JOIN i ON c.k = i.k WHERE ts > TIMESTAMP '2026-01-01'")
-    assert shape(made) == "join1(c.source,i.source) select1(q.join1) map1(q.select1)"
+    query = planned("SELECT i.n, ts FROM c JOIN i ON c.k = i.k WHERE ts > TIMESTAMP '2026-01-01'")
+    assert shape(query) == "join1(c.source,i.source) select1(q.join1) map1(q.select1)"
     assert planned("SELECT i.ts AS it, c.at FROM c JOIN i ON c.k = i.k").schema.names == ("it", "at")
     # A column of a table takes precedence.
     assert joins(planned("SELECT ts FROM a JOIN i ON a.k = i.k"))[0].columns == (("ts", 0, 0),)
@@ -370,11 +370,11 @@ def test_the_discipline_is_the_querys() -> None:
         (", join = 'filter'", "filter"),
         (", join = 'adaptive', alpha = 0.5", "adaptive"),
     ):
-        made = planned(f"CREATE QUERY q WITH (order = 'event'{options}) AS SELECT a.v FROM a JOIN b ON a.ts = b.ts")
-        (spec,) = joins(made)
+        query = planned(f"CREATE QUERY q WITH (order = 'event'{options}) AS SELECT a.v FROM a JOIN b ON a.ts = b.ts")
+        (spec,) = joins(query)
         assert spec.order == order
-        assert made.output == "q.join1" or made.output == "q.map1"
-        assert "sort" not in shape(made)
+        assert query.output == "q.join1" or query.output == "q.map1"
+        assert "sort" not in shape(query)
     assert spec.alpha == 0.5
 
 
@@ -383,17 +383,19 @@ def test_unbounded_state_causes_a_warning() -> None:
     assert not planned("SELECT a.v FROM a [ROWS 5] JOIN b [ROWS 1] ON a.k = b.k").warnings
     (both,) = planned("SELECT a.v FROM a JOIN b ON a.k = b.k").warnings
     assert both.startswith("this join keeps the rows of a and of b without a time limit, up to max_state = 10000000")
-    (one,) = planned("CREATE QUERY q WITH (max_state = 9) AS SELECT a.v FROM a JOIN b ON a.ts >= b.ts").warnings
-    assert one.startswith("this join keeps the rows of b without a time limit, up to max_state = 9 tuples. Add [RANGE")
+    (single,) = planned("CREATE QUERY q WITH (max_state = 9) AS SELECT a.v FROM a JOIN b ON a.ts >= b.ts").warnings
+    assert single.startswith(
+        "this join keeps the rows of b without a time limit, up to max_state = 9 tuples. Add [RANGE"
+    )
     _, never = planned("SELECT a.v FROM a LEFT JOIN b ON a.k = b.k").warnings
     assert never.startswith("rows of a without a match are emitted only when b ends")
     (nothing,) = planned("SELECT a.v FROM a JOIN b ON a.ts < b.ts AND b.ts < a.ts").warnings
     assert nothing.startswith("no rows can match: the ranges and conditions on time contradict each other")
     assert "CHRONICLE" not in planned("SELECT a.v FROM a FOLLOWED BY b").warnings
     assert planned("SELECT a.v FROM a FOLLOWED BY b CHRONICLE").warnings
-    (made,) = plan_all(parse("EXPLAIN SELECT a.v FROM a JOIN b ON a.k = b.k"), CATALOG)[0]
-    assert isinstance(made, Explain)
-    assert "\n  warning: this join keeps the rows of a and of b" in made.text
+    (explained,) = plan_all(parse("EXPLAIN SELECT a.v FROM a JOIN b ON a.k = b.k"), CATALOG)[0]
+    assert isinstance(explained, Explain)
+    assert "\n  warning: this join keeps the rows of a and of b" in explained.text
 
 
 # -- groups and windows over joins -------------------------------------------------------------------------------------
@@ -419,22 +421,22 @@ RANGED = "a [RANGE '1 s'] JOIN b [RANGE '2 s'] ON a.k = b.k"
 )
 def test_groups_by_all_times_are_complete_together(groups: list[str], tables: str, size: int | None) -> None:
     items = ", ".join(f"{text} AS g{number}" for number, text in enumerate(groups))
-    made = planned(f"SELECT {items}, count(*) AS n FROM {tables} GROUP BY {', '.join(groups)}")
+    query = planned(f"SELECT {items}, count(*) AS n FROM {tables} GROUP BY {', '.join(groups)}")
     # A name of the select list and a number have the same meaning.
     names = ", ".join(["1", *(f"g{number}" for number in range(1, len(groups)))])
-    assert planned(f"SELECT {items}, count(*) AS n FROM {tables} GROUP BY {names}").nodes == made.nodes
-    (spec,) = [node.spec for node in made.nodes if isinstance(node.spec, AggregateSpec)]
+    assert planned(f"SELECT {items}, count(*) AS n FROM {tables} GROUP BY {names}").nodes == query.nodes
+    (spec,) = [node.spec for node in query.nodes if isinstance(node.spec, AggregateSpec)]
     assert spec.window == (None if size is None else TimeWindow(size, size))
-    assert (made.update_key is None) == (size is not None)
-    assert any("joint punctuation" in note for note in made.notes) == (size is not None)
+    assert (query.update_key is None) == (size is not None)
+    assert any("joint punctuation" in note for note in query.notes) == (size is not None)
 
 
 def test_a_window_by_one_sides_time_loses_the_lag() -> None:
-    made = planned(
+    query = planned(
         "SELECT count(*) AS n FROM TUMBLE((SELECT a.ts AS at, b.ts AS bt FROM a [RANGE '1 s'] JOIN b [RANGE '2 s'] "
         "ON a.k = b.k), bt, '1 min')"
     )
-    (spec,) = [node.spec for node in made.nodes if isinstance(node.spec, RetimeSpec)]
+    (spec,) = [node.spec for node in query.nodes if isinstance(node.spec, RetimeSpec)]
     assert spec == RetimeSpec(1, 2 * SECOND)
 
 
@@ -444,7 +446,7 @@ def test_a_window_by_one_sides_time_loses_the_lag() -> None:
 def test_sequences() -> None:
     spec = sequence("SELECT a.v, c.w FROM a FOLLOWED BY c WITHIN '5 s' ON a.k = c.k AND c.w <> 'x' RECENT")
     assert (spec.mode, spec.within_us, spec.absent, spec.where) == ("recent", 5 * SECOND, False, None)
-    assert [(show(one), show(other)) for one, other in spec.keys] == [("k", "k")]
+    assert [(show(first), show(second)) for first, second in spec.keys] == [("k", "k")]
     assert spec.columns == (("v", 0, 2), ("w", 1, 2))
     spec = sequence("SELECT c.w FROM a FOLLOWED BY c CHRONICLE ON a.k = c.k AND c.w <> 'x' AND a.v > 1")
     assert spec.mode == "chronicle"
@@ -458,11 +460,11 @@ def test_sequences() -> None:
 
 
 def test_chains_of_sequences_are_pipelines() -> None:
-    made = planned(
+    query = planned(
         "SELECT a.v, b.v AS w, c.w AS z FROM a FOLLOWED BY b ON a.k = b.k "
         "FOLLOWED BY c CHRONICLE WITHIN '1 s' ON b.k = c.k FOLLOWED BY NO i WITHIN '2 s' ON i.k = a.k"
     )
-    assert shape(made) == (
+    assert shape(query) == (
         "sequence1(a.source,b.source) sequence2(q.sequence1,c.source) sequence3(q.sequence2,i.source) map1(q.sequence3)"
     )
     both = planned("SELECT c.w FROM a JOIN b ON a.ts = b.ts FOLLOWED BY c ON a.k = c.k")
@@ -477,17 +479,17 @@ def test_join_latest_takes_the_current_row() -> None:
     assert (spec.mode, spec.outer) == ("recent", True)
     assert spec.columns == (("v", 1, 2), ("total", 0, 1))
     assert spec.where is not None
-    made = planned("SELECT a.v FROM a JOIN LATEST ticks x ON x.symbol = 's' || a.k AND x.venue = a.k::text")
-    assert shape(made) == "sequence1(ticks.source,a.source)"
+    query = planned("SELECT a.v FROM a JOIN LATEST ticks x ON x.symbol = 's' || a.k AND x.venue = a.k::text")
+    assert shape(query) == "sequence1(ticks.source,a.source)"
     renamed = "(SELECT venue AS v, symbol AS s, price FROM ticks)"
     assert sequence(f"SELECT a.v FROM a JOIN LATEST {renamed} x ON x.s = a.k::text AND x.v = 'X' || a.k").keys
 
 
 def test_totals_before_latest_emit_every_row_in_order() -> None:
-    made = planned("SELECT a.v, e.n FROM a JOIN LATEST (SELECT k, count(*) AS n FROM b GROUP BY k) e ON a.k = e.k")
-    (spec,) = [node.spec for node in made.nodes if isinstance(node.spec, AggregateSpec)]
+    query = planned("SELECT a.v, e.n FROM a JOIN LATEST (SELECT k, count(*) AS n FROM b GROUP BY k) e ON a.k = e.k")
+    (spec,) = [node.spec for node in query.nodes if isinstance(node.spec, AggregateSpec)]
     assert (spec.emit, spec.ordered) == ("every", True)
-    assert equality(made, CATALOG) == "rows"
+    assert equality(query, CATALOG) == "rows"
     steps = planned("SELECT a.v, e.total FROM a JOIN LATEST totals e ON a.k = e.k")
     assert equality(steps, CATALOG) == "load"
     assert "create it WITH (emit = 'every', order = 'event')" in steps.warnings[0]

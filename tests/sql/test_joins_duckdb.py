@@ -123,11 +123,11 @@ def test_joins_agree_with_duckdb(feed: list[Any], query: dict[str, Any], order: 
     sql = (
         f"SELECT {items} FROM a{ranges[0]} {query['kind']}JOIN b{ranges[1]} ON {ours(on)} WHERE {ours(query['where'])}"
     )
-    wanted = (
+    peer = (
         f"SELECT {items} FROM a {query['kind']}JOIN b ON {theirs(' AND '.join([on, *limits]))} "
         f"WHERE {theirs(query['where'])}"
     )
-    check(feed, sql, wanted, order)
+    check(feed, sql, peer, order)
 
 
 CHAINS = [
@@ -155,9 +155,9 @@ def test_joined_windows_agree_with_duckdb(feed: list[Any], size: int, slide: int
               FROM HOP(a, ts, '{slide} us', '{size} us') JOIN HOP(b, ts, '{slide} us', '{size} us')
               ON a.window_start = b.window_start AND a.k = b.k"""
     series = f"generate_series(-{slide} * 40, {LAST}, {slide}) g(w)"
-    wanted = f"""SELECT a.n, b.n, w, greatest(a.ts, b.ts) FROM {series} JOIN a ON a.ts >= w AND a.ts < w + {size}
+    peer = f"""SELECT a.n, b.n, w, greatest(a.ts, b.ts) FROM {series} JOIN a ON a.ts >= w AND a.ts < w + {size}
                  JOIN b ON b.ts >= w AND b.ts < w + {size} AND a.k = b.k"""
-    check(feed, sql, wanted, order)
+    check(feed, sql, peer, order)
 
 
 @given(feeds, st.integers(1, 9), st.sampled_from(ORDERS))
@@ -166,10 +166,10 @@ def test_rows_joined_with_their_windows_aggregate_agree_with_duckdb(feed: list[A
     sql = f"""SELECT a.n, m.most, m.window_end - INTERVAL '1 us' AS late
               FROM a JOIN (SELECT max(v) AS most, window_end FROM TUMBLE(b, ts, '{size} us') GROUP BY window_end) m
               ON a.v = m.most WHERE a.ts >= m.window_end - INTERVAL '{size} us' AND a.ts < m.window_end"""
-    wanted = f"""SELECT a.n, most, w + {size - 1}
+    peer = f"""SELECT a.n, most, w + {size - 1}
                  FROM a JOIN (SELECT max(v) AS most, ts // {size} * {size} AS w FROM b GROUP BY w) m
                  ON a.v = most AND a.ts >= w AND a.ts < w + {size}"""
-    check(feed, sql, wanted, order)
+    check(feed, sql, peer, order)
 
 
 GROUPED = "a [RANGE '3 us'] JOIN b [RANGE '5 us'] ON a.k = b.k"
@@ -193,9 +193,9 @@ def test_groups_by_both_times_are_emitted_once(feed: list[Any], order: str) -> N
 def test_windows_by_one_sides_time_agree_with_duckdb(feed: list[Any], size: int, time: str, order: str) -> None:
     sql = f"""SELECT count(*) AS n, window_start, window_end AS late
               FROM TUMBLE((SELECT a.ts AS x, b.ts AS y FROM {GROUPED}), {time}, '{size} us')"""
-    wanted = f"""SELECT count(*), {time} // {size} * {size} AS w, w + {size}
+    peer = f"""SELECT count(*), {time} // {size} * {size} AS w, w + {size}
                  FROM (SELECT a.ts AS x, b.ts AS y FROM {BOUNDED}) GROUP BY w"""
-    check(feed, sql, wanted, order)
+    check(feed, sql, peer, order)
 
 
 # -- sequences ---------------------------------------------------------------------------------------------------------
@@ -302,8 +302,8 @@ def test_latest_is_the_current_row(feed: list[Any], left: bool) -> None:
     sql = (
         f"""SELECT b.n, m.total FROM b {kind}JOIN LATEST (SELECT k, sum(v) AS total FROM a GROUP BY k) m ON m.k = b.k"""
     )
-    wanted = f"""SELECT b.n, m.total FROM (SELECT *, ts * 1000 + 999 AS place FROM b) b ASOF {kind}JOIN
+    peer = f"""SELECT b.n, m.total FROM (SELECT *, ts * 1000 + 999 AS place FROM b) b ASOF {kind}JOIN
                  (SELECT k, ts * 1000 + n AS place, sum(v) OVER (PARTITION BY k ORDER BY ts, n)::BIGINT AS total
                   FROM a) m
                  ON m.k = b.k AND b.place >= m.place"""
-    check(feed, sql, wanted)
+    check(feed, sql, peer)

@@ -216,13 +216,13 @@ def test_under_any_load_the_newest_rows_come_out_and_an_audit_loses_nothing(
     sql = "CREATE QUERY d AS SELECT * FROM ticks LATEST; CREATE QUERY audit AS SELECT * FROM ticks;"
     result = run_events(stream(queue, 20) + sql, events(rows), tmp_path, cost=cost)
     final = {row["k"]: row for row in sorted(rows, key=lambda row: row["at"])}
-    found: dict[str, Row] = {}
+    newest: dict[str, Row] = {}
     for row in result.rows["d"]:
-        if row["k"] not in found or row["at"] >= found[row["k"]]["at"]:
-            found[row["k"]] = row
-    assert found == final
+        if row["k"] not in newest or row["at"] >= newest[row["k"]]["at"]:
+            newest[row["k"]] = row
+    assert newest == final
     assert sorted(map(str, result.rows["audit"])) == sorted(map(str, rows))
-    (queued,) = (one for one in result.engine.operators() if one["name"] == "d.map1")
+    (queued,) = (operator for operator in result.engine.operators() if operator["name"] == "d.map1")
     if queue == "append":
         assert len(result.rows["d"]) == len(rows)
     else:
@@ -268,10 +268,10 @@ def test_windows_before_1970_are_like_any_other(commit: str, tmp_path: Path) -> 
     rows = [{**row, "at": row["at"] - 1_000_000} for row in ticks(60, keys=3)]
     sql = f"""CREATE QUERY d AS SELECT k, window_start, count(*) AS n, sum(v) AS v
               FROM HOP(ticks, at, '20 us', '60 us') LATEST {commit} GROUP BY k, window_start"""
-    made = run_events(stream() + sql, events(rows), tmp_path).rows["d"]
+    emitted = run_events(stream() + sql, events(rows), tmp_path).rows["d"]
     expected = windows_of(rows, 60, 20)
-    assert all((row["n"], row["v"]) == expected[row["k"]][row["window_start"]] for row in made)
-    assert {row["k"]: row["window_start"] for row in made} == {key: max(starts) for key, starts in expected.items()}
+    assert all((row["n"], row["v"]) == expected[row["k"]][row["window_start"]] for row in emitted)
+    assert {row["k"]: row["window_start"] for row in emitted} == {key: max(starts) for key, starts in expected.items()}
 
 
 def test_conditions_over_the_newest_windows_take_rows_back(tmp_path: Path) -> None:
@@ -281,18 +281,18 @@ def test_conditions_over_the_newest_windows_take_rows_back(tmp_path: Path) -> No
     result = run_events(stream() + sql, events(rows), tmp_path)
     windows = windows_of([row for row in rows if row["v"] > 10], 40, 40)
     final = {key: starts[max(starts)][1] for key, starts in windows.items()}
-    found: dict[str, int | None] = {}
+    current: dict[str, int | None] = {}
     for row in result.rows["d"]:
-        found[row["k"]] = None if row.get("$gone") else row["v"]
-    assert {key: v for key, v in found.items() if v is not None} == {key: v for key, v in final.items() if v > 300}
-    assert None in found.values() or len(result.rows["d"]) > len(found)
+        current[row["k"]] = None if row.get("$gone") else row["v"]
+    assert {key: v for key, v in current.items() if v is not None} == {key: v for key, v in final.items() if v > 300}
+    assert None in current.values() or len(result.rows["d"]) > len(current)
 
 
 def test_shedding_keeps_so_many_and_counts_the_rest(tmp_path: Path) -> None:
     rows = [{"at": 1, "v": number, "k": "a"} for number in range(100)]
     result = run_events(stream() + "CREATE QUERY d AS SELECT v FROM ticks SHED RANDOM 10;", events(rows), tmp_path)
-    given = [row["v"] for row in result.rows["d"]]
-    (queued,) = (one for one in result.engine.operators() if one["name"] == "d.map1")
-    assert len(given) + queued["inputs"][0]["queue"]["shed"] == 100
-    assert given == sorted(given)
+    values = [row["v"] for row in result.rows["d"]]
+    (queued,) = (operator for operator in result.engine.operators() if operator["name"] == "d.map1")
+    assert len(values) + queued["inputs"][0]["queue"]["shed"] == 100
+    assert values == sorted(values)
     assert queued["inputs"][0]["queue"]["shed"] > 0

@@ -98,10 +98,10 @@ def test_spans_are_places_in_the_whole_text() -> None:
 @given(st.lists(st.sampled_from(["SELECT 1", "'a;b'", '"a;b"', "-- ;\n", "/* ; */", ";", " ", "x", "(", "''"])))
 def test_pieces_are_the_text_between_semicolons(words: list[str]) -> None:
     text = " ".join(words)
-    found = pieces(text, Limits())
-    assert all(text[piece.end - 1] == ";" for piece in found[:-1])
-    assert all(one.end <= other.start for one, other in pairwise(found))
-    for piece in found:
+    parts = pieces(text, Limits())
+    assert all(text[piece.end - 1] == ";" for piece in parts[:-1])
+    assert all(first.end <= second.start for first, second in pairwise(parts))
+    for piece in parts:
         inner = grammar().lex(text[piece.start : piece.end]) if "'" not in text and "(" not in text else ()
         assert sum(token == ";" for token in inner) <= 1
 
@@ -186,10 +186,10 @@ def test_the_place_of_a_wrong_member_of_a_long_list_is_shown() -> None:
 
 def test_a_hundred_thousand_constants_are_one_lookup() -> None:
     numbers, texts = ", ".join(map(str, range(0, 200_000, 2))), ", ".join(f"'{n}'" for n in range(999))
-    found = predicate(f"a IN ({numbers}) AND t NOT IN ({texts})")
+    expression = predicate(f"a IN ({numbers}) AND t NOT IN ({texts})")
     batch = Batch.from_rows(CATALOG.streams["s"].schema, [(n, 0, "x") for n in (0, 1, 199_998, 200_000)], [0] * 4)
-    assert evaluate(found, batch).values.tolist() == [True, False, True, False]
-    assert show(found).count(", ") > 100_000
+    assert evaluate(expression, batch).values.tolist() == [True, False, True, False]
+    assert show(expression).count(", ") > 100_000
 
 
 # -- what is flat or deep is planned -----------------------------------------------------------------------------------
@@ -214,13 +214,13 @@ def test_a_hundred_thousand_constants_are_one_lookup() -> None:
 )
 def test_admitted_statements_pass_every_stage(condition: str) -> None:
     sql = f"CREATE QUERY q AS SELECT a FROM s WHERE {condition}; EXPLAIN SELECT b FROM s WHERE {condition}"
-    (made, shown), _ = plan_all(parse(sql), CATALOG)
-    assert isinstance(made, CreateQuery)
+    (created, shown), _ = plan_all(parse(sql), CATALOG)
+    assert isinstance(created, CreateQuery)
     assert isinstance(shown, Explain)
-    assert made == plan_all(parse(made.plan.sql), CATALOG)[0][0]
-    assert hash(made.plan.nodes[0].spec) == hash(made.plan.nodes[0].spec)
+    assert created == plan_all(parse(created.plan.sql), CATALOG)[0][0]
+    assert hash(created.plan.nodes[0].spec) == hash(created.plan.nodes[0].spec)
     batch = Batch.from_rows(CATALOG.streams["s"].schema, [(1, 1, "x"), (None, 2, None)], [0, 0])
-    spec = made.plan.nodes[0].spec
+    spec = created.plan.nodes[0].spec
     assert isinstance(spec, SelectSpec)
     assert len(evaluate(spec.predicate, batch).values) == 2
 
@@ -302,10 +302,10 @@ def test_facts_of_a_query_are_recomputed_after_its_input_was_replaced() -> None:
     )[1]
     twice = plan_all(parse(again), catalog)[1]
     for sql in ("EXPLAIN SELECT a FROM q", "EXPLAIN SELECT count(*) AS n FROM TUMBLE(q, ts, INTERVAL '1 second')"):
-        (one,), (other,) = (plan_all(parse(sql), known)[0] for known in (once, twice))
-        assert isinstance(one, Explain)
-        assert isinstance(other, Explain)
-        assert one.text == other.text
+        (first,), (second,) = (plan_all(parse(sql), known)[0] for known in (once, twice))
+        assert isinstance(first, Explain)
+        assert isinstance(second, Explain)
+        assert first.text == second.text
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,10 @@ def as_written(value: str, name: str) -> Any:
 def test_rows_are_the_peers(name: str) -> None:
     planned, catalog = plan_all(parse(BID + QUERIES[name]), Catalog())
     assert isinstance(planned[0], CreateStream)
-    made = planned[1]
-    assert isinstance(made, QueryPlan)
+    query = planned[1]
+    assert isinstance(query, QueryPlan)
     with (FOLDER / "expected" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         header, *lines = csv.reader(file)
     expected = [tuple(as_written(value, column) for value, column in zip(line, header, strict=True)) for line in lines]
-    assert made.schema.names == tuple(header)
-    assert sorted(run(made, bids(catalog)).rows()) == sorted(expected)
+    assert query.schema.names == tuple(header)
+    assert sorted(run(query, bids(catalog)).rows()) == sorted(expected)

@@ -79,8 +79,8 @@ def test_the_plain_comparison_is_exact(tmp_path: Path) -> None:
 def test_a_join_of_a_bigint_with_a_double_is_exact(on: str, tmp_path: Path) -> None:
     query = f"SELECT s.i AS i, r.d AS d FROM s [RANGE '1 second'] JOIN r [RANGE '1 second'] ON {on}"
     rows = [(BIG, float(BIG)), (BIG + 1, float(BIG)), (BIG + 2, float(BIG + 2))]
-    found = {(row["i"], row["d"]) for row in rows_of(query, rows, tmp_path)}
-    assert found == {(BIG, float(BIG)), (BIG + 2, float(BIG + 2))}
+    pairs = {(row["i"], row["d"]) for row in rows_of(query, rows, tmp_path)}
+    assert pairs == {(BIG, float(BIG)), (BIG + 2, float(BIG + 2))}
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_a_join_of_a_bigint_with_a_double_is_exact(on: str, tmp_path: Path) -> N
     ],
 )
 def test_neighbours_beyond_doubles_are_different_groups(query: str, tmp_path: Path) -> None:
-    found = rows_of(query, [(BIG, 1.0), (BIG + 1, 2.0), (BIG + 2, 3.0)], tmp_path)
-    assert sorted(row["i"] for row in found) == [BIG, BIG + 1, BIG + 2]
+    groups = rows_of(query, [(BIG, 1.0), (BIG + 1, 2.0), (BIG + 2, 3.0)], tmp_path)
+    assert sorted(row["i"] for row in groups) == [BIG, BIG + 1, BIG + 2]

@@ -94,28 +94,28 @@ SHAPES = {
 
 @pytest.mark.parametrize(("sql", "expected"), SHAPES.items())
 def test_operators_are_named_in_plan_order(sql: str, expected: str) -> None:
-    made = planned(sql)
-    assert shape(made) == expected
-    assert made.output == made.nodes[-1].name
-    assert made.sink == "q.sink1"
+    query = planned(sql)
+    assert shape(query) == expected
+    assert query.output == query.nodes[-1].name
+    assert query.sink == "q.sink1"
 
 
 def test_a_union_is_ordered_if_the_query_is() -> None:
     for order, ordered in (("arrival", False), ("event", True)):
-        made = planned(f"CREATE QUERY q WITH (order = '{order}') AS SELECT * FROM s UNION ALL SELECT * FROM s")
-        assert made.nodes[-1].spec == UnionSpec(ordered)
-        assert made.options.order == order
+        query = planned(f"CREATE QUERY q WITH (order = '{order}') AS SELECT * FROM s UNION ALL SELECT * FROM s")
+        assert query.nodes[-1].spec == UnionSpec(ordered)
+        assert query.options.order == order
 
 
 def test_a_union_takes_names_from_the_first_branch_and_the_wider_type() -> None:
-    made = planned("SELECT a AS n, t FROM s UNION ALL SELECT x, 'x' FROM p")
-    assert made.schema.fields == (Field("n", Type.DOUBLE), Field("t", Type.TEXT, False))
-    assert made.reads_streams == ("s", "p")
+    query = planned("SELECT a AS n, t FROM s UNION ALL SELECT x, 'x' FROM p")
+    assert query.schema.fields == (Field("n", Type.DOUBLE), Field("t", Type.TEXT, False))
+    assert query.reads_streams == ("s", "p")
 
 
 def test_where_and_projection() -> None:
-    made = planned("SELECT b, ts, t FROM s WHERE a > 5")
-    select, projection = (node.spec for node in made.nodes)
+    query = planned("SELECT b, ts, t FROM s WHERE a > 5")
+    select, projection = (node.spec for node in query.nodes)
     assert isinstance(select, SelectSpec)
     assert isinstance(projection, MapSpec)
     assert projection.columns == (
@@ -146,23 +146,23 @@ def test_ts_is_a_column_of_that_name_or_the_rows_own_time(sql: str, column: Colu
 
 
 def test_columns_without_as_are_named_after_their_expression() -> None:
-    made = planned("SELECT a, s.b, length(t), a + 1, t::text, CASE WHEN a > 1 THEN 1 END, abs(a), abs(b) FROM s")
-    assert made.schema.names == ("a", "b", "length", "column4", "t", "case", "abs", "column8")
+    query = planned("SELECT a, s.b, length(t), a + 1, t::text, CASE WHEN a > 1 THEN 1 END, abs(a), abs(b) FROM s")
+    assert query.schema.names == ("a", "b", "length", "column4", "t", "case", "abs", "column8")
 
 
 def test_names_fold_unless_quoted() -> None:
     _, catalog = plan_all(parse('CREATE STREAM "Odd-Name" ("Select" BIGINT, UPPER BIGINT)'), Catalog())
-    made = planned('SELECT "Select", Upper FROM "Odd-Name"', catalog)
-    assert made.schema.names == ("Select", "upper")
-    assert made.nodes[0].inputs == ("Odd-Name.source",)
+    query = planned('SELECT "Select", Upper FROM "Odd-Name"', catalog)
+    assert query.schema.names == ("Select", "upper")
+    assert query.nodes[0].inputs == ("Odd-Name.source",)
 
 
 def test_a_query_reads_another_by_its_last_operator() -> None:
     _, catalog = plan_all(parse("CREATE QUERY x WITH (order = 'event') AS SELECT a FROM p"), CATALOG)
-    made = planned("CREATE QUERY y WITH (order = 'event') AS SELECT a * 2 AS d FROM x WHERE a > 1", catalog)
-    assert shape(made) == "y.select1(x.sort1) y.map1(y.select1)"
-    assert made.reads_queries == ("x",)
-    assert made.reads_streams == ()
+    query = planned("CREATE QUERY y WITH (order = 'event') AS SELECT a * 2 AS d FROM x WHERE a > 1", catalog)
+    assert shape(query) == "y.select1(x.sort1) y.map1(y.select1)"
+    assert query.reads_queries == ("x",)
+    assert query.reads_streams == ()
     unsorted = plan_all(parse("CREATE QUERY x AS SELECT a FROM p"), CATALOG)[1]
     assert shape(planned("CREATE QUERY y WITH (order = 'event') AS SELECT a FROM x", unsorted)) == (
         "y.map1(x.map1) y.sort1(y.map1)"
@@ -170,21 +170,21 @@ def test_a_query_reads_another_by_its_last_operator() -> None:
 
 
 def test_a_sort_is_the_last_operator() -> None:
-    made = planned("CREATE QUERY q WITH (order = 'event') AS SELECT a + 1 FROM p WHERE a > 1")
-    assert [type(node.spec) for node in made.nodes] == [SelectSpec, MapSpec, SortSpec]
+    query = planned("CREATE QUERY q WITH (order = 'event') AS SELECT a + 1 FROM p WHERE a > 1")
+    assert [type(node.spec) for node in query.nodes] == [SelectSpec, MapSpec, SortSpec]
 
 
 def test_bare_selects_are_numbered() -> None:
-    made, catalog = plan_all(
+    statements, catalog = plan_all(
         parse("SELECT a FROM s; SELECT b FROM s; EXPLAIN SELECT b FROM q2; SELECT a FROM q"), CATALOG
     )
-    assert [one.name for one in made if isinstance(one, QueryPlan)] == ["q", "q2", "q3"]
-    assert made[-1].reads_queries == ("q",)  # type: ignore[union-attr]
+    assert [statement.name for statement in statements if isinstance(statement, QueryPlan)] == ["q", "q2", "q3"]
+    assert statements[-1].reads_queries == ("q",)  # type: ignore[union-attr]
     assert set(catalog.queries) == {"q", "q2", "q3"}
 
 
 def test_create_stream_takes_all_options() -> None:
-    made = plan(
+    created = plan(
         parse(
             "CREATE STREAM n (at TIMESTAMP, k TEXT, v DOUBLE PRECISION) WITH (timestamps = 'external', time = 'at',"
             " disorder = '1 s', max_skew = '2 min', ets = 'periodic', ets_interval = '50 ms', ets_retry = '20 ms',"
@@ -193,8 +193,8 @@ def test_create_stream_takes_all_options() -> None:
         )[0],
         CATALOG,
     )
-    assert isinstance(made, CreateStream)
-    stream = made.stream
+    assert isinstance(created, CreateStream)
+    stream = created.stream
     assert (stream.timestamps, stream.time, stream.disorder_us, stream.max_skew_us) == (
         "external", "at", 1_000_000, 120_000_000,
     )  # fmt: skip
@@ -208,9 +208,9 @@ def test_create_stream_takes_all_options() -> None:
 
 
 def test_late_tuples_have_the_fields_of_their_stream_and_their_lateness() -> None:
-    made = planned("SELECT * FROM p.late")
-    assert made.reads_streams == ("p.late",)
-    assert [str(field) for field in made.schema] == [
+    query = planned("SELECT * FROM p.late")
+    assert query.reads_streams == ("p.late",)
+    assert [str(field) for field in query.schema] == [
         "ts timestamp not null", "a bigint", "x double",
         "late_by_us bigint not null", "mark timestamp not null", "feed text not null", "at timestamp not null",
     ]  # fmt: skip
@@ -219,14 +219,14 @@ def test_late_tuples_have_the_fields_of_their_stream_and_their_lateness() -> Non
 
 
 def test_a_query_over_late_tuples_is_explained_and_read_like_any() -> None:
-    made, catalog = plan_all(
+    statements, catalog = plan_all(
         parse(
             "CREATE QUERY y AS SELECT a, feed FROM l.late; CREATE QUERY z WITH (order = 'event') AS SELECT feed FROM y"
         ),
         CATALOG,
     )
-    assert isinstance(made[1], CreateQuery)
-    assert shape(made[1].plan) == "z.map1(y.map1)"
+    assert isinstance(statements[1], CreateQuery)
+    assert shape(statements[1].plan) == "z.map1(y.map1)"
     explained = plan(parse("EXPLAIN SELECT a FROM l.late")[0], catalog)
     assert isinstance(explained, Explain)
     assert explained.text.splitlines()[:2] == [
@@ -294,16 +294,16 @@ def test_set_is_free_as_a_name() -> None:
     script = (
         "CREATE STREAM set (set BIGINT, alter BIGINT); SELECT s.set set FROM set s; ALTER STREAM set SET (ets = none)"
     )
-    made, _ = plan_all(parse(script), Catalog())
-    assert isinstance(made[1], QueryPlan)
-    assert made[1].schema.names == ("set",)
+    statements, _ = plan_all(parse(script), Catalog())
+    assert isinstance(statements[1], QueryPlan)
+    assert statements[1].schema.names == ("set",)
 
 
 def test_create_query_takes_its_options() -> None:
-    made = planned(
+    query = planned(
         "CREATE QUERY q WITH (order = event, fuse = 'off', emit = 'every', max_state = 500) AS SELECT a FROM s"
     )
-    options = made.options
+    options = query.options
     assert (options.order, options.fuse, options.emit, options.max_state) == ("event", False, "every", 500)
 
 
@@ -314,8 +314,8 @@ def test_sinks_and_drops() -> None:
         "CREATE SINK o FROM x WITH (type = 'stdout', on_slow = 'disconnect'); DROP SINK f; DROP SINK o; DROP QUERY x;"
         "DROP STREAM s"
     )
-    made, catalog = plan_all(parse(script), CATALOG)
-    _, file, out, *drops = made
+    statements, catalog = plan_all(parse(script), CATALOG)
+    _, file, out, *drops = statements
     assert isinstance(file, CreateSink)
     assert isinstance(out, CreateSink)
     assert (file.sink.type, file.sink.path, file.sink.format, file.sink.slow_limit) == (
@@ -330,17 +330,19 @@ def test_sinks_and_drops() -> None:
 
 
 def test_each_statement_keeps_its_own_words() -> None:
-    made, _ = plan_all(parse("-- first\nCREATE QUERY x AS SELECT a FROM s ; SELECT b /* here */ FROM s;"), CATALOG)
-    assert isinstance(made[0], CreateQuery)
-    assert made[0].plan.sql == "CREATE QUERY x AS SELECT a FROM s"
-    assert made[1].sql == "SELECT b /* here */ FROM s"  # type: ignore[union-attr]
+    statements, _ = plan_all(
+        parse("-- first\nCREATE QUERY x AS SELECT a FROM s ; SELECT b /* here */ FROM s;"), CATALOG
+    )
+    assert isinstance(statements[0], CreateQuery)
+    assert statements[0].plan.sql == "CREATE QUERY x AS SELECT a FROM s"
+    assert statements[1].sql == "SELECT b /* here */ FROM s"  # type: ignore[union-attr]
 
 
 def test_replace() -> None:
     _, catalog = plan_all(parse("CREATE QUERY x AS SELECT a FROM s; CREATE QUERY y AS SELECT a FROM x"), CATALOG)
-    made = plan(parse("CREATE OR REPLACE QUERY x AS SELECT a + 1 AS a FROM s")[0], catalog)
-    assert isinstance(made, CreateQuery)
-    assert made.replaces
+    replaced = plan(parse("CREATE OR REPLACE QUERY x AS SELECT a + 1 AS a FROM s")[0], catalog)
+    assert isinstance(replaced, CreateQuery)
+    assert replaced.replaces
     fresh = plan(parse("CREATE OR REPLACE QUERY z AS SELECT a FROM s")[0], catalog)
     assert isinstance(fresh, CreateQuery)
     assert not fresh.replaces
@@ -350,9 +352,9 @@ def test_replace() -> None:
 def test_explain_prints_the_class_of_equality(table: str, word: str) -> None:
     _, catalog = plan_all(parse(f"CREATE QUERY below AS SELECT a FROM {table}"), CATALOG)
     for source in (table, "below"):
-        made = plan(parse(f"EXPLAIN SELECT a + 1 FROM {source}")[0], catalog)
-        assert isinstance(made, Explain)
-        assert made.text.splitlines()[0] == f"query q: order arrival, equality {word}"
+        explained = plan(parse(f"EXPLAIN SELECT a + 1 FROM {source}")[0], catalog)
+        assert isinstance(explained, Explain)
+        assert explained.text.splitlines()[0] == f"query q: order arrival, equality {word}"
 
 
 def test_printed_expressions_read_back_as_themselves() -> None:

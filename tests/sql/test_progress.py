@@ -61,9 +61,9 @@ QUERIES = [
 @settings(max_examples=examples(8))
 def test_lags_hold_of_all_rows(known: str, sql: str, feed: list[Any]) -> None:
     planned, catalog = plan_all(parse(STREAMS + sql), Catalog())
-    made = planned[-1]
-    assert isinstance(made, QueryPlan)
-    lags = {made.schema.names[at]: lag for at, lag in facts_of(made, catalog).lags.items()}
+    query = planned[-1]
+    assert isinstance(query, QueryPlan)
+    lags = {query.schema.names[at]: lag for at, lag in facts_of(query, catalog).lags.items()}
     assert set(known) <= set(lags)
     events = [
         {"stream": stream, "tuple": {"ts": ts, "k": key, "v": value, "n": n}}
@@ -98,11 +98,11 @@ def test_conclusions_from_bands_hold_for_all_times(bounds: list[Any], times: lis
     ):
         return
     assert not contradict(bands, 4)
-    for one, most in enumerate(ahead(bands, 4)):
-        assert all(bound is None or times[other] - times[one] <= bound for other, bound in enumerate(most))
-    for one, (low, high) in enumerate(join_lags(bands, 4)):
+    for first, most in enumerate(ahead(bands, 4)):
+        assert all(bound is None or times[second] - times[first] <= bound for second, bound in enumerate(most))
+    for first, (low, high) in enumerate(join_lags(bands, 4)):
         assert low == 0
-        assert high is None or max(times) - times[one] <= high
+        assert high is None or max(times) - times[first] <= high
 
 
 def test_bands_without_times_contradict() -> None:

@@ -51,8 +51,8 @@ def test_readers_use_the_new_name(before, after):
 
 @pytest.mark.parametrize("name", ["union", "latest", "to", "rename", "Odd-name", "_x"])
 def test_any_name_that_a_query_may_have(name):
-    made = f"{BASE}CREATE QUERY r AS SELECT a.k FROM a; CREATE SINK f FROM a WITH (type = 'stdout')"
-    _, catalog = plan_all(parse(f'{made}; ALTER QUERY a RENAME TO "{name}"'), Catalog())
+    script = f"{BASE}CREATE QUERY r AS SELECT a.k FROM a; CREATE SINK f FROM a WITH (type = 'stdout')"
+    _, catalog = plan_all(parse(f'{script}; ALTER QUERY a RENAME TO "{name}"'), Catalog())
     again = planned_again(catalog)
     assert again.queries == catalog.queries
     assert again.sinks == catalog.sinks

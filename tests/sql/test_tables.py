@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def kept(folder: Path) -> bytes:
+def stored(folder: Path) -> bytes:
     return (folder / tables.TABLES).read_bytes()
 
 
@@ -65,38 +65,38 @@ def outcome(parser: lark.Lark, text: str) -> Any:
     return tree, spans
 
 
-def test_stored_tables_parse_like_the_grammar(kept: bytes) -> None:
-    loaded, made = tables.make_parser(GRAMMAR, kept), lark.Lark(GRAMMAR, **tables.SETTINGS)
+def test_stored_tables_parse_like_the_grammar(stored: bytes) -> None:
+    loaded, fresh = tables.make_parser(GRAMMAR, stored), lark.Lark(GRAMMAR, **tables.SETTINGS)
     for text in (STREAMS, *SHAPES, *(marked.replace("«", "") for marked, _ in CASES)):
-        assert outcome(loaded, text) == outcome(made, text), text
+        assert outcome(loaded, text) == outcome(fresh, text), text
 
 
-def test_tables_that_fit_are_used(kept: bytes, built: list[str]) -> None:
-    tables.make_parser(GRAMMAR, kept)
+def test_tables_that_fit_are_used(stored: bytes, built: list[str]) -> None:
+    tables.make_parser(GRAMMAR, stored)
     assert built == []
 
 
-def test_the_tables_of_another_grammar_are_not_used(kept: bytes, built: list[str]) -> None:
-    tables.make_parser(GRAMMAR + "\n// changed", kept)
+def test_the_tables_of_another_grammar_are_not_used(stored: bytes, built: list[str]) -> None:
+    tables.make_parser(GRAMMAR + "\n// changed", stored)
     assert built == [GRAMMAR + "\n// changed"]
 
 
 def test_the_tables_of_another_lark_are_not_used(
-    kept: bytes, built: list[str], monkeypatch: pytest.MonkeyPatch
+    stored: bytes, built: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lark, "__version__", "0.0.1")
-    tables.make_parser(GRAMMAR, kept)
+    tables.make_parser(GRAMMAR, stored)
     assert built == [GRAMMAR]
 
 
-def test_missing_or_damaged_tables_are_not_used(kept: bytes, built: list[str]) -> None:
-    content = json.loads(kept)
+def test_missing_or_damaged_tables_are_not_used(stored: bytes, built: list[str]) -> None:
+    content = json.loads(stored)
     without = [json.dumps({key: value for key, value in content.items() if key != gone}) for gone in content]
     values: list[Any] = [None, [], "x", {"a": 1}]
     wrong = [json.dumps({**content, name: value}) for name in ("data", "memo") for value in values]
-    damaged = [b"", b"null", b"[]", b"\xff", kept[:-1], kept[: len(kept) // 2], *map(str.encode, without + wrong)]
-    for one in (None, *damaged):
-        tables.make_parser(GRAMMAR, one)
+    damaged = [b"", b"null", b"[]", b"\xff", stored[:-1], stored[: len(stored) // 2], *map(str.encode, without + wrong)]
+    for broken in (None, *damaged):
+        tables.make_parser(GRAMMAR, broken)
     assert built == [GRAMMAR] * (1 + len(damaged))
 
 
@@ -136,9 +136,9 @@ def tree(tmp_path: Path) -> Path:
 def test_the_build_writes_the_tables_and_reports_it_once(tree: Path) -> None:
     settings = {name: value for name, value in os.environ.items() if name != "MILLRACE_NO_KERNELS"}
     command = [sys.executable, "build_hook.py"]
-    for said in ("kernels: 0 compiled, up to date\nparser: tables written\n", "kernels: 0 compiled, up to date\n"):
+    for output in ("kernels: 0 compiled, up to date\nparser: tables written\n", "kernels: 0 compiled, up to date\n"):
         done = subprocess.run(command, cwd=tree, env=settings, capture_output=True, text=True, check=True)
-        assert (done.stdout, done.stderr) == (said, "")
+        assert (done.stdout, done.stderr) == (output, "")
     assert (tree / "operators/millrace/sql" / tables.TABLES).is_file()
 
 
@@ -155,16 +155,18 @@ def hook_of(tree: Path) -> Any:
 def test_a_build_without_lark_continues_and_reports_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = hook_of(tree)
     monkeypatch.setitem(sys.modules, "lark", None)
-    assert hook.keep_tables(tree).startswith("parser: tables not kept, the first statement takes half a second longer")
+    assert hook.keep_tables(tree).startswith(
+        "parser: tables not stored, the first statement takes half a second longer"
+    )
     assert not (tree / "operators/millrace/sql" / tables.TABLES).exists()
 
 
 @pytest.mark.parametrize("version", ["standard", "editable"])
 def test_a_wheel_contains_the_tables_and_an_editable_install_finds_them(tree: Path, version: str) -> None:
     hook = hook_of(tree)
-    made = hook.get_build_hook()(str(tree), {}, None, None, str(tree), "wheel")
+    builder = hook.get_build_hook()(str(tree), {}, None, None, str(tree), "wheel")
     data: dict[str, Any] = {"force_include": {}}
-    made.initialize(version, data)
+    builder.initialize(version, data)
     path = tree / "operators/millrace/sql" / tables.TABLES
     assert path.is_file()
     assert data["force_include"] == ({str(path): f"millrace/sql/{path.name}"} if version == "standard" else {})

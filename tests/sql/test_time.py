@@ -38,12 +38,12 @@ def test_late_tuples_tell_the_same_to_a_query_and_to_the_late_file(tmp_path: Pat
     rows = tmp_path / "s.csv"
     rows.write_text("ts,k\n" + "".join(f"{n * 37 % 101},{n}\n" for n in range(300)), "utf-8")
     result = run_script(STREAM + "SELECT * FROM s.late", tmp_path, inputs=[("s", str(rows))], report=None)
-    told = [
+    late = [
         {**line["tuple"], **{name: line[name] for name in ("late_by_us", "mark", "feed", "at")}}
         for line in result.late["s"]
     ]
-    assert len(told) > 100
-    assert result.rows["q"] == told
+    assert len(late) > 100
+    assert result.rows["q"] == late
 
 
 def test_tuples_on_time_and_late_tuples_are_all_tuples(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_an_altered_stream_runs_as_one_that_was_created_so(tmp_path: Path) -> No
     created = "CREATE STREAM s (ts TIMESTAMP, k BIGINT) WITH (time = 'ts', disorder = '9 us', max_ahead = '50 us');"
     altered = STREAM + "ALTER STREAM s SET (disorder = '9 us', max_ahead = '50 us');"
     events = [event(ts, at) for at, ts in enumerate((20, 5, 12, 11, 10, 500, 30, 20, 21))]
-    found = [outcome(run_events(sql + "SELECT ts FROM s", events, tmp_path)) for sql in (created, altered)]
-    assert found[0] == found[1]
-    assert found[0][2]["s"]["rejected"] == 1
-    assert [row["ts"] for row in found[0][0]["q"]] == [20, 12, 11, 30, 21]
+    outcomes = [outcome(run_events(sql + "SELECT ts FROM s", events, tmp_path)) for sql in (created, altered)]
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][2]["s"]["rejected"] == 1
+    assert [row["ts"] for row in outcomes[0][0]["q"]] == [20, 12, 11, 30, 21]
 
 
 def test_an_alteration_may_come_after_the_queries(tmp_path: Path) -> None:

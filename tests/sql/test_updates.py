@@ -229,12 +229,16 @@ def test_join_latest_finds_no_row_of_a_key_that_is_gone(seed: int, kind: str, tm
     odd = "SELECT k, count(*) AS n FROM s GROUP BY k HAVING count(*) % 2 = 1"
     sql = f"SELECT b.at AS at, b.k AS k, c.n AS n FROM b {kind} LATEST ({odd}) c ON b.k = c.k;"
     got = run_events(STREAMS + sql, events(rows), tmp_path).rows["q"]
-    wanted = []
+    expected = []
     for row in sorted(rows, key=lambda row: row["at"]):
-        before = [one for one in rows if one["stream"] == "s" and one["k"] == row["k"] and one["at"] < row["at"]]
+        before = [
+            earlier
+            for earlier in rows
+            if earlier["stream"] == "s" and earlier["k"] == row["k"] and earlier["at"] < row["at"]
+        ]
         if row["stream"] == "b" and (len(before) % 2 or kind == "LEFT JOIN"):
-            wanted.append({"at": row["at"], "k": row["k"], "n": len(before) if len(before) % 2 else None})
-    assert got == wanted
+            expected.append({"at": row["at"], "k": row["k"], "n": len(before) if len(before) % 2 else None})
+    assert got == expected
 
 
 def test_latest_emits_a_key_once_per_step_and_every_emits_all(tmp_path: Path) -> None:
@@ -283,6 +287,6 @@ def test_a_plan_knows_its_key_under_the_names_that_are_selected() -> None:
               "(SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v) AS r FROM s) WHERE r <= 2;"),
         Catalog(),
     )  # fmt: skip
-    made = planned[-1]
-    assert isinstance(made, CreateQuery)
-    assert made.plan.update_key == ("who", "place")
+    created = planned[-1]
+    assert isinstance(created, CreateQuery)
+    assert created.plan.update_key == ("who", "place")

@@ -186,8 +186,8 @@ def test_group_by(group_by: str, keys: list[str]) -> None:
 
 
 def test_an_expression_of_groups_may_be_part_of_another() -> None:
-    made = planned("SELECT (a + 1) * 2 + count(*) AS x FROM TUMBLE(s, ts, '1 s') GROUP BY a + 1")
-    assert shape(made) == "q.aggregate1(s.source) q.map1(q.aggregate1)"
+    query = planned("SELECT (a + 1) * 2 + count(*) AS x FROM TUMBLE(s, ts, '1 s') GROUP BY a + 1")
+    assert shape(query) == "q.aggregate1(s.source) q.map1(q.aggregate1)"
 
 
 def test_sessions_are_cut_by_partition_by_or_group_by() -> None:
@@ -218,20 +218,20 @@ def test_distinct_groups_by_all_that_is_selected() -> None:
 
 
 def test_rows_without_aggregates_have_their_bounds() -> None:
-    made = planned("SELECT * FROM HOP(i, ts, '1 s', '2 s')")
-    assert made.schema.names == ("a", "window_start", "window_end")
-    (node,) = made.nodes
+    query = planned("SELECT * FROM HOP(i, ts, '1 s', '2 s')")
+    assert query.schema.names == ("a", "window_start", "window_end")
+    (node,) = query.nodes
     assert node.spec == WindowSpec(TimeWindow(2 * SECOND, SECOND), (("window_start", "start"), ("window_end", "end")))
 
 
 def test_rows_of_sessions_are_emitted_when_the_session_closes() -> None:
-    made = planned("SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a, t, a)")
-    assert made.schema.names == ("ts", "a", "b", "t", "window_start", "window_end")
+    query = planned("SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a, t, a)")
+    assert query.schema.names == ("ts", "a", "b", "t", "window_start", "window_end")
     spec = aggregate("SELECT * FROM SESSION(s, ts, '1 s' PARTITION BY a, t, a)")
     assert (spec.rows, spec.calls, [show(key) for _, key in spec.keys]) == (True, (), ["a", "t"])
     options = "order = 'event', flush = 'slow', max_delay = '3 s', partial = 'emit'"
-    told = aggregate(f"CREATE QUERY q WITH ({options}) AS SELECT * FROM SESSION(s, ts, '1 s')")
-    assert (told.ordered, told.flush, told.max_delay_us, told.partial) == (True, "slow", 3 * SECOND, "emit")
+    delayed = aggregate(f"CREATE QUERY q WITH ({options}) AS SELECT * FROM SESSION(s, ts, '1 s')")
+    assert (delayed.ordered, delayed.flush, delayed.max_delay_us, delayed.partial) == (True, "slow", 3 * SECOND, "emit")
 
 
 def test_rows_of_windows_of_rows_read_the_source() -> None:
@@ -257,11 +257,11 @@ def test_a_windows_bounds_hide_columns_of_their_names() -> None:
 
 def test_types_of_the_bounds() -> None:
     times = planned("SELECT window_start, window_end, count(*) FROM TUMBLE(s, ts, '1 s')")
-    assert [str(one) for one in times.schema] == [
+    assert [str(field) for field in times.schema] == [
         "window_start timestamp not null", "window_end timestamp not null", "count bigint not null",
     ]  # fmt: skip
     positions = planned("SELECT window_start FROM s [ROWS 3 SLIDE 3] GROUP BY window_start")
-    assert [str(one) for one in positions.schema] == ["window_start bigint not null"]
+    assert [str(field) for field in positions.schema] == ["window_start bigint not null"]
 
 
 # -- update streams ----------------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ def test_types_of_the_bounds() -> None:
     ],
 )
 def test_the_key_of_an_update_stream(sql: str, key: tuple[str, ...] | None) -> None:
-    made = planned(sql)
-    assert made.update_key == key
+    query = planned(sql)
+    assert query.update_key == key
     explained = plan(parse("EXPLAIN " + sql)[0], CATALOG)
     assert isinstance(explained, Explain)
     assert explained.text.splitlines()[0].endswith("rows" if key is None else "final")
@@ -295,15 +295,15 @@ def test_options_of_windows() -> None:
     head = "CREATE QUERY q WITH ({}) AS SELECT count(*) FROM TUMBLE(s, ts, '1 s')"
     plain = aggregate(head.format("order = 'arrival'"))
     assert (plain.ordered, plain.flush, plain.max_delay_us, plain.partial) == (False, "none", 0, "skip")
-    told = aggregate(head.format("order = 'event', flush = 'slow', max_delay = '3 s', partial = 'emit'"))
-    assert (told.ordered, told.flush, told.max_delay_us, told.partial) == (True, "slow", 3 * SECOND, "emit")
+    spec = aggregate(head.format("order = 'event', flush = 'slow', max_delay = '3 s', partial = 'emit'"))
+    assert (spec.ordered, spec.flush, spec.max_delay_us, spec.partial) == (True, "slow", 3 * SECOND, "emit")
     assert aggregate(head.format("flush = 'lazy'")).max_delay_us == SECOND
 
 
 def test_options_of_running_totals() -> None:
-    made = planned("CREATE QUERY q WITH (order = 'event', emit = 'every') AS SELECT count(*) FROM s")
-    assert [type(node.spec) for node in made.nodes] == [AggregateSpec]
-    spec = made.nodes[0].spec
+    query = planned("CREATE QUERY q WITH (order = 'event', emit = 'every') AS SELECT count(*) FROM s")
+    assert [type(node.spec) for node in query.nodes] == [AggregateSpec]
+    spec = query.nodes[0].spec
     assert isinstance(spec, AggregateSpec)
     assert (spec.emit, spec.ordered) == ("every", True)
 
@@ -355,12 +355,12 @@ def test_windows_of_rows_are_emitted_in_order_of_time_if_the_query_is(window: st
     chance = random.Random(3)
     times = [number * 10 + chance.randrange(50) for number in range(200)]
     events = [{"stream": "d", "at": 9_000, "tuple": {"at": at, "k": at % 3}} for at in times]
-    given = []
+    emitted = []
     for order in ("arrival", "event"):
         query = f"CREATE QUERY q WITH (order = '{order}') AS SELECT max(at) AS at, sum(k) AS k FROM d {window};"
         rows = run_events(stream + query, events, tmp_path).rows["q"]
-        given.append([(row["at"], row["k"]) for row in rows])
-    came, ordered = given
+        emitted.append([(row["at"], row["k"]) for row in rows])
+    came, ordered = emitted
     assert sorted(came) == sorted(ordered)
     assert [at for at, _ in came] != sorted(at for at, _ in came)
     assert [at for at, _ in ordered] == sorted(at for at, _ in ordered)

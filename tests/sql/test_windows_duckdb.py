@@ -114,8 +114,8 @@ def test_grouping_in_windows_agrees_with_duckdb(rows: list[Any], query: dict[str
     events = [{"stream": "s", "tuple": dict(zip(names, row, strict=True))} for row in rows]
     with TemporaryDirectory() as folder:
         result = run_events(STREAM + ours(query), events, Path(folder), order=order)
-    found = same_rows(result.rows["q"], expected)
-    assert found is None, f"{ours(query)}: {found}"
+    difference = same_rows(result.rows["q"], expected)
+    assert difference is None, f"{ours(query)}: {difference}"
 
 
 @given(tuples, st.integers(1, 25), st.integers(1, 25), st.sampled_from(["arrival", "event"]))
@@ -154,8 +154,8 @@ def test_rows_of_sessions_agree_with_duckdb(rows: list[Any], gap: int, keys: lis
             SELECT *, CASE WHEN ts - lag(ts) OVER (PARTITION BY {by} ORDER BY ts) < {gap} THEN 0 ELSE 1 END AS fresh
             FROM s WHERE v IS NULL OR v > -3))
         WINDOW w AS (PARTITION BY {by}, number)""")
-    kept = "window_end % 2 = 0"
-    all_rows = database.execute(f"SELECT ts, v, t, window_start, window_end FROM cut WHERE {kept}").fetchall()
+    condition = "window_end % 2 = 0"
+    all_rows = database.execute(f"SELECT ts, v, t, window_start, window_end FROM cut WHERE {condition}").fetchall()
     distinct = database.execute(
         f"SELECT t, z FROM (SELECT DISTINCT t, v > 0 AS z, {by}, window_start, window_end FROM cut)"
     ).fetchall()
