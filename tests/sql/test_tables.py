@@ -155,9 +155,7 @@ def hook_of(tree: Path) -> Any:
 def test_a_build_without_lark_continues_and_reports_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hook = hook_of(tree)
     monkeypatch.setitem(sys.modules, "lark", None)
-    assert hook.keep_tables(tree).startswith(
-        "parser: tables not stored, the first statement takes half a second longer"
-    )
+    assert hook.keep_tables(tree).startswith("parser: tables not kept, the first statement takes half a second longer")
     assert not (tree / "operators/millrace/sql" / tables.TABLES).exists()
 
 
