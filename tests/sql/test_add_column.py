@@ -205,7 +205,7 @@ def test_late_tuples_have_the_column_too():
         ("ALTER STREAM s ADD COLUMN x INTERVAL", "a column cannot be an interval"),
         ('ALTER STREAM s ADD COLUMN "$gone" BOOLEAN', "marks deleted rows"),
         ('ALTER STREAM s ADD COLUMN "$deleted" BOOLEAN', "marks deleted rows"),
-        ("ALTER STREAM q0 ADD COLUMN x DOUBLE", "the stream q0 is a query"),
+        ("ALTER STREAM q0 ADD COLUMN x DOUBLE", "q0 is a query, not a stream"),
         ("ALTER STREAM nobody ADD COLUMN x DOUBLE", "the stream nobody does not exist"),
         ("ALTER STREAM i ADD COLUMN ts TIMESTAMP", "i already has a column ts"),
         ("ALTER STREAM s ADD x DOUBLE", "expected COLUMN"),

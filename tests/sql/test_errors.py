@@ -45,6 +45,7 @@ CASES = [
     # names
     ("SELECT «pric FROM s", "the column pric does not exist in s; did you mean price?"),
     ("SELECT a FROM «ss", "no stream or query is called ss; did you mean s?"),
+    ("SELECT a FROM «nowhere_near", "no stream or query is called nowhere_near; there are s, "),
     ("SELECT «z.a FROM s", "FROM has no table z; the table here is s"),
     ("SELECT z.* FROM s".replace("z", "«z"), "FROM has no table z"),
     ("SELECT «lenght(t) FROM s", "the function lenght does not exist; did you mean length?"),
@@ -113,7 +114,7 @@ CASES = [
     ("CREATE STREAM z (at TIMESTAMP) WITH (time = 'at', max_skew = «0.5)", "such as '10 seconds' or 'none', got 0.5"),
     # changes of a stream
     ("ALTER STREAM «pp SET (ets = 'none')", "the stream pp does not exist; did you mean p?"),
-    ("ALTER STREAM «x SET (ets = 'none')", "the stream x is a query, not a stream"),
+    ("ALTER STREAM «x SET (ets = 'none')", "x is a query, not a stream"),
     ("ALTER STREAM p SET (etz = 'none')".replace("etz", "«etz"), "ALTER STREAM has no option etz; did you mean ets?"),
     ("ALTER STREAM p SET (ets = «'never')", "ets: expected 'none', 'periodic' or 'on-demand', got 'never'"),
     ("ALTER STREAM p SET (ets = 'none', «ets = 'none')", "the option ets is set twice"),
@@ -126,7 +127,7 @@ CASES = [
     ("ALTER STREAM p SET ()«", "expected the options to set"),
     ("ALTER STREAM p «STE (ets = 'none')", "expected ADD or SET"),
     ("«ALTER TABLE p SET (ets = 'none')", "ALTER TABLE is not supported"),
-    ("ALTER QUERY «s RENAME TO z", "the query s is a stream, not a query"),
+    ("ALTER QUERY «s RENAME TO z", "s is a stream, not a query"),
     ("ALTER QUERY «xx RENAME TO z", "the query xx does not exist; did you mean x?"),
     ("ALTER QUERY x RENAME TO «p", "there is already a stream called p"),
     ("ALTER QUERY x RENAME TO «x", "there is already a query called x"),
@@ -148,7 +149,7 @@ CASES = [
         "this query reads only one stream",
     ),
     ("CREATE SINK «z FROM x", "a sink needs a type"),
-    ("CREATE SINK z FROM «s WITH (type = 'stdout')", "is a stream: create a query that reads it first"),
+    ("CREATE SINK z FROM «s WITH (type = 'stdout')", "s is a stream, not a query: create a query that reads it first"),
     ("CREATE SINK z FROM x WITH («type = 'file')", "add path"),
     ("CREATE SINK z FROM x WITH (type = 'stdout', «path = 'a')", "only a file sink has a path"),
     # what cannot run

@@ -302,9 +302,9 @@ def _alter_stream(statement: s.Statement, body: s.AlterStreamStatement, catalog:
 def _altered_stream(statement: s.Statement, name: s.Name, catalog: Catalog) -> StreamDefinition:
     before = catalog.streams.get(name.text)
     if before is None:
-        why = "is a query, not a stream" if name.text in catalog.queries else "does not exist"
-        hint = did_you_mean(name.text, catalog.streams)
-        raise SqlError(statement.text, name.span.start, f"the stream {name.text} {why}{hint}")
+        is_query = name.text in catalog.queries
+        why = f"{name.text} is a query, not a stream" if is_query else f"the stream {name.text} does not exist"
+        raise SqlError(statement.text, name.span.start, f"{why}{did_you_mean(name.text, catalog.streams)}")
     return before
 
 
@@ -445,8 +445,10 @@ def _sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog)
         first = f"CREATE QUERY name AS SELECT * FROM {query}.{body.part.text}"
         raise SqlError(sql, body.query.span.start, f"a sink takes the rows of a query: {first} first")
     if query not in catalog.queries:
-        why = "is a stream: create a query that reads it first" if query in catalog.streams else "does not exist"
-        raise SqlError(sql, body.query.span.start, f"the query {query} {why}{did_you_mean(query, catalog.queries)}")
+        is_stream = query in catalog.streams
+        why = f"{query} is a stream, not a query" if is_stream else f"the query {query} does not exist"
+        hint = did_you_mean(query, catalog.queries) or (": create a query that reads it first" if is_stream else "")
+        raise SqlError(sql, body.query.span.start, f"{why}{hint}")
     values, seen = read_options(sql, body.options, SINK_OPTIONS, "a sink")
     if "type" not in values:
         raise SqlError(sql, body.name.span.start, "a sink needs a type: WITH (type = 'file' or 'stdout', ...)")
@@ -614,9 +616,9 @@ def _create_query(
 def _rename(statement: s.Statement, body: s.AlterQueryStatement, catalog: Catalog, library: Library) -> RenameStatement:
     before, after = body.name.text, _new_name(statement, body.to, catalog)
     if before not in catalog.queries:
-        why = "is a stream, not a query" if before in catalog.streams else "does not exist"
-        hint = did_you_mean(before, catalog.queries)
-        raise SqlError(statement.text, body.name.span.start, f"the query {before} {why}{hint}")
+        is_stream = before in catalog.streams
+        why = f"{before} is a stream, not a query" if is_stream else f"the query {before} does not exist"
+        raise SqlError(statement.text, body.name.span.start, f"{why}{did_you_mean(before, catalog.queries)}")
     queries, stuck = rename_in_readers(before, after, catalog, library)
     if stuck:
         raise SqlError(

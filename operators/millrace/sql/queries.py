@@ -666,14 +666,9 @@ class QueryPlanner:
         self.namer = Namer(self.name)
         for node in nodes:
             self.namer.name(node.spec.kind)
-        stream = next(
-            self.catalog.stream(stream_name)
-            for stream_name in self.streams
-            if self.catalog.stream(stream_name).source == name
-        )
+        stream = next(stream for stream in map(self.catalog.stream, self.streams) if stream.source == name)
         columns: list[e.Expression] = [
-            e.Column(stream_name.type, stream_name.nullable, position, stream_name.name)
-            for position, stream_name in enumerate(stream.schema)
+            e.Column(field.type, field.nullable, position, field.name) for position, field in enumerate(stream.schema)
         ]
         where: e.Expression | None = None
         sizes: Sequence[e.Extent] = [e.Extent()] * len(columns)
@@ -693,7 +688,7 @@ class QueryPlanner:
             expressions = [spec.predicate]
         elif isinstance(spec, MapSpec):
             expressions = [column for _, column in spec.columns]
-        extents = [e.extent(extent, columns) for extent in expressions]
+        extents = [e.extent(expression, columns) for expression in expressions]
         if sum(extent.parts for extent in extents) > MAX_PARTS or any(extent.depth > MAX_DEPTH for extent in extents):
             raise self.error(
                 place,
@@ -721,7 +716,7 @@ class QueryPlanner:
             return self._other_query(self.catalog.queries[name])
         known = [*self.catalog.streams, *self.catalog.queries, *scope]
         hint = did_you_mean(name, known) or (
-            "; create one with CREATE STREAM" if known else "; CREATE STREAM makes one"
+            f"; there are {', '.join(known[:10])}" if known else "; create a stream with CREATE STREAM"
         )
         raise self.error(source, f"no stream or query is called {name}{hint}")
 
@@ -829,9 +824,9 @@ def _facts(plan: QueryPlan, catalog: Catalog) -> Facts:
         facts = catalog.facts[query.name][1]
         sources[query.output] = facts.ordered, facts.lags, query.schema
     for node in plan.nodes:
-        inputs = [_read(node.edge(at), *sources[stream][1:]) for at, stream in enumerate(node.inputs)]
+        inputs = [_read(node.edge(at), *sources[name][1:]) for at, name in enumerate(node.inputs)]
         schemas = [schema for _, schema in inputs]
-        orders = [sources[stream][0] and not node.edge(at).updates for at, stream in enumerate(node.inputs)]
+        orders = [sources[name][0] and not node.edge(at).updates for at, name in enumerate(node.inputs)]
         lags = lags_of(node.spec, [lags for lags, _ in inputs], schemas)
         sources[node.name] = gives_order(node.spec, orders), lags, node.spec.schema(schemas)
     timed = all(stream.timestamps != "latent" for stream in streams) and all(
