@@ -12,7 +12,7 @@ PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SI
 def main() -> None:
     source = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     source.connect(sys.argv[1])
-    numbers = [getattr(signal, name) for name in PASSED_ON]
+    numbers = [int(getattr(signal, name)) for name in PASSED_ON]  # marshal knows no enumerations
     ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
     body = marshal.dumps((sys.argv[2:], dict(os.environ), os.getcwd(), ignored))
     descriptors = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
