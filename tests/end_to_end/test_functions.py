@@ -105,7 +105,7 @@ def test_a_server_with_functions(here):
         assert shown["last_error"] == "weighted_mean() failed: ValueError: expected a weight of at least 0, got -1.0"
         said = server.millrace("sql", "CREATE QUERY bad AS SELECT celsius(k, x) FROM s")
         assert said.returncode == 1
-        assert "celsius: expected 1 arguments, got 2" in said.stderr
+        assert "celsius: expected 1 argument, got 2" in said.stderr
         code, _, err = server.end()
         assert code == 0
         assert "Traceback" not in err

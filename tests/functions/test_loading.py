@@ -161,10 +161,10 @@ def test_explain_names_them(select: str, shown: str, known: Catalog) -> None:
     ("select", "words"),
     [
         ("SELECT same(ts) FROM s", "same: expected double or text, got timestamp"),
-        ("SELECT same(a, a) FROM s", "same: expected 1 arguments, got 2"),
+        ("SELECT same(a, a) FROM s", "same: expected 1 argument, got 2"),
         ("SELECT smae(a) FROM s", "did you mean same?"),
         ("SELECT counter(t) FROM s", "counter: expected double, got text"),
-        ("SELECT counter() FROM s", "counter: expected 1 arguments, got 0"),
+        ("SELECT counter() FROM s", "counter: expected 1 argument, got 0"),
         ("SELECT counter(*) FROM s", "counter needs an expression, not *"),
         ("SELECT a FROM s WHERE counter(a) > 1", "counter is an aggregate"),
     ],

@@ -523,7 +523,7 @@ REFUSED = [
     ("SELECT a.v FROM a JOIN «(SELECT k, max(v) AS v FROM b GROUP BY k) m ON a.k = m.k", "JOIN LATEST m ON its key"),
     ("SELECT a.v FROM «totals t FOLLOWED BY a", "t is an update stream"),
     ("SELECT a.v FROM a JOIN LATEST «b ON a.k = b.k", "JOIN LATEST needs a key, but b is not an update stream"),
-    ("SELECT a.v FROM a JOIN LATEST every e ON «a.v = e.total", "expected an equality for all of k (missing: k)"),
+    ("SELECT a.v FROM a JOIN LATEST every e ON «a.v = e.total", "expected an equality for each of k (missing: k)"),
     ("SELECT a.v FROM a JOIN LATEST ticks x ON «x.symbol = a.k::text", "(missing: venue)"),
     ("SELECT a.v FROM a RIGHT JOIN LATEST «every e ON a.k = e.k", "RIGHT JOIN LATEST is not supported"),
     ("SELECT a.v FROM a JOIN LATEST every e «[RANGE '1 s'] ON a.k = e.k", "a range belongs to a JOIN"),

@@ -444,7 +444,7 @@ class Binder:
         rows = AGGREGATES.named(name)
         counts = sorted({len(row.arguments) for row in rows} - ({0} if name == "count" else set()))
         if len(bound) not in counts:
-            return self.error(node, f"{name}: expected {' or '.join(map(str, counts))} arguments, got {len(bound)}")
+            return self.error(node, f"{name}: expected {_arguments(' or '.join(map(str, counts)))}, got {len(bound)}")
         for position, (argument, value) in enumerate(zip(node.arguments, bound, strict=True)):
             types = dict.fromkeys(row.arguments[position] for row in rows if len(row.arguments) == len(bound))
             if not set(types) & set(readings(argument, value)):
@@ -481,7 +481,7 @@ class Binder:
         fitting = [row for row in signatures if row.expected(len(choices)) is not None]
         if not fitting:
             many = " or ".join(map(str, counts)) + (" or more" if any(row.variadic for row in signatures) else "")
-            return self.error(node, f"{name}: expected {many} arguments, got {len(choices)}")
+            return self.error(node, f"{name}: expected {_arguments(many)}, got {len(choices)}")
         for position in reversed(range(len(choices))):
             types: list[Type] = []
             for row in fitting:
@@ -700,6 +700,10 @@ def _without(types: Sequence[Type], position: int) -> list[Type]:
 def _alternatives(types: Iterable[Type]) -> str:
     words = [str(type) for type in types]
     return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _arguments(count: str) -> str:
+    return "1 argument" if count == "1" else f"{count} arguments"
 
 
 def _call_name(name: str) -> str:

@@ -168,7 +168,7 @@ def _create_stream(
         return _exists("stream", name, same)
     if body.replace:
         return _replace_stream(statement, body, catalog, library, before, after)
-    hint = "CREATE OR REPLACE STREAM changes it where that is compatible"
+    hint = "CREATE OR REPLACE STREAM changes it if the definitions are compatible"
     raise SqlError(
         sql, body.name.span.start, f"there is already a stream called {name}{_create_hint(same, 'STREAM', hint)}"
     )
@@ -443,7 +443,7 @@ def _sink(statement: s.Statement, body: s.CreateSinkStatement, catalog: Catalog)
     name, query = body.name.text, body.query.text
     if body.part is not None:
         first = f"CREATE QUERY name AS SELECT * FROM {query}.{body.part.text}"
-        raise SqlError(sql, body.query.span.start, f"a sink takes the rows of a query: {first} first")
+        raise SqlError(sql, body.query.span.start, f"a sink takes the rows of a query: write {first} first")
     if query not in catalog.queries:
         is_stream = query in catalog.streams
         why = f"{query} is a stream, not a query" if is_stream else f"the query {query} does not exist"
@@ -492,7 +492,11 @@ def _drop(statement: s.Statement, body: s.DropStatementNode, catalog: Catalog) -
         raise SqlError(statement.text, at, f"the {body.kind} {name} does not exist{hint}")
     users = [] if body.kind == "sink" else _readers_of(catalog, body.kind, name)
     if users:
-        raise SqlError(statement.text, at, f"{name} is still read by {', '.join(users)}: drop that first")
+        raise SqlError(
+            statement.text,
+            at,
+            f"{name} is still read by {', '.join(users)}: drop {'that' if len(users) == 1 else 'them'} first",
+        )
     return DropStatement(body.kind, name)
 
 
@@ -652,8 +656,8 @@ def _check_readers(statement: s.Statement, name: s.Name, catalog: Catalog, after
         raise SqlError(
             statement.text,
             name.span.start,
-            f"{after.name} is read by {', '.join(readers)}, which need the same columns, in the same kind of order: "
-            "drop them first",
+            f"{after.name} is read by {', '.join(readers)}. Its readers need the same columns in the same kind of "
+            "order: keep them, or drop the readers first",
         )
 
 

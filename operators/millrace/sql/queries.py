@@ -270,7 +270,7 @@ class QueryPlanner:
             if len(relation.schema.data_fields) != width:
                 raise self.error(
                     place,
-                    f"UNION ALL matches columns by position: expected {width} columns, got "
+                    f"UNION ALL matches columns by position: expected {width} column{'s' * (width != 1)}, got "
                     f"{len(relation.schema.data_fields)}",
                 )
         types = [self._union_type(position, branches) for position in range(width)]
@@ -606,8 +606,8 @@ class QueryPlanner:
         legal = [relation.schema.names[position] for position in relation.lags]
         if not legal and relation.schema.index(TIME_NAME) is None:
             legal = [TIME_NAME]
-        words = " or ".join(legal) or "a column that the query selects its ts as"
-        raise self.error(node, f"a window uses the rows' own time: expected {words} here")
+        words = f"expected {' or '.join(legal)} here" if legal else "select ts in the inner query, and name it here"
+        raise self.error(node, f"a window uses the rows' own time: {words}")
 
     def _retime(self, node: s.Expr, column: e.Column, lag_us: int | None, relation: Relation) -> Relation:
         if lag_us is None:
@@ -728,8 +728,8 @@ class QueryPlanner:
         if name in scope or (name not in self.catalog.streams and name in self.catalog.queries):
             raise self.error(
                 source,
-                f"{name} is a query, and only a stream has late tuples: late tuples never enter a query. Read "
-                "them from the stream's side stream",
+                f"{name} is a query, and only a stream has late tuples: read the side stream of a stream that the "
+                "query reads, such as s.late",
             )
         if name not in self.catalog.streams:
             raise self.error(source, f"the stream {name} does not exist{did_you_mean(name, self.catalog.streams)}")

@@ -207,7 +207,7 @@ def _key_of(
         listed = ", ".join(names[at] for at in key)
         raise tables.planner.error(
             join.condition,
-            f"JOIN LATEST takes the current row of one key: expected an equality for all of {listed} "
+            f"JOIN LATEST takes the current row of one key: expected an equality for each of {listed} "
             f"(missing: {', '.join(missing)})",
         )
     return tuple(pairs[at] for at in key), where
