@@ -50,7 +50,7 @@ server: need-python
 	@$(PYTHON) bootstrap.py server
 
 test: setup
-	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # A copy without compiled files comes first on the path, for the tests and for every process they start.
 test-pure: setup

@@ -83,6 +83,7 @@ def test_windows_of_many_panes() -> None:
 def test_an_endless_supply_of_text_keys_takes_no_more_memory() -> None:
     """Measured by the operator itself, and by all allocations of Python and numpy."""
     states, allocated = [], []
+    gc.collect()
     gc.freeze()  # what other tests have left is not looked through for every window
     tracemalloc.start()
     try:

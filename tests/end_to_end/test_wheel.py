@@ -34,9 +34,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(900)  # pip downloads packages that are not in its cache
 def test_the_server_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", tmp_path / "env")
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env")
     python = tmp_path / "env" / "bin" / "python"
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    quietly = ("--quiet", "--no-compile", "--disable-pip-version-check")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", *quietly)
     run(*pip, "--require-hashes", "-r", ROOT / "requirements" / "server.lock")
     run(*pip, f"{wheel}[server]")
     millrace = tmp_path / "env" / "bin" / "millrace"
