@@ -151,7 +151,7 @@ class Shell:
             self._listener.join(HANG_SECONDS)  # until no process is left that could print
             if not self._listener.is_alive():
                 break
-        self._process.wait(10)
+        self._process.wait(HANG_SECONDS)
         self._process.stdin.close()
         self._process.stdout.close()
 

@@ -799,9 +799,9 @@ def threaded_server():
     thread.start()
     server = FakeServer()
     server.loop = loop
-    asyncio.run_coroutine_threadsafe(server.listen(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(server.listen(), loop).result(HANG_SECONDS)
     yield server
-    asyncio.run_coroutine_threadsafe(server.stop_listening(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(server.stop_listening(), loop).result(HANG_SECONDS)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -815,10 +815,10 @@ def test_the_synchronous_client_feeds_and_reads(threaded_server):
             for start in range(0, 100, 10):
                 feed.send(rows_of(10, start))
             feed.punctuate(100)
-            feed.flush(timeout=10)
+            feed.flush(timeout=HANG_SECONDS)
             assert feed.acknowledged == 100
         with client.subscribe("q") as subscription:
-            batches = subscription.batches(timeout=10)
+            batches = subscription.batches(timeout=HANG_SECONDS)
             assert sum(len(next(batches)) for _ in range(2)) == 12
             with pytest.raises(TimeoutError):
                 next(subscription.batches(timeout=0.01))

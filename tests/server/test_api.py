@@ -17,6 +17,7 @@ from millrace.server.metrics import RECONFIGURATIONS
 from millrace.server.sink import Slow, WriterSink
 from millrace.server.sinkfiles import StandardOutput
 from millrace.sql import SinkDefinition
+from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, FakeTimers, lines, peer, running, served, until
 
 
@@ -441,7 +442,7 @@ def test_a_sink_that_hangs_does_not_keep_the_server(monkeypatch):
 
     class Stuck(StandardOutput):
         def write(self, sequence, batch):
-            released.wait(20)
+            released.wait(HANG_SECONDS)
 
     async def play():
         async with running(SCHEMA_SQL, server={"drain_seconds": 0.05}) as daemon:

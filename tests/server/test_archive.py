@@ -685,7 +685,7 @@ def test_a_stream_that_comes_back_while_its_end_is_written_loses_nothing(tmp_pat
         write_reach(folder, reach)
         if not reach.open and not ends.is_set():
             ends.set()
-            go_on.wait(20)
+            go_on.wait(HANG_SECONDS)
 
     async def live():
         async with running(STREAM, server={"data_dir": tmp_path}) as daemon:

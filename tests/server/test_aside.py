@@ -12,6 +12,7 @@ from millrace.engine.events import Change, Command, WatchProgress
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Ack, Result, Subscribed
 from millrace.server import worker
+from tests.patience import HANG_SECONDS
 from tests.server.harness import peer, running, served, until
 from tests.server.test_planning import ask
 
@@ -35,7 +36,7 @@ class Held:
         if any(isinstance(event, Command) and self._heavy(event.body) for event in events):
             self.threads.append(threading.get_ident())
             self.entered.set()
-            assert self.open.wait(30)
+            assert self.open.wait(HANG_SECONDS)
             if self.failure is not None:
                 raise self.failure
         return self._engine.step(now_us, events, budget=budget)
@@ -180,7 +181,7 @@ async def test_tuples_flow_while_a_shadow_is_built_and_obeys(daemon, monkeypatch
     def slowly(snapshot, commands):
         threads.append(threading.get_ident())
         entered.set()
-        assert proceed.wait(30)
+        assert proceed.wait(HANG_SECONDS)
         return plan(snapshot, commands)
 
     monkeypatch.setattr(shadow, "plan", slowly)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from millrace.server.hosts import Hosts, host_of
+from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, running, served
 
 FOREIGN = [
@@ -118,7 +119,10 @@ def test_the_token_counts_more_than_the_name(tmp_path):
     right, wrong = "authorization: Bearer a-long-token", "authorization: Bearer another"
 
     async def play():
-        async with asyncio.timeout(40), running(SCHEMA_SQL, server={"token_file": tmp_path / "token"}) as daemon:
+        async with (
+            asyncio.timeout(HANG_SECONDS),
+            running(SCHEMA_SQL, server={"token_file": tmp_path / "token"}) as daemon,
+        ):
             for host in ("evil.example", "localhost"):
                 assert (await ask(daemon, "GET", "/api/v1/server", host, right))[0] == 200
             assert (await ask(daemon, "GET", "/metrics", None, right, version="1.0"))[0] == 200

@@ -229,7 +229,7 @@ def test_opening_does_not_keep_the_loop(tmp_path, monkeypatch):
     opened = Places.open_file
 
     def hangs(self, place, *, makes=False):
-        released.wait(20)
+        released.wait(HANG_SECONDS)
         return opened(self, place, makes=makes)
 
     monkeypatch.setattr(Places, "open_file", hangs)

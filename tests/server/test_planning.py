@@ -11,6 +11,7 @@ from millrace.protocol import Refuse
 from millrace.server import catalog as catalogs
 from millrace.server.planning import Planning
 from millrace.sql.limits import Limits
+from tests.patience import HANG_SECONDS
 from tests.server.harness import running, served, until
 
 SCHEMA = "CREATE STREAM s (k BIGINT, v BIGINT); CREATE QUERY q AS SELECT k, v FROM s"
@@ -54,7 +55,7 @@ class Gate:
             self.texts.append(text)
             if word in text:
                 self.entered.set()
-                assert self.open.wait(30)
+                assert self.open.wait(HANG_SECONDS)
             return plan_all(statements, known, **options)
 
         monkeypatch.setattr(catalogs, "plan_all", slowly)
