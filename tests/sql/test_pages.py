@@ -41,6 +41,8 @@ WINDOW = "FROM TUMBLE(s, ts, INTERVAL '1 s')"
     ("statement", "words"),
     [
         ("SELECT kk FROM s", "did you mean"),
+        ("CREATE MATERIALIZED VIEW v AS SELECT k FROM s", "is not supported"),
+        ("SELECT hour(ts) FROM s", "see docs/guides/coming-from.md"),
         ("CREATE STREAM z (k BIGINT) WITH (lul = '1 s')", "has no option"),
         ("CREATE STREAM z (k BIGINT) WITH (disorder = '1 s')", "does not apply here"),
         (f"SELECT x, count(*) {WINDOW} GROUP BY k", "is neither grouped nor aggregated"),
