@@ -35,6 +35,7 @@ def parts() -> Mapping[str, Callable[[], str]]:
         "configuration": lambda: reference().strip() + "\n",
         "metrics": metrics,
         "logs": logs.reference,
+        "rules": rules,
         **papers,
     }
 
@@ -148,6 +149,21 @@ def metrics() -> str:
     from millrace.server.metrics import reference
 
     return reference(Daemon(Settings()).metrics)
+
+
+# -- the rule library --------------------------------------------------------------------------------------------------
+
+
+def rules() -> str:
+    """The moves of each role under each strategy."""
+    from millrace.engine.rules import RULES
+    from millrace.engine.table import Role
+
+    lines = [f"| role | {' | '.join(f'`{kind.value}`' for kind in RULES)} |", "|---" * (len(RULES) + 1) + "|"]
+    for role in Role:
+        cells = [", ".join(move.__name__ for move in by_role[role]) or "-" for by_role in RULES.values()]
+        lines.append(f"| {role.value} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 # -- the papers --------------------------------------------------------------------------------------------------------

@@ -59,6 +59,9 @@ def test_the_state_table_is_printed_as_in_the_papers(server):
     union = next(row for row in rows if row[0] == "q.union1")
     assert union == ["q.union1", "q.select1", "-", "DFS-IWP"]
     assert rows[rows.index(union) + 1] == ["b.source"]
+    with_rules = server.millrace("component", "table", "a", "--rules").stdout
+    assert with_rules.startswith(printed.stdout)
+    assert "forward, leap, encore" in with_rules
     assert server.json("component", "table", "a")["rows"][0]["succ"] == ["q.select1"]
 
 

@@ -265,7 +265,7 @@ def test_an_operator_that_raises_when_it_is_asked_costs_its_own_query_alone(aske
 
     operator = bench.engine.graph.operators["bad.U"]
     setattr(operator, asked, raises)
-    bench.engine.graph.component_of(operator).ready[operator] = None
+    bench.engine.graph.component_of(operator).ready.add(operator)
     effects = bench.run(give_tv("s", 2, 3), give_tv("t", 2))
     assert rows(effects, "good") == [(2, 2), (3, 3)]
     assert [failed.query for failed in failures(effects)] == ["bad"]
@@ -299,7 +299,7 @@ def test_a_step_in_which_operators_never_stop_raising_comes_to_its_end() -> None
     operator = bench.engine.graph.operators["q.Q1"]
     failed = 0
     for _ in range(3):
-        component.ready[operator] = None
+        component.ready.add(operator)
         effects = bench.step(arrive("s", 1))
         failed += len(failures(effects))
         operator = bench.breaks("q.Q1")

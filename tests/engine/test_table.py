@@ -62,7 +62,7 @@ def test_table_3_a_fork() -> None:
 
 
 def test_a_rule_is_decided_for_every_role_and_strategy() -> None:
-    assert set(RULES) == {(role, kind) for role in Role for kind in StrategyKind}
+    assert {kind: set(rules) for kind, rules in RULES.items()} == {kind: set(Role) for kind in StrategyKind}
 
 
 @pytest.mark.parametrize("kind", list(StrategyKind))

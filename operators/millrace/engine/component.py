@@ -1,8 +1,8 @@
 """A component: connected operators with one scheduler.
 
 The scheduler is the papers' two-step cycle. The execution step runs an operator on at most k tuples; the continuation
-step asks the operator's row in the state table for the next one. It reads nothing else: where a cycle begins is a
-queue of the rows at which something lies unseen, in the order in which it came there.
+step asks the operator's row in the state table for the next one. Nothing else decides: a cycle starts at the operator
+that `Ready` names, and moves on as the rows say.
 """
 
 from __future__ import annotations
@@ -43,15 +43,77 @@ class OperatorError(Exception):
         self.operator, self.error = operator, error
 
 
+class Ready:
+    """The operators at which a cycle may start.
+
+    queue      sources, and operators behind a break point or left with tuples; first come, first served
+    slopes     by operator under `chain`: the steepest in the queue has the next turn
+    preferred  how often the steepest has gone before the one that has waited longest
+    """
+
+    __slots__ = ("preferred", "queue", "slopes")
+
+    def __init__(self) -> None:
+        self.queue: dict[Operator, None] = {}
+        self.slopes: dict[Operator, float] = {}
+        self.preferred = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.queue)
+
+    def add(self, operator: Operator) -> None:
+        self.queue[operator] = None
+
+    def refill(self, operators: Iterable[Operator]) -> None:
+        self.queue.clear()
+        self.queue.update(dict.fromkeys(operators))
+
+    def take(self) -> Operator:
+        """The operator whose turn it is, which leaves the queue."""
+        operator = self._steepest() if self.slopes else next(iter(self.queue))
+        del self.queue[operator]
+        return operator
+
+    def keep(self, row: Row, taken: int) -> None:
+        """Keep an operator that may have stopped short: a cycle that moves on into another fragment never returns."""
+        operator = row.operator
+        if taken >= row.limit or ((operator.paced or row.leaves) and operator.more()):
+            self.queue[operator] = None
+
+    def rotate(self, row: Row) -> bool:
+        """Put the operator that a cycle would execute next behind the others; say whether there are any.
+
+        More may arrive meanwhile. Where tuples arrive faster than a branch takes them, its cycle would never end, and
+        no other branch would get its turn; nor would what lies behind an operator that takes all before it moves on.
+        """
+        if row.ahead is not None and row.yields():
+            self.queue[row.ahead.operator] = None
+        if not self.queue:
+            return False
+        self.queue.pop(row.operator, None)
+        self.queue[row.operator] = None
+        return True
+
+    def _steepest(self) -> Operator:
+        """Under `chain`: the steepest, and now and then the one that has waited longest."""
+        self.preferred += 1
+        if self.preferred > PATIENCE:
+            self.preferred = 0
+            return next(iter(self.queue))
+        return max(self.queue, key=self._slope)
+
+    def _slope(self, operator: Operator) -> float:
+        """An operator that is not under `chain` waits for none; among equals the first in the queue has the turn."""
+        return self.slopes.get(operator, math.inf)
+
+
 class Component:
     """A connected set of operators.
 
     table     the state table, by operator
-    ready     where a cycle may begin: sources, and rows behind a break point or left with tuples; first come first
+    ready     where a cycle may start
     current   the operator to execute next, if a step's budget ended inside a cycle
     cycled    executions of the present cycle so far
-    preferred   how often the steepest has been taken since the one that had waited longest was
-    slopes    by operator under `chain`: the steepest with something to do has the next turn
     worked_us    measured work since `chain` last looked, and `decisions`: how often it has decided anew
     failed    the operator that raised, and what: the run ended there
     """
@@ -63,11 +125,9 @@ class Component:
         self.deficit = 0
         self.steps = 0
         self.table: dict[Operator, Row] = {}
-        self.ready: dict[Operator, None] = {}
+        self.ready = Ready()
         self.current: Operator | None = None
         self.cycled = 0
-        self.preferred = 0
-        self.slopes: dict[Operator, float] = {}
         self.worked_us = 0.0
         self.decisions = 0
         self.failed: tuple[Operator, Exception] | None = None
@@ -92,13 +152,12 @@ class Component:
         self.waiters = tuple(one for one in operators if isinstance(one, IdleWaiting) and one not in stopped)
         self.joins = tuple(operator for operator in operators if isinstance(operator, Join))
         self.sinks = tuple(sinks)
-        self.slopes = dict(_slopes(self.table))
+        self.ready.slopes = dict(_slopes(self.table))
         if self.current not in self.table:
             self.current = None
-        self.ready.clear()
-        self.ready.update(dict.fromkeys(one for one in (*operators, *self.sinks) if one not in stopped))
+        self.ready.refill(one for one in (*operators, *self.sinks) if one not in stopped)
         for operator in operators:
-            operator.output.ready = self.ready
+            operator.output.ready = self.ready.queue
         self.has_work = True
 
     def run(
@@ -140,9 +199,7 @@ class Component:
                     taken = operator.execute(row.limit)
                     watch.stop(operator.name, taken)
                 used += max(taken, operator.state_scanned) or 1
-                if taken >= row.limit or ((operator.paced or row.leaves) and operator.more()):
-                    # It may have stopped short; a cycle that goes forward into a fragment that exits never comes back.
-                    self.ready[operator] = None
+                self.ready.keep(row, taken)
                 if operator.counts.errors != errors:
                     effects.orders.append(
                         RowsFailed(operator.name, operator.counts.errors - errors, operator.counts.last_error)
@@ -183,27 +240,15 @@ class Component:
         self.cycled = 0
 
     def rotate(self) -> None:
-        """Let other cycles go before the present one, when a step's budget or its own length has ended it.
-
-        More may arrive meanwhile. Where tuples come faster than a branch takes them, its cycle would never come to an
-        end, and no other branch to its turn; nor would what lies behind an operator that takes all before it goes on.
-        """
+        """Let other cycles go before the present one, when a step's budget or its own length has ended it."""
         self.cycled = 0
-        if self.current is None:
-            return
-        row = self.table[self.current]
-        if row.ahead is not None and row.yields():
-            self.ready[row.ahead.operator] = None
-        if self.ready:
-            self.ready.pop(self.current, None)
-            self.ready[self.current] = None
+        if self.current is not None and self.ready.rotate(self.table[self.current]):
             self.current = None
 
     def _begin(self, effects: Effects) -> Operator | None:
         """The first operator of a new cycle."""
         while self.ready:
-            operator = self._steepest() if self.slopes else next(iter(self.ready))
-            del self.ready[operator]
+            operator = self.ready.take()
             row = self.table.get(operator)
             if row is None:
                 assert isinstance(operator, Sink)
@@ -223,26 +268,15 @@ class Component:
                     return following
         return None
 
-    def _steepest(self) -> Operator:
-        """Whose turn it is under `chain`: the steepest, and now and then the one that has waited longest."""
-        self.preferred += 1
-        if self.preferred > PATIENCE:
-            self.preferred = 0
-            return next(iter(self.ready))
-        return max(self.ready, key=self._slope)
-
-    def _slope(self, operator: Operator) -> float:
-        """Who is not under `chain` waits for nobody; among equals the first come has the turn."""
-        return self.slopes.get(operator, math.inf)
-
     def _choose(self, row: Row) -> Operator | None:
-        """The continuation step: follow the rules until one names an operator to execute, or exits."""
+        """The continuation step: follow the moves of rows until one names an operator to execute, or none leads on."""
         while True:
-            if row.role is Role.FORK and sum(reader.unseen for reader in row.readers) > 1:
-                # The cycle goes on in one branch and may end far from here: the others must not be forgotten.
-                self.ready[row.operator] = None
+            following = None
             try:
-                following = row.rule(row)
+                for move in row.moves:
+                    following = move(row)
+                    if following is not None:
+                        break
             except Exception as error:
                 raise OperatorError(row.operator, error) from error
             if following is None:
@@ -296,10 +330,10 @@ class Component:
             self.weight,
             self.deficit,
             self.steps,
-            [operator.name for operator in self.ready],
+            [operator.name for operator in self.ready.queue],
             None if self.current is None else self.current.name,
             self.cycled,
-            self.preferred,
+            self.ready.preferred,
             self.has_work,
             self.worked_us,
             self.decisions,

@@ -865,7 +865,7 @@ class Engine:
         for join in joins:
             join.set_order(order, alpha)
             component = self.graph.component_of(join)
-            component.ready[join] = None
+            component.ready.add(join)
             component.has_work = True
         return {"query": name, "orders": {join.name: join.order for join in joins}, "alpha": joins[0].pacing.alpha}
 
@@ -940,7 +940,9 @@ class Engine:
         return edges.older(self, query, now_us, than_us)
 
     def table(self, component: str) -> dict[str, Any]:
-        return {"rows": [row.describe() for row in self.graph.component(component).table.values()]}
+        rows = self.graph.component(component).table.values()
+        rules = {row.transition: [move.__name__ for move in row.moves] for row in rows}
+        return {"rows": [row.describe() for row in rows], "rules": rules}
 
     # -- saving --------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from millrace.engine.component import Component
-from millrace.engine.rules import RULES
+from millrace.engine.rules import RULES, encore
 from millrace.engine.table import Link, Next, Row, Strategy, StrategyKind, role_of
 from millrace.operators.buffer import Reader
 from millrace.operators.ets_arcs import Arc
@@ -294,7 +294,7 @@ class Graph:
     @property
     def chained(self) -> bool:
         """Whether any operator is under `chain`."""
-        return any(component.slopes for component in self.components)
+        return any(component.ready.slopes for component in self.components)
 
     def component(self, name: str) -> Component:
         self.derive()
@@ -555,9 +555,10 @@ class Graph:
             if not succs:
                 readers = ()
         role = role_of(operator, preds, succs)
-        rule = RULES[role, strategy.kind]
+        moves = RULES[strategy.kind][role]
+        leaves = encore not in moves
         link = self.links.get(operator.name) if strategy.kind is StrategyKind.CHAIN else None
-        return Row(operator, preds, succs, readers, sinks, role, strategy, rule, self._leaps(operator), link)
+        return Row(operator, preds, succs, readers, sinks, role, strategy, moves, leaves, self._leaps(operator), link)
 
     def _leaps(self, operator: Operator) -> tuple[tuple[Reader, Next], ...]:
         """The moves along an operator's ETS arcs; a register at a sink is nobody's turn."""

@@ -244,12 +244,11 @@ def _restore_component(component: Component, find: Any, state: list[Any]) -> Non
         ready,
         current,
         component.cycled,
-        component.preferred,
+        component.ready.preferred,
         component.has_work,
         component.worked_us,
         component.decisions,
     ) = state
     component.strategy = Strategy.parse(strategy)
-    component.ready.clear()
-    component.ready.update((find(name), None) for name in ready)
+    component.ready.refill(find(name) for name in ready)
     component.current = None if current is None else find(current)

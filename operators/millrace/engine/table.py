@@ -1,4 +1,4 @@
-"""The state table: one row per operator, and nothing else tells the scheduler where to go (EQG, section 3).
+"""The state table: one row per operator, and nothing else steers the scheduler (EQG, section 3).
 
 A row maps an operator to its neighbours and to a transition of the rule library. A change of strategy replaces
 transitions, a change of topology replaces neighbours; both happen between two executions. A break point at an
@@ -115,7 +115,7 @@ class Next:
     execute: bool
 
 
-Rule = Callable[["Row"], Next | None]
+Move = Callable[["Row"], Next | None]
 
 
 @dataclass(slots=True)
@@ -127,7 +127,8 @@ class Row:
     readers   the head pointers of those successors: the row yields if one of them has something unseen
     sinks     the sinks that the operator fills
     ets_arcs  the operator's ETS arcs: each register and the move to the operator that has it
-    leaves    whether its rule goes on although the operator has more, which then waits for another turn
+    moves     its rule: the first of these that leads somewhere is taken (rules.py)
+    leaves    whether the rule moves on although the operator has more, which then waits for another turn
     link      what `chain` has decided of the operator, if that is its strategy and anything was measured
     """
 
@@ -138,18 +139,17 @@ class Row:
     sinks: tuple[Sink, ...]
     role: Role
     strategy: Strategy
-    rule: Rule
+    moves: tuple[Move, ...]
+    leaves: bool
     ets_arcs: tuple[tuple[Reader, Next], ...] = ()
     link: Link | None = None
-    leaves: bool = field(init=False)
     limit: int = field(init=False)
     ahead: Next | None = field(init=False)
     again: Next = field(init=False)
     back: tuple[Next | None, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """The moves are made once: a rule only chooses among them."""
-        self.leaves = self.strategy.kind is StrategyKind.CHAIN
+        """Where moves lead is built once: a rule only chooses."""
         self.limit = self.strategy.limit
         self.ahead = Next(self.succs[0], execute=not isinstance(self.succs[0], Fork)) if self.succs else None
         self.again = Next(self.operator, execute=True)

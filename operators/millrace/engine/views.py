@@ -159,7 +159,7 @@ def component(engine: Engine, found: Component) -> dict[str, Any]:
 
 def _chain(found: Component) -> dict[str, Any] | None:
     """What `chain` has decided of a component's operators, the steepest first, and from which numbers."""
-    if not found.slopes:
+    if not found.ready.slopes:
         return None
     links = [(row.operator.name, row.link) for row in found.table.values() if row.link is not None]
     links.sort(key=lambda item: -item[1].slope)

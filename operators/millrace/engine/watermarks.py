@@ -190,7 +190,7 @@ class WatermarkCoordinator:
             return False
         if not waiter.reach():
             return False
-        self._engine.graph.component_of(waiter).ready[waiter] = None
+        self._engine.graph.component_of(waiter).ready.add(waiter)
         return True
 
     def _ask(self, source: Source, need_us: int, passed: bool, waiter: IdleWaiting, effects: Effects) -> bool:

@@ -487,7 +487,13 @@ def component_show(
         show.out(request(link, "GET", "component", name, f"/graph?format={form.value}")[0]["text"])
 
 
-def component_table(link: Link, name: Component) -> None:
+def component_table(
+    link: Link,
+    name: Component,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Also print the rule of each transition: its moves, in order.")
+    ] = False,
+) -> None:
     """Print a component's state table as the papers do: state, pred, succ, transition."""
     answer, _ = request(link, "GET", "component", name, "/table")
     if link.as_json:
@@ -498,6 +504,9 @@ def component_table(link: Link, name: Component) -> None:
         if links:
             show.out("")
             show.table(chained.HEADS, links)
+        if rules:
+            show.out("")
+            show.table(("transition", "moves"), [[name, ", ".join(moves)] for name, moves in answer["rules"].items()])
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
