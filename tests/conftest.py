@@ -28,8 +28,21 @@ def pytest_configure() -> None:
 
 
 # Files run on all cores at once (`make test`). Those that take longest start first, so that no core ends long before
-# the others.
-LONGEST_FIRST = ("spark/test_spark", "end_to_end/test_documents", "spark/", "end_to_end/", "server/", "cli/", "bench/")
+# the others; Spark's follow one another on one core and share a session.
+LONGEST_FIRST = (
+    "simulation/test_simulation",
+    "spark/test_spark",
+    "spark/",
+    "end_to_end/test_documents",
+    "cli/test_cli",
+    "bench/",
+    "end_to_end/",
+    "server/",
+    "cli/",
+    "sql/test_limits",
+    "sql/test_cuts",
+    "engine/test_fairness",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

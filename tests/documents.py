@@ -231,6 +231,8 @@ class Shell:
                 connection.close()
             if ready:
                 return
+            _, running = self._run("jobs -r")
+            assert any("millrace serve" in line for line in running), f"the server has ended: {command}"
             time.sleep(0.02)
         raise AssertionError(f"no server answers: {command}")
 
