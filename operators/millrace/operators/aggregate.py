@@ -142,7 +142,7 @@ class WindowAggregate(IdleWaiting):
         self.counts.executions += 1
         windows = self.windows
         taken = 0 if self._pace.urgent(windows) else self._take(limit)
-        self._look()
+        self.inputs[0].look()
         windows.reached = max(windows.reached, self._clocked(self._promised()))
         given, self.state_scanned = windows.flush(self._pace.allowance(windows, taken, limit))
         if given is not None:
@@ -153,12 +153,6 @@ class WindowAggregate(IdleWaiting):
         windows.errors.clear()
         self.announce(gave=given is not None)
         return taken
-
-    def _look(self) -> None:
-        reader = self.inputs[0]
-        if reader.punctuations:
-            reader.pass_punctuations()
-        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
 
     def _promised(self) -> int:
         """What the input promises of tuples that have not been taken."""

@@ -274,6 +274,12 @@ class Reader:
         while self.punctuations and self.punctuations[0][0] <= self.taken:
             self.passed = self.punctuations.popleft()[1]
 
+    def look(self) -> None:
+        """Its operator has looked at all that lies here. What it left is unseen again."""
+        if self.punctuations:
+            self.pass_punctuations()
+        self.unseen = self.taken != self.buffer.end or bool(self.punctuations)
+
     def last_told(self) -> int:
         """The last punctuation that it was given."""
         return self.punctuations[-1][1] if self.punctuations else self.passed

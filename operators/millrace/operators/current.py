@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from millrace.operators.aggregates.accumulator import PreciseSum, RetractableAccumulator
+from millrace.operators.arrays import grown
 from millrace.operators.batch import FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.evaluate import without
 from millrace.operators.eventtime import MIN_TIME
@@ -25,7 +26,7 @@ from millrace.operators.kernels import accumulating
 from millrace.operators.key_index import Column, KeyIndex
 from millrace.operators.operator import Operator
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.updates import Members, Newest, State, Store, before_each, gone_of, grown, last_of_each
+from millrace.operators.updates import Members, Newest, State, Store, before_each, gone_of, last_of_each
 
 # A compensated sum of n numbers is off by less than n times this share of the sum of their sizes (the square of what a
 # double rounds by), and a result may be off by this share of itself.

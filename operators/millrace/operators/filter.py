@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from millrace.operators.arrays import grown
 from millrace.operators.batch import FILLERS, Batch, Bools, Values
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.evaluate import compile_predicate, without
 from millrace.operators.kernels import replacing
 from millrace.operators.operator import Operator
 from millrace.operators.spec import FilterSpec
-from millrace.operators.updates import Newest, State, Stateful, blanked, gone_of, grown, last_of_each
+from millrace.operators.updates import Newest, State, Stateful, blanked, gone_of, last_of_each
 
 
 class Filter(Stateful):

@@ -16,6 +16,7 @@ import numpy as np
 
 from millrace.operators.aggregates import AGGREGATES, Accumulator, Aggregates
 from millrace.operators.aggregates.accumulator import OBJECTS
+from millrace.operators.arrays import SMALLEST, resized
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values, object_array
 from millrace.operators.evaluate import Columns, Errors, compile_columns
 from millrace.operators.eventtime import MIN_TIME
@@ -26,7 +27,6 @@ from millrace.operators.spec import AggregateCall, AggregateSpec
 from millrace.protocol import Refuse, Type
 
 # Groups that a new table has room for: a table of few groups stays within a page or two.
-SMALLEST: Final = 16
 # When a row of a group reached the engine that no row has reached.
 UNTOUCHED: Final = -(2**63)
 
@@ -270,12 +270,10 @@ class Keys:
 
     def _grow(self) -> None:
         self.room = max(SMALLEST, 2 * self.room)
-        stored = np.zeros(self.room * self._width, np.int64)
-        stored[: len(self._stored)] = self._stored
-        self._stored = stored
+        self._stored = resized(self._stored, self.room * self._width)
         # At most half full, so that a row that is not there is known soon.
         self._index = np.zeros(2 * self.room, np.int32)
-        grouping.rebuild(stored, self._width, self.count, self._index)
+        grouping.rebuild(self._stored, self._width, self.count, self._index)
 
     def _encode(self, columns: Sequence[Values], valid: Sequence[Bools | None], rows: int) -> Int64s:
         if self._width == 1:

@@ -363,9 +363,7 @@ class Join(Lines):
 
     def _look(self) -> None:
         for reader in self.inputs:
-            if reader.punctuations:
-                reader.pass_punctuations()
-            reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
+            reader.look()
 
     def _take(self, limit: int) -> int:
         """Take rows, at most `limit` in all, into `rest`."""

@@ -188,11 +188,9 @@ class RowWise(Operator):
             counts.last_given = len(given.ts)
             counts.output_tuples += counts.last_given
             output.put(given)
-        if reader.punctuations:
-            reader.pass_punctuations()
+        reader.look()
         if output.wanted:
             output.punctuate(self.promised(reader.low_water()))
-        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
         return taken
 
     def promised(self, low_us: int) -> int:

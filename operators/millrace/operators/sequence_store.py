@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from millrace.operators.arrays import SMALLEST, resized
 from millrace.operators.batch import DTYPES, Batch, Bools, Int64s, Values
 from millrace.operators.expression import TIME
 from millrace.operators.groups import Keys
@@ -20,7 +21,6 @@ from millrace.operators.kernels import following as kernel
 from millrace.protocol import Schema, Type
 
 # What a new store has room for, and how many dead cells or keys without a row are not worth a sweep.
-SMALLEST: Final = 16
 IDLE: Final = 256
 
 Marks = npt.NDArray[np.uint8]
@@ -62,13 +62,13 @@ class SequenceStore:
         room = max(SMALLEST, 2 * count)
         self.used = self.live = count
         self.first = 0
-        self.times = _grown(times, room)
-        self.arrivals = _grown(arrivals, room)
-        self.slots = _grown(slots, room)
+        self.times = resized(times, room)
+        self.arrivals = resized(arrivals, room)
+        self.slots = resized(slots, room)
         self.following = np.zeros(room, np.int64)
         self.alive: Marks = np.ones(room, np.uint8)
-        self._columns = [_grown(column, room) for column in columns]
-        self._valid = [None if mask is None else _grown(mask, room) for mask in valid]
+        self._columns = [resized(column, room) for column in columns]
+        self._valid = [None if mask is None else resized(mask, room) for mask in valid]
         keys = max(SMALLEST, 2 * self._key_count)
         self.head = np.full(keys, -1, np.int64)
         self.tail = np.full(keys, -1, np.int64)
@@ -96,8 +96,8 @@ class SequenceStore:
                 slots[there] = self._keys.find([column[there] for column in columns], [None] * len(columns))
         if self._keys.count > len(self.head):
             room = 2 * self._keys.count
-            self.head = _grown(self.head, room, -1)
-            self.tail = _grown(self.tail, room, -1)
+            self.head = resized(self.head, room, -1)
+            self.tail = resized(self.tail, room, -1)
         return slots
 
     # -- rows ----------------------------------------------------------------------------------------------------------
@@ -123,13 +123,13 @@ class SequenceStore:
         return base
 
     def _reserve(self, room: int) -> None:
-        self.times = _grown(self.times, room)
-        self.arrivals = _grown(self.arrivals, room)
-        self.slots = _grown(self.slots, room)
-        self.following = _grown(self.following, room)
-        self.alive = _grown(self.alive, room, 1)
-        self._columns = [_grown(column, room) for column in self._columns]
-        self._valid = [None if mask is None else _grown(mask, room, True) for mask in self._valid]
+        self.times = resized(self.times, room)
+        self.arrivals = resized(self.arrivals, room)
+        self.slots = resized(self.slots, room)
+        self.following = resized(self.following, room)
+        self.alive = resized(self.alive, room, 1)
+        self._columns = [resized(column, room) for column in self._columns]
+        self._valid = [None if mask is None else resized(mask, room, True) for mask in self._valid]
 
     def column(self, position: int, cells: Int64s) -> tuple[Values, Bools | None]:
         """A column of the rows in these cells, dead ones too until they are swept."""
@@ -220,12 +220,3 @@ class SequenceStore:
 
 
 _NONE: Final[Int64s] = np.zeros(0, np.int64)
-
-
-def _grown(array: npt.NDArray[Any], room: int, filler: Any = None) -> npt.NDArray[Any]:
-    """A copy with room behind; there stands the filler, or None among objects and zero elsewhere."""
-    made = np.full(room, None, object) if array.dtype.hasobject else np.zeros(room, array.dtype)
-    if filler is not None:
-        made[len(array) :] = filler
-    made[: len(array)] = array
-    return made

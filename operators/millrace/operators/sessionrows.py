@@ -8,10 +8,11 @@ values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
+from millrace.operators.arrays import SMALLEST, resized
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.eventtime import HORIZON_US
 from millrace.operators.expression import Column
@@ -22,7 +23,6 @@ from millrace.operators.spec import AggregateSpec
 from millrace.protocol import Field, Schema
 
 # Rows that an empty store has room for.
-SMALLEST: Final = 16
 
 
 class SessionRows(Sessions):
@@ -179,13 +179,11 @@ class RowStore:
         if len(self._unused) < count:
             size = max(SMALLEST, 2 * len(self.ts), self.count + count)
             fresh = np.arange(len(self.ts), size)
-            self.columns = [np.concatenate((column, np.full(len(fresh), FILLERS[field.type], column.dtype)))
-                            for field, column in zip(self._fields, self.columns, strict=True)]  # fmt: skip
-            self.valid = [None if mask is None else np.append(mask, np.ones(len(fresh), np.bool_))
-                          for mask in self.valid]  # fmt: skip
+            fillers = [FILLERS[field.type] for field in self._fields]
+            self.columns = [resized(column, size, filler) for column, filler in zip(self.columns, fillers, strict=True)]
+            self.valid = [None if mask is None else resized(mask, size, True) for mask in self.valid]
             self.ts, self.arrival, self.number, self.following = (
-                np.append(array, np.zeros(len(fresh), np.int64))
-                for array in (self.ts, self.arrival, self.number, self.following)
+                resized(array, size) for array in (self.ts, self.arrival, self.number, self.following)
             )
             self._unused = np.concatenate((fresh[::-1], self._unused))
         places = self._unused[len(self._unused) - count :][::-1]
@@ -195,9 +193,8 @@ class RowStore:
     def _reach(self, session: int) -> None:
         """Have a chain for each session up to this one."""
         if session >= len(self.head):
-            more = 2 * session + SMALLEST - len(self.head)
-            self.head = np.append(self.head, np.full(more, -1, np.int64))
-            self.counts = np.append(self.counts, np.zeros(more, np.int64))
+            room = 2 * session + SMALLEST
+            self.head, self.counts = resized(self.head, room, -1), resized(self.counts, room)
 
     # -- chains --------------------------------------------------------------------------------------------------------
 

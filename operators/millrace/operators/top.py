@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from millrace.operators.aggregates.accumulator import OBJECTS, ordinals
+from millrace.operators.arrays import grown
 from millrace.operators.batch import FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.contest import Changes, Contest
@@ -21,17 +22,7 @@ from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.key_index import Column, KeyIndex
 from millrace.operators.operator import Operator, StepClock
 from millrace.operators.spec import Rank, TopSpec
-from millrace.operators.updates import (
-    Members,
-    Newest,
-    OrderedStateful,
-    State,
-    Stateful,
-    Store,
-    gone_of,
-    grown,
-    last_of_each,
-)
+from millrace.operators.updates import Members, Newest, OrderedStateful, State, Stateful, Store, gone_of, last_of_each
 
 _NONE: Final[Int64s] = np.zeros(0, np.int64)
 
@@ -495,9 +486,7 @@ class FinalTop(IdleWaiting):
             self.counts.input_tuples += len(batch)
             self._newest = max(self._newest, int(batch.ts.max()))
             self._put(batch)
-        if reader.punctuations:
-            reader.pass_punctuations()
-        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
+        reader.look()
         self.state_scanned = self._flush(limit)
         self.announce(gave=bool(self.state_scanned))
         return reader.taken - before

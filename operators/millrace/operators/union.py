@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from millrace.operators.arrays import grown
 from millrace.operators.batch import Batch, Int64s
 from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import MIN_TIME, stamped, untimed
 from millrace.operators.kernels import replacing
 from millrace.operators.key_index import KeyIndex
 from millrace.operators.operator import Operator, StepClock
-from millrace.operators.updates import grown
 from millrace.operators.waiting import Merging
 from millrace.protocol import Schema
 
@@ -99,9 +99,7 @@ class ArrivalUnion(Operator):
             if taken >= limit:
                 break
         for reader in self.inputs:
-            if reader.punctuations:
-                reader.pass_punctuations()
-            reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
+            reader.look()
         if output.wanted:
             output.punctuate(self.low_water())
         return taken

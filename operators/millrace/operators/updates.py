@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from millrace.operators.arrays import grown
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.eventtime import MAX_TIME, MIN_TIME, is_time
 from millrace.operators.kernels import grouping, replacing
@@ -22,9 +23,6 @@ from millrace.operators.key_index import Column, KeyIndex
 from millrace.operators.operator import Operator
 from millrace.operators.waiting import Merging
 from millrace.protocol import Schema, Type
-
-# Arrays by slot begin with room for so many.
-SMALLEST = 16
 
 
 def gone_of(batch: Batch) -> Bools | None:
@@ -40,15 +38,6 @@ def blanked(values: Values, valid: Bools | None, gone: Bools, filler: Any) -> tu
     values = values.copy()
     values[gone] = filler
     return values, ~gone if valid is None else valid & ~gone
-
-
-def grown(array: Values, count: int, filler: Any, width: int = 1) -> Values:
-    """The array, or a larger one with the same beginning, so that `count` slots have a place."""
-    if count * width <= len(array):
-        return array
-    larger = np.full(max(count, SMALLEST, 2 * len(array) // width) * width, filler, array.dtype)
-    larger[: len(array)] = array
-    return larger
 
 
 def last_of_each(slots: Int64s) -> Int64s:
@@ -255,13 +244,11 @@ class Stateful(Operator):
             if given is not None:
                 self.counts.output_tuples += len(given)
                 self.output.put(given)
-        if reader.punctuations:
-            reader.pass_punctuations()
+        reader.look()
         if self.state.owes:
             self.begin()
         if self.output.wanted:
             self.output.punctuate(reader.low_water())
-        reader.unseen = reader.taken != reader.buffer.end or bool(reader.punctuations)
         return reader.taken - before
 
     def begin(self) -> None:

@@ -1,0 +1,28 @@
+"""Arrays with room for more: a copy costs little per value if each has twice the room of the one before."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+SMALLEST: Final = 16
+
+
+def resized(array: Array, room: int, filler: Any = None) -> Array:
+    """A copy with more room, which holds the filler, or else None among objects and zero elsewhere."""
+    larger = np.full(room, None, object) if array.dtype.hasobject else np.zeros(room, array.dtype)
+    if filler is not None:
+        larger[len(array) :] = filler
+    larger[: len(array)] = array
+    return larger
+
+
+def grown(array: Array, count: int, filler: Any, width: int = 1) -> Array:
+    """The array, or a larger copy, so that `count` slots of this width have a place."""
+    if count * width <= len(array):
+        return array
+    return resized(array, max(count, SMALLEST, 2 * len(array) // width) * width, filler)
