@@ -61,10 +61,12 @@ class FakeServer:
         acknowledge=True,
         refuse=None,
         tls=None,
+        unit=None,
     ):
         self.old = old  # without capabilities: HELLO has three fields, and WELCOME four
         # By query. None: the server does not grant the capability.
         self.histories: dict[str, str] | None = histories and dict(histories)
+        self.unit = unit  # of the stream's times; None: the server does not grant the capability
         self.credit = credit
         self.limits = limits or Limits()
         self.token = token
@@ -159,7 +161,7 @@ class Connection(asyncio.Protocol):
             getattr(self, type(message).__name__.lower())(message)
 
     def hello(self, _):
-        granted = None if self.server.histories is None else self.session.grants
+        granted = None if self.server.histories is None and self.server.unit is None else self.session.grants
         self.say(Welcome(1, "fake", self.server.limits, 0, granted))
 
     def open(self, message: Open):
@@ -169,7 +171,8 @@ class Connection(asyncio.Protocol):
             return
         feed_input = self.server.feeds.setdefault((message.stream, message.producer), FeedInput())
         feed_input.next_sequence = max(feed_input.next_sequence, message.sequence or 0)
-        self.say(Opened(message.channel, feed_input.next_sequence, self.server.credit, SCHEMA, "external", "ts"))
+        sequence, unit = feed_input.next_sequence, self.server.unit
+        self.say(Opened(message.channel, sequence, self.server.credit, SCHEMA, "external", "ts", unit))
 
     def feed_of(self, number) -> FeedInput:
         channel = self.session.channels[number]

@@ -503,6 +503,49 @@ async def test_an_answer_never_exceeds_the_oldest_unsent_row(server, client):
     assert await answered(server, 4) == 6_000
 
 
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 1_000), ("ns", 10**9)])
+def test_an_answer_is_compared_with_unsent_rows_of_any_unit(unit, per_second):
+    async def play():
+        async with (
+            FakeServer(unit=unit, credit=1, give_back=False) as server,
+            AsyncClient(server.address) as client,
+        ):
+            feed = await client.open("s", answer=lambda need: need + 10)
+            await feed.send([(5 * per_second, 1, "x")])
+            await until(lambda: len(server.feed().rows) == 1)
+            await feed.send([(7 * per_second, 1, "x"), (datetime(1970, 1, 1, 0, 0, 6, tzinfo=UTC), 1, "x")])
+            server.last.say(EtsRequest(0, 0, 100_000_000))
+            assert await answered(server, 1) == 6_000_000
+            await feed.send_arrow(pyarrow.table({"ts": [4 * per_second], "k": [1], "name": ["x"]}))
+            server.last.say(EtsRequest(0, 1, 100_000_000))
+            assert await answered(server, 2) == 4_000_000
+            server.last.say(Credit(0, 100))
+            await feed.flush()
+
+    run(play())
+
+
+def test_a_feed_ends_if_the_unit_changed_while_it_was_not_connected():
+    """Rows that it holds were packed for the other unit."""
+
+    async def play():
+        async with FakeServer(unit="ms") as server, AsyncClient(server.address, reconnect=QUICK) as client:
+            feed = await client.open("s")
+            await feed.send([(datetime(2026, 1, 1, tzinfo=UTC), 1, "x")])
+            await feed.flush()
+            assert server.feed().rows == [("2026-01-01T00:00:00Z", 1, "x")]
+            server.last.cut()
+            await reconnected(server)
+            await feed.send([(1, 1, "x")])
+            await feed.flush()
+            server.unit = "s"
+            server.last.cut()
+            with pytest.raises(ServerError, match="its time_unit was 'ms' and is 's' now; open the feed again"):
+                await end_of(feed)
+
+    run(play())
+
+
 @scenario()
 async def test_clock_none_and_no_answer(server, client):
     clock = await client.open("s", answer="clock")
