@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import uvloop
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 
 from millrace.server.http import ANSWER_SECONDS, BODY_SECONDS, HEAD_BYTES, HEAD_SECONDS
 from tests.patience import HANG_SECONDS
-from tests.server.harness import FakeTimers, running, settle, until
+from tests.server.harness import FakeTimers, running, served, settle, until
 
 EPSILON = 0.001
 HEAD = b"GET /-/healthy HTTP/1.1\r\nhost: localhost\r\n"
@@ -208,3 +209,39 @@ async def test_nobody_says_for_others_who_they_are(daemon, timers, connect):
         reader, _ = await connect(head)
         await reader.read()
     assert "10.9.8.7" not in str(logs)
+
+
+def test_the_http_port_ends_at_once_when_nobody_is_connected(monkeypatch):
+    """uvicorn would look ten times a second whether it is to end, and then wait for connections that are not there."""
+
+    async def asleep(seconds):
+        raise AssertionError(f"uvicorn waits for {seconds} s")
+
+    monkeypatch.setattr("uvicorn.server.asyncio", SimpleNamespace(sleep=asleep, wait_for=asyncio.wait_for))
+
+    async def play():
+        async with running():
+            pass
+
+    uvloop.run(play())
+
+
+@served()
+async def test_an_answer_that_is_being_written_is_written_to_its_end(daemon):
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def application(scope, receive, send):
+        begun.set()
+        await goes_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    daemon._http.config.loaded_app = application
+    reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
+    writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    await begun.wait()
+    daemon._http.stop()
+    await settle()
+    goes_on.set()
+    assert (await reader.read()).endswith(b"done")
+    writer.close()

@@ -554,7 +554,7 @@ class Daemon:
 
     async def _end_tasks(self) -> None:
         if self._http is not None:
-            self._http.should_exit = True
+            self._http.stop()
         for task in self._tasks:
             if task.get_name() != "http":
                 task.cancel()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Connections that wait to be accepted: the default of Linux.
 BACKLOG = 4096
+DATE_SECONDS = 1.0
 
 
 def make_http(daemon: Daemon) -> HttpServer:
@@ -33,10 +34,11 @@ def make_http(daemon: Daemon) -> HttpServer:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn on sockets that are bound already. The daemon handles signals."""
+    """uvicorn on sockets that are bound already. The daemon handles signals, and ends it with `stop`."""
 
     def __init__(self, app: Any, guard: Security, protocol: type[asyncio.Protocol]) -> None:
         self.tls = guard.certificate is not None
+        self._stopped = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 app,
@@ -74,3 +76,25 @@ class HttpServer(uvicorn.Server):
             for bound in sockets or ()
         ]
         self.started = True
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        """Like uvicorn's, which looks ten times a second whether it is to end: this one is told."""
+        while not await self.on_tick(0):  # renews the date of answers
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self._stopped.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Like uvicorn's, which waits a moment although nobody is connected."""
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+            return
+        for server in self.servers:
+            server.close()
+            await server.wait_closed()
+        for bound in sockets or ():
+            bound.close()
