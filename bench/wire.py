@@ -21,7 +21,7 @@ from bench.figure import Figure, best_of
 from bench.sender import GROUPS, Grouped, Repeated
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import PROTOCOL, Hello, encode
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, CreateStream, parse, plan
 
 STREAM = "CREATE STREAM packets (src BIGINT, dst BIGINT, len BIGINT, rate DOUBLE);"
@@ -113,7 +113,7 @@ def decoding(kind: str, rows: int) -> float:
     """Seconds that the source wrapper takes to decode one frame."""
     planned = plan(parse(STREAM)[0], Catalog())
     assert isinstance(planned, CreateStream)
-    source = Source(planned.stream)
+    source = StreamDecoder(planned.stream)
     payload = _payload(kind, rows)
     decode = source.decode if kind == "rows" else source.from_arrow
     count = max(1, 100_000 // rows)

@@ -19,7 +19,7 @@ from millrace.offline.run import Options, Run
 from millrace.offline.script import Script, plan_script
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog
 from tests.backfill.local import extent_of, run_split
 from tests.comparison import same_final, same_rows
@@ -74,7 +74,7 @@ def arrived(catalog: Catalog, result, streams) -> dict[str, Batch]:
     """The rows of each stream that were on time, in order of arrival."""
     made = {}
     for name in streams:
-        source = Source(catalog.streams[name])
+        source = StreamDecoder(catalog.streams[name])
         made[name] = source.from_objects(result.rows[f"all-{name}"])
     return made
 

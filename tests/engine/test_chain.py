@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.engine.chain import BAND, Segment, envelope
+from millrace.engine.chain import BAND, PathSegment, envelope
 from millrace.engine.engine import Engine
 from millrace.engine.events import ChainDecided, Measured, ReplaceQuery, SetStrategy
 from millrace.engine.plan import QueryPlan
@@ -20,11 +20,11 @@ from tests.engine.graphs import Bench, arrive, compare, identity, path, plan, ro
 CHARTS = st.lists(st.tuples(st.floats(0, 3), st.floats(0.01, 100)), min_size=1, max_size=6)
 
 
-def segments(chart: list[tuple[float, float]], before: dict[str, Link] | None = None) -> list[Segment]:
+def segments(chart: list[tuple[float, float]], before: dict[str, Link] | None = None) -> list[PathSegment]:
     made = Bench("s")
     made.query(path("p", len(chart)))
     operators = made.engine.queries_by_name["p"].operators
-    alone = [Segment((one,), left, cost) for one, (left, cost) in zip(operators, chart, strict=True)]
+    alone = [PathSegment((one,), left, cost) for one, (left, cost) in zip(operators, chart, strict=True)]
     return envelope(alone, True, before or {})
 
 

@@ -19,7 +19,7 @@ from millrace.protocol import MillraceError
 from millrace.server.daemon import Daemon
 from millrace.server.decisions import Decisions
 from millrace.server.sink import Backpressure
-from millrace.server.store import Store, StoreError
+from millrace.server.store import CatalogFile, StoreError
 from tests.depth import examples
 from tests.server.harness import lines, running, served, settings, until
 from tests.server.test_api import ask, get
@@ -336,7 +336,7 @@ def nonsense(path):
 
 
 def damaged(path):
-    store = Store(path)
+    store = CatalogFile(path)
     store.write([f"CREATE STREAM s{n} (k BIGINT)" for n in range(2_000)], Decisions().model_dump_json())
     store.close()
     with path.open("r+b") as file:
@@ -345,13 +345,13 @@ def damaged(path):
 
 
 def undecided(path):
-    store = Store(path)
+    store = CatalogFile(path)
     store.write(["CREATE STREAM s (k BIGINT)"], '{"components": 5}')
     store.close()
 
 
 def unparsed(path):
-    store = Store(path)
+    store = CatalogFile(path)
     store.write(["CREATE STREEM s (k BIGINT)"], Decisions().model_dump_json())
     store.close()
 
@@ -374,7 +374,7 @@ def test_a_file_that_cannot_be_read_is_told_and_left_alone(tmp_path, spoil):
     if spoil not in (undecided, unparsed):
         assert path.read_bytes() == before
     else:
-        store = Store(path)
+        store = CatalogFile(path)
         assert "s (k BIGINT)" in store.read()[0][0]
         store.close()
 
@@ -383,7 +383,7 @@ def test_two_servers_in_one_folder(tmp_path):
     async def first(daemon):
         await daemon.catalog.execute("CREATE STREAM s (k BIGINT)")
         with pytest.raises(StoreError, match="is another server using the folder"):
-            Store(tmp_path / "catalog.sqlite")
+            CatalogFile(tmp_path / "catalog.sqlite")
 
     lives(tmp_path, first)
 
@@ -391,7 +391,7 @@ def test_two_servers_in_one_folder(tmp_path):
 def test_a_change_that_cannot_be_written_down_says_so(tmp_path, monkeypatch):
     async def first(daemon):
         await daemon.catalog.execute("CREATE STREAM s (k BIGINT)")
-        monkeypatch.setattr(Store, "write", full)
+        monkeypatch.setattr(CatalogFile, "write", full)
         status, _, said = await ask(daemon, "PUT", "/api/v1/components/s/strategy", {"strategy": "bfs"})
         assert (status, said["code"]) == (500, "catalog")
         assert "the change is in effect, but is lost" in said["detail"]

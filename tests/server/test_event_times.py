@@ -16,14 +16,14 @@ from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import Refuse, RowError, Schema
 from millrace.protocol.messages import Ack, DataArrow, Error, Ets, EtsRequest, Punctuation
 from millrace.protocol.units import likely_unit
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 from tests.running import run_events, run_script
 from tests.server.harness import lines, peer, served, until
 from tests.server.test_time import feeding, stream, union
 
 SQL = """CREATE STREAM s (ts TIMESTAMP, k BIGINT, at TIMESTAMP) WITH (time = 'ts');
 CREATE QUERY q AS SELECT ts, k, at FROM s"""
-SOURCE = Source(StreamDefinition("s", Schema.of(ts="timestamp", k="bigint", at="timestamp"), "external", "ts"))
+SOURCE = StreamDecoder(StreamDefinition("s", Schema.of(ts="timestamp", k="bigint", at="timestamp"), "external", "ts"))
 BEYOND = [FIRST_US - 1, LAST_US + 1, 2**62, -(2**62), 2**63 - 1, -(2**63), -(2**63) + 1]
 EXPECTED = "expected a time from 0001-01-01T00:00:00Z to 9999-12-31T23:59:59.999999Z"
 NOW_S = time.time_ns() // 10**9
@@ -186,13 +186,13 @@ async def test_frames_in_another_unit_are_refused_even_first(daemon, value, unit
 @served(SQL)
 async def test_refused_lines_are_decoded_once(daemon, monkeypatch):
     decoded = []
-    decode = Source.from_objects
+    decode = StreamDecoder.from_objects
 
     def count(self, objects):
         decoded.append(len(objects))
         return decode(self, objects)
 
-    monkeypatch.setattr(Source, "from_objects", count)
+    monkeypatch.setattr(StreamDecoder, "from_objects", count)
     async with lines(daemon) as nc:
         nc.say("\n".join(json.dumps({"stream": "s", "tuple": {"ts": NOW_S + k, "k": k}}) for k in range(500)))
         assert [(await nc.hear())["error"]["line"] for _ in range(500)] == list(range(1, 501))

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from millrace.server.pause import Pause
-from millrace.server.store import Store
+from millrace.server.store import CatalogFile
 from tests.patience import HANG_SECONDS
 from tests.server.harness import peer, running, served, until
 from tests.server.test_api import ask, get
@@ -85,7 +85,7 @@ async def test_only_what_admins_ask_for_is_measured_and_each_change_once(daemon)
 
 
 def test_a_change_is_answered_when_it_is_on_the_disk_and_the_disk_keeps_nobody(tmp_path, monkeypatch):
-    began, goes_on, write = threading.Event(), threading.Event(), Store.write
+    began, goes_on, write = threading.Event(), threading.Event(), CatalogFile.write
 
     def slow_write(self, *what):
         began.set()
@@ -95,7 +95,7 @@ def test_a_change_is_answered_when_it_is_on_the_disk_and_the_disk_keeps_nobody(t
     async def play():
         async with asyncio.timeout(HANG_SECONDS):
             async with running("CREATE STREAM s (k BIGINT)", server={"data_dir": tmp_path}) as daemon:
-                monkeypatch.setattr(Store, "write", slow_write)
+                monkeypatch.setattr(CatalogFile, "write", slow_write)
                 change = asyncio.ensure_future(daemon.catalog.execute("CREATE STREAM t (k BIGINT)"))
                 await until(began.is_set)
                 assert [stream["name"] for stream in await get(daemon, "/api/v1/streams")] == ["s", "t"]

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from millrace.protocol import Refuse
 from millrace.server.config import ConfigError, load
-from millrace.server.places import Places
+from millrace.server.places import SinkFolders
 from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, lines, running, served, until
 from tests.server.test_api import ask, get
@@ -148,7 +148,7 @@ def test_the_keys_and_the_configuration_are_the_servers_own(tmp_path, monkeypatc
     config = tmp_path / "millrace.toml"
     config.write_text('[server]\nfunctions = "ours"\ntoken_file = "token"\n')
     monkeypatch.syspath_prepend(str(tmp_path))
-    places = Places.of(load(config))
+    places = SinkFolders.of(load(config))
     for name in ("millrace.toml", "ours.py", "token"):
         with pytest.raises(Refuse, match="the server's own file"):
             places.locate(name)
@@ -203,7 +203,7 @@ async def test_two_sinks_never_share_a_file_whatever_they_call_it(daemon, tmp_pa
 def test_a_swap_between_the_look_and_the_open_is_noticed(tmp_path, monkeypatch):
     """The file is a link by the time it is opened."""
     (tmp_path / "sinks").mkdir()
-    places = Places(tmp_path / "sinks")
+    places = SinkFolders(tmp_path / "sinks")
     place = places.locate("a.jsonl")
     assert places.look_for_file(place) is None
     opens = os.open
@@ -226,13 +226,13 @@ def test_opening_does_not_keep_the_loop(tmp_path, monkeypatch):
     from millrace.server import threads
 
     released = threading.Event()
-    opened = Places.open_file
+    opened = SinkFolders.open_file
 
     def hangs(self, place, *, makes=False):
         released.wait(HANG_SECONDS)
         return opened(self, place, makes=makes)
 
-    monkeypatch.setattr(Places, "open_file", hangs)
+    monkeypatch.setattr(SinkFolders, "open_file", hangs)
     monkeypatch.setattr(threads, "SECONDS", 0.3)
 
     @inside

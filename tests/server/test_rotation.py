@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
-from millrace.server.places import Places
+from millrace.server.places import SinkFolders
 from millrace.server.sink import Slow, WriterSink
-from millrace.server.sinkfiles import KEY, Label, Rotation, Rows, whole_files
+from millrace.server.sinkfiles import KEY, BufferedRows, Label, Rotation, whole_files
 from tests.cli.conftest import Server
 from tests.depth import examples
 from tests.patience import wait_until
@@ -40,7 +40,7 @@ class Clock:
 
 
 def made(folder, rotation, ending="parquet", history=None, clock=None):
-    places = Places(folder)
+    places = SinkFolders(folder)
     file = whole_files(places, places.locate(f"out.{ending}"), SCHEMA, Label("f", "q", ending), rotation)
     file.history = history
     if clock is not None:
@@ -175,7 +175,7 @@ def test_a_whole_file_of_an_older_server_stays(tmp_path):
 @settings(max_examples=examples(30))
 @given(st.lists(st.integers(1, 40), max_size=20))
 def test_rows_keep_their_order_however_they_come(counts):
-    rows, at = Rows(), 0
+    rows, at = BufferedRows(), 0
     for count in counts:
         rows.add(at, batch(at, count))
         at += count

@@ -13,7 +13,7 @@ from millrace.client.arrow import to_stream
 from millrace.engine.plan import StreamDefinition
 from millrace.operators.eventtime import FIRST_US, LAST_US
 from millrace.protocol import Field, MillraceError, RowError, Schema, TimestampError, Type, parse_timestamp
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 
 SCHEMA = Schema(
     (
@@ -27,7 +27,7 @@ SCHEMA = Schema(
     )
 )
 STREAM = StreamDefinition("s", SCHEMA, timestamps="external", time="ts")
-SOURCE = Source(STREAM)
+SOURCE = StreamDecoder(STREAM)
 GOOD = (5, True, 1, 1.5, "x", b"y", 7)
 
 
@@ -142,7 +142,7 @@ def test_objects_may_leave_nullable_fields_out_and_spell_bytes_in_base64():
     for wrong in ({"ts": 1}, {"must": 1}, {"ts": 1, "must": 2, "z": 1}, {"ts": 1, "must": 2, "y": "a"}):
         with pytest.raises(RowError):
             SOURCE.from_objects([wrong])
-    loose = Source(StreamDefinition("s", SCHEMA, timestamps="external", time="ts", extra="ignore"))
+    loose = StreamDecoder(StreamDefinition("s", SCHEMA, timestamps="external", time="ts", extra="ignore"))
     assert loose.from_objects([{"ts": 1, "must": 2, "z": 1}]).rows()[0][-1] == 2
 
 

@@ -32,7 +32,7 @@ from millrace.protocol.messages import (
     Result,
 )
 from millrace.protocol.units import UNITS, likely_unit
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 from millrace.sql import SqlError
 from tests.patience import HANG_SECONDS
 from tests.running import run_events, run_script
@@ -59,7 +59,7 @@ def numbers_in(unit):
 
 
 def source(unit):
-    return Source(
+    return StreamDecoder(
         StreamDefinition("s", Schema.of(ts="timestamp", k="bigint", at="timestamp"), "external", "ts", time_unit=unit)
     )
 

@@ -14,7 +14,7 @@ from millrace.offline.files import create
 from millrace.operators.batch import Batch
 from millrace.operators.spec import retracting
 from millrace.protocol import Refuse, Schema, format_timestamp
-from millrace.server.places import Places
+from millrace.server.places import SinkFolders
 from millrace.server.sinkfiles import Label, Rotation, line_file, whole_files
 from millrace.server.writers import CsvWriter, JsonLinesWriter, json_lines, row_lines
 from tests.server.harness import served
@@ -160,7 +160,7 @@ def test_a_csv_sink_keeps_the_columns_of_the_file_that_it_continues(tmp_path, he
     path = tmp_path / "rows.csv"
     if header:
         path.write_text(header)
-    places = Places(tmp_path)
+    places = SinkFolders(tmp_path)
     file = line_file(places, places.locate("rows.csv"), schema, "csv")
     file.open(makes=True)
     file.write(0, batch)
@@ -174,7 +174,7 @@ def test_a_csv_sink_keeps_the_columns_of_the_file_that_it_continues(tmp_path, he
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
 def test_whole_files_of_a_sink_mark_tombstones_in_both_columns(tmp_path, ending):
     schema = retracting(Schema.of(k="bigint").fields, (0,))
-    places = Places(tmp_path)
+    places = SinkFolders(tmp_path)
     label, rotation = Label("f", "q", ending), Rotation(rows=2, bytes=1 << 20, age_us=1_000_000)
     files = whole_files(places, places.locate(f"out.{ending}"), schema, label, rotation)
     files.open(makes=True)

@@ -63,7 +63,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class PathSegment:
     """Operators of a path in a row, what is left of a tuple behind them, and the work on it."""
 
     operators: tuple[Operator, ...]
@@ -75,9 +75,9 @@ class Segment:
         """Tuples that leave the queues per microsecond."""
         return (1.0 - self.left) / self.cost_us
 
-    def and_then(self, other: Segment) -> Segment:
+    def and_then(self, other: PathSegment) -> PathSegment:
         both = self.operators + other.operators
-        return Segment(both, self.left * other.left, self.cost_us + self.left * other.cost_us)
+        return PathSegment(both, self.left * other.left, self.cost_us + self.left * other.cost_us)
 
 
 class Chains:
@@ -132,9 +132,9 @@ class Chains:
         measured, spent_us = engine.costs.get(operator.name, (0, 0.0))
         estimate.look(operator.counts.input_tuples, operator.counts.output_tuples, measured, spent_us)
 
-    def _alone(self, operator: Operator) -> Segment:
+    def _alone(self, operator: Operator) -> PathSegment:
         estimate = self.estimates[operator.name]
-        return Segment((operator,), estimate.selectivity, max(estimate.cost_us, LEAST_US))
+        return PathSegment((operator,), estimate.selectivity, max(estimate.cost_us, LEAST_US))
 
     def save(self) -> list[Any]:
         return [[name, *astuple(estimate)] for name, estimate in self.estimates.items()]
@@ -169,23 +169,23 @@ def paths(graph: Graph, component: Component) -> Iterator[tuple[list[Operator], 
         yield path, not graph.scheduled(path[-1])
 
 
-def envelope(path: Sequence[Segment], leaves: bool, before: dict[str, Link]) -> list[Segment]:
+def envelope(path: Sequence[PathSegment], leaves: bool, before: dict[str, Link]) -> list[PathSegment]:
     """The segments of a path's lower envelope, each steeper than the next.
 
     Neighbours become one while the first is not the steeper one. By how much it must be is less where the decision in
     force divides them, so that numbers that waver around the border change nothing.
     """
-    made: list[Segment] = []
+    made: list[PathSegment] = []
     for position, segment in enumerate(path):
         if leaves and position == len(path) - 1:
-            segment = Segment(segment.operators, 0.0, segment.cost_us)
+            segment = PathSegment(segment.operators, 0.0, segment.cost_us)
         while made and not _steeper(made[-1], segment, before):
             segment = made.pop().and_then(segment)
         made.append(segment)
     return made
 
 
-def _steeper(one: Segment, other: Segment, before: dict[str, Link]) -> bool:
+def _steeper(one: PathSegment, other: PathSegment, before: dict[str, Link]) -> bool:
     link = before.get(one.operators[-1].name)
     divided = link is not None and link.cut
     return one.slope > other.slope * (1 / BAND if divided else BAND)

@@ -21,12 +21,12 @@ from millrace.operators.evaluate import without
 from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults, Vector, first_fault
-from millrace.operators.groups import Call, Distinct, Grouping, Rows
+from millrace.operators.groups import Call, ComputedRows, Distinct, Grouping
 from millrace.operators.kernels import accumulating
 from millrace.operators.key_index import Column, KeyIndex
 from millrace.operators.operator import Operator
 from millrace.operators.spec import AggregateSpec
-from millrace.operators.updates import Members, Newest, State, Store, before_each, gone_of, last_of_each
+from millrace.operators.updates import ColumnStore, Members, Newest, State, before_each, gone_of, last_of_each
 
 # A compensated sum of n numbers is off by less than n times this share of the sum of their sizes (the square of what a
 # double rounds by), and a result may be off by this share of itself.
@@ -147,7 +147,7 @@ class CurrentTotals(State):
         # What the calls see of each current row.
         types = {at: type for call in grouping.calls for at, type in zip(call.arguments, call.types, strict=True)}
         self._arguments = sorted(types)
-        self._rows = Store([types[at] for at in self._arguments])
+        self._rows = ColumnStore([types[at] for at in self._arguments])
         self._times = np.zeros(0, np.int64)
         self._order = np.zeros(0, np.int64)
         self._taken = 0
@@ -187,7 +187,7 @@ class CurrentTotals(State):
             made = made.take(np.argsort(made.ts, kind="stable"))
         return made if len(made) else None
 
-    def _evaluated(self, batch: Batch) -> tuple[Rows, Bools]:
+    def _evaluated(self, batch: Batch) -> tuple[ComputedRows, Bools]:
         """Groups and arguments, and which rows are in no group: tombstones, and rows that cannot be computed."""
         gone = gone_of(batch)
         rows, errors = self._grouping.evaluate(batch)
@@ -199,7 +199,7 @@ class CurrentTotals(State):
             dead = dead | errors.rows
         return rows, dead
 
-    def _change(self, rows: Rows, slots: Int64s, dead: Bools) -> Batch | None:
+    def _change(self, rows: ComputedRows, slots: Int64s, dead: Bools) -> Batch | None:
         """Let rows replace those before them of their keys, and give the groups that this has changed.
 
         Of a key's rows only the last counts, but each changes the group that it joins and the one that it leaves: a
@@ -220,7 +220,7 @@ class CurrentTotals(State):
         accumulating.raise_to(owners, np.ascontiguousarray(rows.arrival)[causes], self._arrived)
         return self._built(owners[last_of_each(owners)])
 
-    def _replace(self, rows: Rows, slots: Int64s, groups: Int64s) -> None:
+    def _replace(self, rows: ComputedRows, slots: Int64s, groups: Int64s) -> None:
         """Let the last row of each key replace the one before the batch."""
         last = last_of_each(slots)
         if len(last) < len(slots):
@@ -231,7 +231,7 @@ class CurrentTotals(State):
         self._taken += len(slots)
         self._times[slots] = rows.ts
 
-    def _groups_of(self, rows: Rows, dead: Bools) -> Int64s:
+    def _groups_of(self, rows: ComputedRows, dead: Bools) -> Int64s:
         groups = np.full(len(dead), -1, np.int64)
         alive = np.flatnonzero(~dead)
         found = rows if len(alive) == len(dead) else rows.take(alive)
@@ -252,7 +252,7 @@ class CurrentTotals(State):
             if isinstance(call, Adjusted):
                 call.reserve(groups)
 
-    def _adjust(self, rows: Rows, slots: Int64s, old: Int64s, groups: Int64s) -> None:
+    def _adjust(self, rows: ComputedRows, slots: Int64s, old: Int64s, groups: Int64s) -> None:
         """Take out what the rows before had added, remember the new ones, and add what they add."""
         went, came = np.flatnonzero(old >= 0), np.flatnonzero(groups >= 0)
         adjusted = [(at, call) for at, call in enumerate(self._calls) if isinstance(call, Adjusted)]

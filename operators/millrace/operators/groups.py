@@ -54,7 +54,7 @@ class Call:
     distinct: bool
 
 
-class Rows(NamedTuple):
+class ComputedRows(NamedTuple):
     """Computed rows on their way into tables: keys and arguments as vectors, with time and arrival."""
 
     ts: Int64s
@@ -62,16 +62,16 @@ class Rows(NamedTuple):
     columns: list[Values]
     valid: list[Bools | None]
 
-    def take(self, rows: Int64s) -> Rows:
-        return Rows(
+    def take(self, rows: Int64s) -> ComputedRows:
+        return ComputedRows(
             self.ts[rows],
             self.arrival[rows],
             [column[rows] for column in self.columns],
             [None if mask is None else mask[rows] for mask in self.valid],
         )
 
-    def slice(self, start: int, stop: int) -> Rows:
-        return Rows(
+    def slice(self, start: int, stop: int) -> ComputedRows:
+        return ComputedRows(
             self.ts[start:stop],
             self.arrival[start:stop],
             [column[start:stop] for column in self.columns],
@@ -127,17 +127,17 @@ class Grouping:
             call.distinct and row.distinct and bool(call.arguments),
         )
 
-    def compute(self, batch: Batch) -> tuple[Rows, int, str]:
+    def compute(self, batch: Batch) -> tuple[ComputedRows, int, str]:
         """Keys and arguments; rows of which any cannot be computed are left out, counted and explained."""
         rows, errors = self.evaluate(batch)
         if errors is None:
             return rows, 0, ""
         return rows.take(np.flatnonzero(~errors.rows)), int(errors.rows.sum()), errors.reason
 
-    def evaluate(self, batch: Batch) -> tuple[Rows, Errors | None]:
+    def evaluate(self, batch: Batch) -> tuple[ComputedRows, Errors | None]:
         """Keys and arguments of all rows, and which of them cannot be computed."""
         columns, valid, errors = self._compute(batch)
-        return Rows(batch.ts, batch.arrival, columns, valid), errors
+        return ComputedRows(batch.ts, batch.arrival, columns, valid), errors
 
     def table(self, whole: bool) -> Table:
         return Table(self, whole)
@@ -379,13 +379,13 @@ class Table:
         self.arrived = np.zeros(0, np.int64)
         self.calls: list[Any] = [Distinct(call) if call.distinct else call.make(whole) for call in grouping.calls]
 
-    def take(self, rows: Rows) -> Int64s:
+    def take(self, rows: ComputedRows) -> Int64s:
         """Take rows in; the groups that they are in."""
         slots = self.groups_of(rows)
         self.update(slots, rows)
         return slots
 
-    def groups_of(self, rows: Rows) -> Int64s:
+    def groups_of(self, rows: ComputedRows) -> Int64s:
         """The groups that rows are in; those that are new begin."""
         keys = self._grouping.key_columns
         return self.find([rows.columns[at] for at in keys], [rows.valid[at] for at in keys], len(rows.ts))
@@ -412,7 +412,7 @@ class Table:
         for call in self.calls:
             call.reserve(self._room)
 
-    def update(self, slots: Int64s, rows: Rows) -> None:
+    def update(self, slots: Int64s, rows: ComputedRows) -> None:
         """Let rows count in these groups."""
         self.newest = max(self.newest, int(rows.ts.max()))
         accumulating.raise_to(slots, rows.arrival, self.arrived)

@@ -26,8 +26,8 @@ from millrace.operators.segments import (
     Identify,
     IdentifyRow,
     Segment,
+    SegmentStore,
     Shape,
-    Store,
     Strip,
     identity_of,
     identity_of_row,
@@ -81,8 +81,8 @@ class Way(NamedTuple):
     identify: IdentifyRow
     below: int
     above: int
-    others: Store
-    own: Store
+    others: SegmentStore
+    own: SegmentStore
 
 
 class Incoming:
@@ -219,7 +219,7 @@ class Matcher:
         self.steps = [self._plan(position, equal) for position in range(count)]
         self._plain = [side.plain() for side in self.sides]
         self._compute = [compile_columns(side.columns) for side in self.sides]
-        self.stores = [Store(self._shape(side)) for side in self.sides]
+        self.stores = [SegmentStore(self._shape(side)) for side in self.sides]
         self._where = None if spec.where is None else compile_predicate(spec.where)
         self.failed: list[tuple[int, str]] = []
         self._ways = [self._way(position) for position in range(count)]

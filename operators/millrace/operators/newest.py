@@ -17,7 +17,7 @@ from millrace.operators.buffer import Buffer, Reader
 from millrace.operators.eventtime import HORIZON_US, MAX_TIME, saturated
 from millrace.operators.expression import Column, Expression
 from millrace.operators.functions.faults import REASONS, Fault
-from millrace.operators.groups import UNTOUCHED, Grouping, Rows, Table
+from millrace.operators.groups import UNTOUCHED, ComputedRows, Grouping, Table
 from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.operator import StepClock
 from millrace.operators.punctuation_grain import PunctuationGrain, windows_of
@@ -176,7 +176,7 @@ class NewestWindowAggregate(IdleWaiting):
             kept = np.flatnonzero(~errors.rows)
             rows, slots = rows.take(kept), slots[kept]
         if len(rows.ts):
-            self._states.update(slots, Rows(rows.ts, rows.arrival, rows.columns, rows.valid))
+            self._states.update(slots, ComputedRows(rows.ts, rows.arrival, rows.columns, rows.valid))
 
     def _rows(self, over: list[Over]) -> Batch | None:
         """A row of each window that has any tuple which could be computed."""

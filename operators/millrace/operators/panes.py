@@ -26,7 +26,7 @@ from millrace.operators.batch import Batch, Int64s, Values, constant_int64
 from millrace.operators.eventtime import MIN_TIME, is_time, saturated
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
-from millrace.operators.groups import Grouping, Rows, Table
+from millrace.operators.groups import ComputedRows, Grouping, Table
 from millrace.operators.punctuation_grain import EVERY, THE_END, PunctuationGrain, union_of, windows_of
 from millrace.operators.spec import AggregateSpec, RowWindow, TimeWindow
 from millrace.protocol import Schema
@@ -53,7 +53,7 @@ class Windows(ABC):
         self.errors: list[tuple[int, str]] = []
 
     @abstractmethod
-    def take(self, rows: Rows, at: Int64s) -> None:
+    def take(self, rows: ComputedRows, at: Int64s) -> None:
         """Take in rows at these places of the axis."""
 
     @abstractmethod
@@ -262,7 +262,7 @@ class Panes(Windows):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take(self, rows: Rows, at: Int64s) -> None:
+    def take(self, rows: ComputedRows, at: Int64s) -> None:
         at = at - self.offset if self.offset else at
         if self.slide > self.size:
             inside = at % self.slide < self.size
@@ -286,7 +286,7 @@ class Panes(Windows):
             self._take(first + int(numbers[start]), rows.slice(start, end))
             start = end
 
-    def _take(self, number: int, rows: Rows) -> None:
+    def _take(self, number: int, rows: ComputedRows) -> None:
         if self.opened is not None and self._last_window(number) < self.opened:
             return
         pane = self.panes.get((0, number))

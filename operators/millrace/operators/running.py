@@ -21,7 +21,7 @@ from millrace.operators.current import CurrentTotals
 from millrace.operators.eventtime import MIN_TIME
 from millrace.operators.functions.faults import REASONS, Fault
 from millrace.operators.functions.vectors import Faults
-from millrace.operators.groups import Grouping, Rows, Table
+from millrace.operators.groups import ComputedRows, Grouping, Table
 from millrace.operators.kernels import accumulating
 from millrace.operators.operator import Operator, StepClock
 from millrace.operators.punctuation_grain import EVERY, PunctuationGrain
@@ -59,7 +59,7 @@ class Totals(State):
             return self._given([self._changed(rows, self.table.groups_of(rows))])
         return self._given(self._each(rows))
 
-    def _changed(self, rows: Rows, slots: Int64s) -> tuple[Batch, Faults | None]:
+    def _changed(self, rows: ComputedRows, slots: Int64s) -> tuple[Batch, Faults | None]:
         """Let rows count in these groups, and give each of them once, in the order of the groups' last rows."""
         self.table.update(slots, rows)
         self._reserve()
@@ -74,7 +74,7 @@ class Totals(State):
             times[: len(self._times)] = self._times
             self._times = times
 
-    def _each(self, rows: Rows) -> list[tuple[Batch, Faults | None]]:
+    def _each(self, rows: ComputedRows) -> list[tuple[Batch, Faults | None]]:
         """Row by row, so that each row's total is that of the rows before it and its own.
 
         Groups know nothing of each other: the first rows of all of them go together, then the second ones.

@@ -366,7 +366,7 @@ class Found:
             at += len(slots)
 
 
-class Store:
+class SegmentStore:
     """The tuples that one input remembers, in segments that do not overlap, in order of time.
 
     floor    tuples below it can match nothing more

@@ -16,7 +16,7 @@ from millrace.operators.arrays import SMALLEST, resized
 from millrace.operators.batch import DTYPES, FILLERS, Batch, Bools, Int64s, Values
 from millrace.operators.eventtime import HORIZON_US
 from millrace.operators.expression import Column
-from millrace.operators.groups import Grouping, Rows
+from millrace.operators.groups import ComputedRows, Grouping
 from millrace.operators.kernels import grouping as kernel
 from millrace.operators.sessions import Sessions
 from millrace.operators.spec import AggregateSpec
@@ -42,7 +42,7 @@ class SessionRows(Sessions):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take(self, rows: Rows, at: Int64s) -> None:
+    def take(self, rows: ComputedRows, at: Int64s) -> None:
         sessions = self.place(rows)
         kept = self.grouping.kept_columns
         self.store.add(rows, [rows.columns[p] for p in kept], [rows.valid[p] for p in kept], sessions)
@@ -155,7 +155,9 @@ class RowStore:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def add(self, rows: Rows, columns: Sequence[Values], valid: Sequence[Bools | None], sessions: Int64s) -> None:
+    def add(
+        self, rows: ComputedRows, columns: Sequence[Values], valid: Sequence[Bools | None], sessions: Int64s
+    ) -> None:
         """Keep rows on the chains of these sessions."""
         places = self._places(len(sessions))
         for at, (column, mask) in enumerate(zip(columns, valid, strict=True)):

@@ -14,7 +14,7 @@ import numpy as np
 
 from millrace.operators.batch import Batch, Int64s
 from millrace.operators.eventtime import HORIZON_US, MAX_TIME, MIN_TIME, after, before, saturated
-from millrace.operators.groups import Grouping, Keys, Rows, Table
+from millrace.operators.groups import ComputedRows, Grouping, Keys, Table
 from millrace.operators.kernels import grouping as kernel
 from millrace.operators.panes import Windows
 from millrace.operators.spec import AggregateSpec, SessionWindow
@@ -54,10 +54,10 @@ class Sessions(Windows):
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
-    def take(self, rows: Rows, at: Int64s) -> None:
+    def take(self, rows: ComputedRows, at: Int64s) -> None:
         self.place(rows)
 
-    def place(self, rows: Rows) -> Int64s:
+    def place(self, rows: ComputedRows) -> Int64s:
         """Let rows count in their sessions, and say in which."""
         keys = self._numbered(rows)
         order = np.lexsort((rows.ts, keys))
@@ -78,7 +78,7 @@ class Sessions(Windows):
         self._least = None
         return target[slots]
 
-    def _numbered(self, rows: Rows) -> Int64s:
+    def _numbered(self, rows: ComputedRows) -> Int64s:
         """The number of each row's key."""
         if self.grouping.width:
             at = self.grouping.key_columns

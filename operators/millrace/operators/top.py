@@ -22,21 +22,30 @@ from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.key_index import Column, KeyIndex
 from millrace.operators.operator import Operator, StepClock
 from millrace.operators.spec import Rank, TopSpec
-from millrace.operators.updates import Members, Newest, OrderedStateful, State, Stateful, Store, gone_of, last_of_each
+from millrace.operators.updates import (
+    ColumnStore,
+    Members,
+    Newest,
+    OrderedStateful,
+    State,
+    Stateful,
+    gone_of,
+    last_of_each,
+)
 
 _NONE: Final[Int64s] = np.zeros(0, np.int64)
 
 
-class Rows(NamedTuple):
+class RankedRows(NamedTuple):
     """Rows on their way into the state, each with the columns that order it. `dead` ones have no place anywhere."""
 
     batch: Batch
     order: Sequence[Column]
     dead: Bools
 
-    def take(self, rows: Int64s) -> Rows:
+    def take(self, rows: Int64s) -> RankedRows:
         order = [(values[rows], None if mask is None else mask[rows]) for values, mask in self.order]
-        return Rows(self.batch.take(rows), order, self.dead[rows])
+        return RankedRows(self.batch.take(rows), order, self.dead[rows])
 
 
 class Ranking:
@@ -69,7 +78,7 @@ class Top(Stateful):
 
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer) -> None:
         super().__init__(name, inputs, output)
-        self.state = Places(spec, self)
+        self.state = PlacedRows(spec, self)
 
 
 class OrderedTop(OrderedStateful):
@@ -79,7 +88,7 @@ class OrderedTop(OrderedStateful):
 
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
-        self.state = Places(spec, self)
+        self.state = PlacedRows(spec, self)
 
 
 def build_top(name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> Operator:
@@ -95,10 +104,10 @@ class Pool(NamedTuple):
     """Rows that may get a place: those that are kept in slots, then those of a batch."""
 
     slots: Int64s
-    rows: Rows | None
+    rows: RankedRows | None
 
 
-class Places(State):
+class PlacedRows(State):
     """The rows, by slot; the partitions, by number; and who has which place.
 
     `_places[partition * width + at]` is the slot of the row with the number at + 1, or -1, and `_given` beside it is
@@ -113,7 +122,7 @@ class Places(State):
         self._width = len(schema.data_fields)
         self._ranking = Ranking(spec.order)
         self._newest = None if spec.replaces is None else Newest(schema, spec.replaces)
-        self._rows = Store([*(field.type for field in schema.data_fields), *self._ranking.types])
+        self._rows = ColumnStore([*(field.type for field in schema.data_fields), *self._ranking.types])
         self._order = np.zeros(0, np.int64)
         self._taken = 0
         self._arrived = MIN_TIME  # of the newest row
@@ -151,7 +160,7 @@ class Places(State):
         self.superseded = self._newest.superseded
         return kept, slots
 
-    def _computed(self, batch: Batch) -> Rows:
+    def _computed(self, batch: Batch) -> RankedRows:
         gone = gone_of(batch)
         columns, valid, errors = self._ranking.columns(batch)
         if errors is not None and gone is not None:
@@ -160,9 +169,9 @@ class Places(State):
         if errors is not None:
             self._operator.failed(int(errors.rows.sum()), errors.reason)
             dead = dead | errors.rows
-        return Rows(batch, list(zip(columns, valid, strict=True)), dead)
+        return RankedRows(batch, list(zip(columns, valid, strict=True)), dead)
 
-    def _change(self, rows: Rows, slots: Int64s) -> Batch | None:
+    def _change(self, rows: RankedRows, slots: Int64s) -> Batch | None:
         """Take rows in, one after the other, and say which places that changes."""
         owners = self._owners(rows)
         self._reserve()
@@ -191,7 +200,9 @@ class Places(State):
             pool, changes.members, partitions, at + 1, changes.ts, pool.rows.batch.arrival[changes.events]
         )
 
-    def _keep(self, pool: Pool, rows: Rows, slots: Int64s, owners: Int64s, touched: Int64s, after: Int64s) -> None:
+    def _keep(
+        self, pool: Pool, rows: RankedRows, slots: Int64s, owners: Int64s, touched: Int64s, after: Int64s
+    ) -> None:
         """Keep the rows that are needed, of an append stream those that have a place, and who has the places."""
         taken = self._taken
         self._taken += len(owners)
@@ -223,7 +234,7 @@ class Places(State):
         self._rows.clear(slots)
         self._free = np.concatenate([self._free, slots])
 
-    def _owners(self, rows: Rows) -> Int64s:
+    def _owners(self, rows: RankedRows) -> Int64s:
         owners = np.full(len(rows.dead), -1, np.int64)
         alive = np.flatnonzero(~rows.dead)
         batch = rows.batch if len(alive) == len(owners) else rows.batch.take(alive)
@@ -241,7 +252,7 @@ class Places(State):
         self._places = grown(self._places, partitions, -1, self._across)
         self._given = grown(self._given, partitions, MIN_TIME, self._across)
 
-    def _put(self, rows: Rows, slots: Int64s, owners: Int64s, order: Int64s) -> None:
+    def _put(self, rows: RankedRows, slots: Int64s, owners: Int64s, order: Int64s) -> None:
         """Keep rows, each in another slot; those without an owner only leave theirs."""
         came = np.flatnonzero(owners >= 0)
         self._members.move(slots, owners)
@@ -253,7 +264,7 @@ class Places(State):
     # -- ranking -------------------------------------------------------------------------------------------------------
 
     def _contest(
-        self, rows: Rows, slots: Int64s, owners: Int64s, touched: Int64s, before: Int64s
+        self, rows: RankedRows, slots: Int64s, owners: Int64s, touched: Int64s, before: Int64s
     ) -> tuple[Pool, Contest]:
         """Rows that may get a place: those that have one and those that come, as long as enough of them stand at what
         was the last place or before it. Of partitions in which at any time too few do, all rows.
@@ -269,7 +280,9 @@ class Places(State):
             contest.survey(_NONE, _NONE)
         return pool, contest
 
-    def _ranked(self, kept: Int64s, rows: Rows, slots: Int64s, owners: Int64s, touched: Int64s) -> tuple[Pool, Contest]:
+    def _ranked(
+        self, kept: Int64s, rows: RankedRows, slots: Int64s, owners: Int64s, touched: Int64s
+    ) -> tuple[Pool, Contest]:
         """Rows that are kept and those of a batch, in order."""
         pool, count = Pool(kept, rows), len(kept)
         members = np.concatenate([np.arange(count), count + np.flatnonzero(owners >= 0)])
@@ -436,7 +449,7 @@ class FinalTop(IdleWaiting):
     def __init__(self, name: str, spec: TopSpec, inputs: Sequence[Reader], output: Buffer, clock: StepClock) -> None:
         super().__init__(name, inputs, output, clock)
         self._spec = spec
-        self._windows: dict[int, Places] = {}
+        self._windows: dict[int, PlacedRows] = {}
         self._newest = MIN_TIME
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -501,7 +514,7 @@ class FinalTop(IdleWaiting):
         for close in np.unique(closes).tolist():
             window = self._windows.get(close)
             if window is None:
-                window = self._windows[close] = Places(self._spec, self)
+                window = self._windows[close] = PlacedRows(self._spec, self)
             window.consume(batch.take(np.flatnonzero(closes == close)))
 
     def _flush(self, limit: int) -> int:
@@ -536,5 +549,5 @@ class FinalTop(IdleWaiting):
         idle, self._newest, windows = data
         super().restore(idle)
         for close, saved in windows:
-            window = self._windows[close] = Places(self._spec, self)
+            window = self._windows[close] = PlacedRows(self._spec, self)
             window.restore(saved)

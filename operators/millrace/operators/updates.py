@@ -100,7 +100,7 @@ class Newest:
         self._last = last.copy()
 
 
-class Store:
+class ColumnStore:
     """Rows of columns by slot."""
 
     def __init__(self, types: Sequence[Type]) -> None:

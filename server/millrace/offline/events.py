@@ -21,7 +21,7 @@ from millrace.protocol import Refuse, RowError, TimestampError
 from millrace.protocol.timestamps import FIRST_US, LAST_US
 from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.protocol.words import spelt
-from millrace.server.source import Source, check_clock, check_promise
+from millrace.server.source import StreamDecoder, check_clock, check_promise
 
 FEED: Final = "main"
 
@@ -47,7 +47,7 @@ class _Events:
 
     def __init__(self, path: str, streams: Mapping[str, StreamDefinition]) -> None:
         self._path = path
-        self._sources = {name: Source(stream) for name, stream in streams.items()}
+        self._sources = {name: StreamDecoder(stream) for name, stream in streams.items()}
         self._clock: int | None = None
         self._events: list[Event] = []
         self._run: tuple[str, str] | None = None
@@ -105,7 +105,7 @@ class _Events:
         except TimestampError:
             return None  # refused with the row
 
-    def _source(self, event: Mapping[str, Any], where: str) -> Source:
+    def _source(self, event: Mapping[str, Any], where: str) -> StreamDecoder:
         name = event.get("stream")
         if name is None:
             raise Refuse(f"{where}: expected the name of a stream in stream, got none", code="bad_row")

@@ -28,7 +28,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.operators.batch import Batch, Row
 from millrace.protocol import Field, Refuse, RowError, Schema, TimestampError, Type, parse_timestamp
 from millrace.protocol.units import MICROSECONDS, TimeUnit
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 from millrace.server.writers import ArrowWriter, CsvWriter, JsonLinesWriter, ParquetWriter, Writer
 
 STANDARD: Final = "-"
@@ -105,7 +105,7 @@ def read_opened(
     format: str,  # noqa: A002 - the option's name
 ) -> Generator[Batch, None, None]:
     """The rows of an open file; errors name it by `path`."""
-    yield from _READERS[format](file, path, Source(stream), advanced)
+    yield from _READERS[format](file, path, StreamDecoder(stream), advanced)
 
 
 def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[int, bytes]]:
@@ -128,7 +128,7 @@ def lines_of(file: BinaryIO, path: str, advanced: Advanced) -> Iterator[tuple[in
         yield number, rest
 
 
-def _read_jsonl(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
+def _read_jsonl(file: BinaryIO, path: str, source: StreamDecoder, advanced: Advanced) -> Iterator[Batch]:
     decode = None if any(map(UNTYPED.search, source.stream.schema.names)) else _row_decoder(source)
     for number, piece in lines_of(file, path, advanced):
         if decode is None:
@@ -149,7 +149,7 @@ def _portions(batch: Batch) -> Iterator[Batch]:
         yield batch.slice(start, min(start + ROWS, len(batch)))
 
 
-def _row_decoder(source: Source) -> Callable[[bytes], list[Row]]:
+def _row_decoder(source: StreamDecoder) -> Callable[[bytes], list[Row]]:
     """A decoder of many lines, typed by the schema. Field names may be anything, attribute names may not."""
     stream = source.stream
     names = [f"f{position}" for position in range(len(stream.schema))]
@@ -179,7 +179,7 @@ def _may_be_null(field: Field, stream: StreamDefinition) -> bool:
     return field.nullable and field.name != stream.time
 
 
-def _slow_jsonl(path: str, number: int, piece: bytes, source: Source) -> Batch:
+def _slow_jsonl(path: str, number: int, piece: bytes, source: StreamDecoder) -> Batch:
     """The same lines one by one: the error of the first wrong line, or their rows."""
     rows = []
     for offset, line in enumerate(piece.split(b"\n")):
@@ -260,7 +260,7 @@ def count_rows(path: str, format: str | None = None) -> int | None:  # noqa: A00
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-def _read_csv(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
+def _read_csv(file: BinaryIO, path: str, source: StreamDecoder, advanced: Advanced) -> Iterator[Batch]:
     text = io.TextIOWrapper(_Watched(file, advanced), "utf-8-sig", newline="")  # type: ignore[type-var]
     reader = csv.reader(text, strict=True)
     try:
@@ -312,7 +312,9 @@ def _layout(header: Sequence[str], path: str, stream: StreamDefinition) -> list[
     return [header.index(name) if name in header else None for name in stream.schema.names]
 
 
-def _csv_batches(reader: Any, path: str, source: Source, layout: Sequence[int | None], width: int) -> Iterator[Batch]:
+def _csv_batches(
+    reader: Any, path: str, source: StreamDecoder, layout: Sequence[int | None], width: int
+) -> Iterator[Batch]:
     fields = [Field(field.name, field.type, _may_be_null(field, source.stream)) for field in source.stream.schema]
     rows: list[list[str]] = []
     numbers: list[int] = []
@@ -335,7 +337,7 @@ def _csv_batch(
     rows: list[list[str]],
     numbers: list[int],
     path: str,
-    source: Source,
+    source: StreamDecoder,
     fields: Sequence[Field],
     layout: Sequence[int | None],
 ) -> Batch:
@@ -352,7 +354,9 @@ def _csv_batch(
             raise
 
 
-def _csv_column(field: Field, texts: Sequence[str], path: str, numbers: Sequence[int], source: Source) -> Sequence[Any]:
+def _csv_column(
+    field: Field, texts: Sequence[str], path: str, numbers: Sequence[int], source: StreamDecoder
+) -> Sequence[Any]:
     unit = source.unit if field.name == source.stream.time else MICROSECONDS
     convert = _CSV_VALUES[field.type] if unit is MICROSECONDS else partial(_csv_time, unit)
     expected = _CSV_EXPECTED.get(field.type, source.expected(field))
@@ -442,7 +446,7 @@ _CSV_EXPECTED: Final = {Type.BYTES: "bytes (hexadecimal digits)"}
 # -- Parquet and Arrow -------------------------------------------------------------------------------------------------
 
 
-def _read_parquet(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
+def _read_parquet(file: BinaryIO, path: str, source: StreamDecoder, advanced: Advanced) -> Iterator[Batch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -455,7 +459,7 @@ def _read_parquet(file: BinaryIO, path: str, source: Source, advanced: Advanced)
         raise _unread(path, "a Parquet file", error) from None
 
 
-def _read_arrow(file: BinaryIO, path: str, source: Source, advanced: Advanced) -> Iterator[Batch]:
+def _read_arrow(file: BinaryIO, path: str, source: StreamDecoder, advanced: Advanced) -> Iterator[Batch]:
     """An Arrow IPC file, or an IPC stream: the first bytes distinguish them."""
     import pyarrow as pa
 
@@ -473,7 +477,7 @@ def _read_arrow(file: BinaryIO, path: str, source: Source, advanced: Advanced) -
         raise _unread(path, "an Arrow IPC file or stream", error) from None
 
 
-def _arrow_batches(tables: Iterator[Any], path: str, source: Source, passed: Advanced) -> Iterator[Batch]:
+def _arrow_batches(tables: Iterator[Any], path: str, source: StreamDecoder, passed: Advanced) -> Iterator[Batch]:
     first = 1
     for table in tables:
         table.validate(full=True)
@@ -512,7 +516,7 @@ def _unread(path: str, expected: str, error: Exception) -> Refuse:
     return Refuse(f"{shown(path)}: expected {expected}, got something else ({reason})", code="bad_file")
 
 
-_READERS: Final[Mapping[str, Callable[[BinaryIO, str, Source, Advanced], Iterator[Batch]]]] = {
+_READERS: Final[Mapping[str, Callable[[BinaryIO, str, StreamDecoder, Advanced], Iterator[Batch]]]] = {
     "jsonl": _read_jsonl,
     "csv": _read_csv,
     "parquet": _read_parquet,

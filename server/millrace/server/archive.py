@@ -30,7 +30,7 @@ from millrace.engine.plan import StreamDefinition
 from millrace.operators.eventtime import MAX_TIME, MIN_TIME, is_time
 from millrace.protocol import Refuse, Type
 from millrace.server import history
-from millrace.server.history import Gap, HistoryError, Reach, Rows, Written
+from millrace.server.history import ArchivedRows, Gap, HistoryError, Reach, Written
 
 log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class Limits:
 class _Piece:
     """Rows that wait: how many bytes they hold, the least time of those on time, and when they came."""
 
-    rows: Rows
+    rows: ArchivedRows
     bytes: int
     least: int
     since: float
@@ -120,7 +120,7 @@ class _Stream:
 
     # -- putting ---------------------------------------------------------------------------------------
 
-    def put(self, rows: Rows, mark_us: int) -> None:
+    def put(self, rows: ArchivedRows, mark_us: int) -> None:
         """Tuples that have just arrived, and the mark behind them."""
         piece = _Piece(rows, _weigh(rows), rows.least_on_time, time.monotonic())
         self.next_seq += len(rows)
@@ -146,7 +146,7 @@ class _Stream:
     def _merge(self) -> None:
         parts = [self.waiting.pop() for _ in range(self.small)][::-1]
         self.small = 0
-        rows = Rows.joined([part.rows for part in parts])
+        rows = ArchivedRows.joined([part.rows for part in parts])
         merged = _Piece(rows, _weigh(rows), min(part.least for part in parts), parts[0].since)
         self.bytes += merged.bytes - sum(part.bytes for part in parts)
         self.waiting.append(merged)
@@ -340,7 +340,7 @@ class Archive:
         late = np.zeros(count, np.bool_) if judged.late is None else judged.late
         mark = order.mark_us if at.stream.timestamps == "external" else int(judged.batch.ts[-1])
         with self._lock:
-            at.put(Rows(at.next_seq, judged.batch, late, judged.marks, ((order.feed, count),)), mark)
+            at.put(ArchivedRows(at.next_seq, judged.batch, late, judged.marks, ((order.feed, count),)), mark)
             if at.rows == count or at.tell or at.bytes - at.writing_bytes >= self.limits.file_bytes:
                 self._work.notify()
         if at.bytes >= self.limits.waiting_bytes and not at.held:
@@ -429,7 +429,7 @@ class Archive:
             pieces = at.cut(self.limits, self._closing)
         try:
             if pieces:
-                rows = Rows.joined([piece.rows for piece in pieces])
+                rows = ArchivedRows.joined([piece.rows for piece in pieces])
                 written = history.write_rows(at.folder, replace(at.stream, schema=rows.batch.schema), rows)
                 self._count(at, pieces, written)
             told = self._tell(at)
@@ -610,7 +610,7 @@ def _known(us: int) -> int | None:
     return us if is_time(us) else None
 
 
-def _weigh(rows: Rows) -> int:
+def _weigh(rows: ArchivedRows) -> int:
     """Bytes that rows hold while they wait."""
     batch = rows.batch
     texts = sum(

@@ -65,13 +65,13 @@ from millrace.server.metrics import Metrics
 from millrace.server.names import nearest
 from millrace.server.openings import NO_PLACE, NewSink, Opened, Openings, SinkPlace, Taken, abandon
 from millrace.server.pause import Pause
-from millrace.server.places import Places
+from millrace.server.places import SinkFolders
 from millrace.server.planning import Planning
 from millrace.server.readers import TAKES_NOTHING, SlowReader, explained, slow_reader
 from millrace.server.restarts import lost_state
 from millrace.server.runner import Runner
 from millrace.server.sink import Slow, WriterSink
-from millrace.server.store import Store, StoreError
+from millrace.server.store import CatalogFile, StoreError
 from millrace.server.temporary import Temporaries
 from millrace.server.threads import in_thread
 from millrace.server.timers import Timers
@@ -210,7 +210,7 @@ class Catalog:
         defaults: Defaults,
         folder: Path | None,
         archive: Archive,
-        places: Places,
+        places: SinkFolders,
         planning: Planning,
         timers: Timers,
     ) -> None:
@@ -236,7 +236,7 @@ class Catalog:
         self._held: dict[str, ComponentDecisions] = {}  # by first operator: the components of trials, as they were
         self._one_at_a_time = asyncio.Lock()
         self._took = Pause()  # of the change whose turn it is
-        self._store = None if folder is None else Store(folder / CATALOG)
+        self._store = None if folder is None else CatalogFile(folder / CATALOG)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="catalog")  # a disk may take its time
         self.error: str | None = None  # why the newest state is not on the disk
         self._writing: asyncio.Task[None] | None = None
@@ -913,7 +913,7 @@ class Catalog:
                 self.restarted[name] = now_us, meaning
                 log.warning("restarted without operator state", query=name, meaning=meaning)
 
-    async def _load_statement(self, store: Store, statement: str) -> None:
+    async def _load_statement(self, store: CatalogFile, statement: str) -> None:
         try:
             steps, after = self._plan(statement, self.known, KNOWN)
             await self._apply(steps)
@@ -1042,7 +1042,7 @@ class Catalog:
         writing.add_done_callback(self._written)
         return writing
 
-    async def _write(self, store: Store) -> None:
+    async def _write(self, store: CatalogFile) -> None:
         known = self.known
         statements, decisions = await self._runner.between_steps(
             lambda: (self.statements(known), self.decisions(known).model_dump_json()), self._took.add

@@ -54,7 +54,7 @@ from millrace.server.lines import LineDialect
 from millrace.server.logs import add_context, sparing, without_controls
 from millrace.server.metrics import Metrics, version
 from millrace.server.operations import guards, kernels, process
-from millrace.server.places import Places
+from millrace.server.places import SinkFolders
 from millrace.server.planning import Planning
 from millrace.server.rates import LOOK_SECONDS, Rates
 from millrace.server.readers import slow_reader
@@ -162,7 +162,7 @@ class Daemon:
             defaults=Defaults(parse_interval(settings.engine.grace), parse_interval(limits.max_ahead)),
             folder=settings.server.data_dir,
             archive=self.archive,
-            places=Places.of(settings),
+            places=SinkFolders.of(settings),
             planning=Planning(
                 SqlLimits(limits.sql_characters, limits.sql_tokens, limits.sql_depth), limits.sql_waiting
             ),

@@ -21,7 +21,7 @@ from millrace.protocol.units import MICROSECONDS, TimeUnit
 from millrace.server.logs import sparing
 from millrace.server.names import nearest
 from millrace.server.runner import FeedPeer, Runner
-from millrace.server.source import Source, TooFarAheadError, check_promise, may_promise
+from millrace.server.source import StreamDecoder, TooFarAheadError, check_promise, may_promise
 
 # Producers whose next sequence number is remembered after they left: a few megabytes; the oldest are forgotten first.
 REMEMBERED_PRODUCERS: Final = 65_536
@@ -52,23 +52,23 @@ class _Stream:
     early   the stream has taken times from before this century that can't be mistaken for another unit
     """
 
-    source: Source
+    source: StreamDecoder
     received: Received
-    narrower: dict[str, Source] = field(default_factory=dict)
+    narrower: dict[str, StreamDecoder] = field(default_factory=dict)
     early: bool = False
 
     def alter(self, definition: StreamDefinition) -> None:
         """Another definition. Feeds that are open continue with the fields that they were opened with; with another
         unit none stays open."""
         if definition.time_unit != self.source.unit.name:
-            self.source, self.narrower, self.early = Source(definition), {}, False
+            self.source, self.narrower, self.early = StreamDecoder(definition), {}, False
         elif definition.schema != self.source.schema:
             self.narrower[self.source.schema.fingerprint()] = self.source
-            self.source = Source(definition)
+            self.source = StreamDecoder(definition)
         for source in (self.source, *self.narrower.values()):
             source.stream = replace(definition, schema=source.schema)
 
-    def by(self, fingerprint: str | None) -> Source:
+    def by(self, fingerprint: str | None) -> StreamDecoder:
         """The wrapper for a feed of this schema: the stream's own, or one that lacks nullable columns at its end."""
         schema = self.source.schema
         if fingerprint is None or fingerprint == schema.fingerprint():
@@ -82,7 +82,7 @@ class _Stream:
                     f"its schema is ({fields}), fingerprint {schema.fingerprint()}",
                     code="schema_mismatch",
                 )
-            self.narrower[fingerprint] = Source(found)
+            self.narrower[fingerprint] = StreamDecoder(found)
         return self.narrower[fingerprint]
 
 
@@ -166,7 +166,7 @@ class Feeds:
     # -- streams -----------------------------------------------------------------------------------
 
     def add_stream(self, definition: StreamDefinition) -> None:
-        self._streams[definition.name] = _Stream(Source(definition), Received())
+        self._streams[definition.name] = _Stream(StreamDecoder(definition), Received())
         if definition.timestamps == "external":
             self._runner.add_side_outlet(definition.late)
         self._look_for_guesses()
@@ -217,7 +217,7 @@ class Feeds:
         for key in [key for key in self._next if key[0] == name]:
             del self._next[key]
 
-    def source(self, stream: str, fingerprint: str | None = None) -> Source:
+    def source(self, stream: str, fingerprint: str | None = None) -> StreamDecoder:
         """What decodes the rows of a feed; SCHEMA_MISMATCH if the stream takes none of this fingerprint."""
         return self._find(stream).by(fingerprint)
 

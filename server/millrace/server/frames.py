@@ -58,7 +58,7 @@ from millrace.server.feeds import UnderWay
 from millrace.server.logs import sparing
 from millrace.server.runner import NOTHING
 from millrace.server.sink import Outlet, Subscription
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
@@ -356,7 +356,7 @@ class FrameDialect(Dialect):
 class _Feed:
     """One open feed: the engine's orders to it, and its frames to the source."""
 
-    def __init__(self, dialect: FrameDialect, wish: Open, source: Source) -> None:
+    def __init__(self, dialect: FrameDialect, wish: Open, source: StreamDecoder) -> None:
         self.channel = wish.channel
         self.stream = wish.stream
         self.producer = wish.producer

@@ -294,7 +294,7 @@ def stored_schema(stream: StreamDefinition) -> Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ArchivedRows:
     """Tuples on their way into files, numbered from `first` on; `feeds` says how many in a row came from whom."""
 
     first: int
@@ -315,7 +315,7 @@ class Rows:
         return int(ts.min(where=~self.late, initial=MAX_TIME))
 
     @staticmethod
-    def joined(parts: Sequence[Rows]) -> Rows:
+    def joined(parts: Sequence[ArchivedRows]) -> ArchivedRows:
         """Those of all parts, which follow each other."""
         if len(parts) == 1:
             return parts[0]
@@ -324,7 +324,7 @@ class Rows:
             if feeds and feeds[-1][0] == name:
                 count += feeds.pop()[1]
             feeds.append((name, count))
-        return Rows(
+        return ArchivedRows(
             parts[0].first,
             Batch.concat([part.batch for part in parts]),
             np.concatenate([part.late for part in parts]),
@@ -333,7 +333,7 @@ class Rows:
         )
 
 
-def table_of(stream: StreamDefinition, rows: Rows) -> Any:
+def table_of(stream: StreamDefinition, rows: ArchivedRows) -> Any:
     """The rows as they are archived, in the order of their arrival."""
     import pyarrow as pa
 
@@ -371,7 +371,7 @@ class Written:
     bytes: int
 
 
-def write_rows(folder: Path, stream: StreamDefinition, rows: Rows) -> list[Written]:
+def write_rows(folder: Path, stream: StreamDefinition, rows: ArchivedRows) -> list[Written]:
     """Write rows into whole files, one per day. What fails half way may be done again: it gives the same files."""
     import pyarrow as pa
 

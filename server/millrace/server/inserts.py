@@ -16,7 +16,7 @@ from millrace.operators.eventtime import MAX_TIME
 from millrace.protocol import Refuse, RowError
 from millrace.server.feeds import Feeds
 from millrace.server.runner import Runner
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 from millrace.sql import Insert, SqlError
 
 FEED: Final = "sql"
@@ -49,7 +49,7 @@ class Inserts:
     def check(self, insert: Insert, stream: StreamDefinition) -> Batch:
         """The tuples of a statement. Raises SqlError at the first value that the stream refuses."""
         try:
-            batch = Source(stream).from_rows(insert.rows)
+            batch = StreamDecoder(stream).from_rows(insert.rows)
             if stream.name in self._feeds.received():
                 self._feeds.check_times(stream.name, batch)
         except RowError as error:

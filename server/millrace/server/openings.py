@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from millrace.protocol import Refuse, Schema
-from millrace.server.places import Identity, Place, Places, error_words, identity
+from millrace.server.places import Identity, Place, SinkFolders, error_words, identity
 from millrace.server.sinkfiles import Label, Rotation, SinkFile, StandardOutput, Unwritable, line_file, whole_files
 from millrace.sql import SinkDefinition
 
@@ -72,7 +72,7 @@ class Openings:
     before sinks had a folder: its relative paths were resolved against the working directory.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: SinkFolders) -> None:
         self.kept: Mapping[str, str] | None = {}
         self._places = places
 

@@ -79,7 +79,7 @@ def refused(text: str) -> Refuse:
     return Refuse(text, code="sink_path")
 
 
-class Places:
+class SinkFolders:
     """The folders that sinks may write to, and the files that they may not."""
 
     def __init__(
@@ -97,11 +97,11 @@ class Places:
         self._data = None if data is None else Path(os.path.abspath(data))
 
     @staticmethod
-    def of(settings: Settings) -> Places:
+    def of(settings: Settings) -> SinkFolders:
         """Those of a configuration."""
         server = settings.server
         history = history_folder(server)
-        return Places(
+        return SinkFolders(
             sink_folder(server),
             server.allow_paths,
             [] if history is None else [history],

@@ -26,7 +26,7 @@ from millrace.operators.batch import Batch
 from millrace.operators.eventtime import MIN_TIME
 from millrace.protocol import MillraceError, Refuse
 from millrace.server import history
-from millrace.server.source import Source
+from millrace.server.source import StreamDecoder
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.functions import install_module
 from millrace.sql.limits import KNOWN
@@ -63,7 +63,7 @@ class Replay:
     ) -> None:
         self.past = Bootstrap(streams, plan)
         self._streams = {stream.name: stream for stream in streams}
-        self._sources = {stream.name: Source(stream) for stream in streams}
+        self._sources = {stream.name: StreamDecoder(stream) for stream in streams}
         self._folders = {stream.name: history.stream_folder(folder, stream.name) for stream in streams}
         self._from_us = MIN_TIME if from_us is None else from_us
         self._next = dict.fromkeys(self._streams, 0)

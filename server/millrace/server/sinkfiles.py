@@ -25,7 +25,7 @@ import structlog
 
 from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema, Type
-from millrace.server.places import Identity, Place, Places, identity
+from millrace.server.places import Identity, Place, SinkFolders, identity
 from millrace.server.writers import ROW_GROUP, csv_lines, csv_names, file_batch, file_schema, json_lines
 
 log = structlog.get_logger()
@@ -111,7 +111,7 @@ class Appended(Protocol):
 class Disk:
     """A regular file that is open for appending."""
 
-    def __init__(self, places: Places, place: Place, *, makes: bool = False) -> None:
+    def __init__(self, places: SinkFolders, place: Place, *, makes: bool = False) -> None:
         self._places = places
         self._place = place
         self._handle = places.open_file(place, makes=makes)
@@ -401,7 +401,7 @@ class Label:
 class Folder:
     """A folder in which whole files come to be."""
 
-    def __init__(self, places: Places, place: Place, *, makes: bool = False) -> None:
+    def __init__(self, places: SinkFolders, place: Place, *, makes: bool = False) -> None:
         self.path = place.path
         self._handle = places.open_folder(place, makes=makes)
         self.identity = identity(os.fstat(self._handle))
@@ -480,7 +480,7 @@ class WholeFiles:
         self._clock = clock
         self._folder: Folder | None = None
         self._stem: str | None = None
-        self._held = Rows()
+        self._held = BufferedRows()
         self._began = 0.0
         self._data: bytes | None = None  # the file that could not be written yet
 
@@ -583,7 +583,7 @@ class WholeFiles:
                 with suppress(OSError):
                     folder.remove(aside)
                 raise
-        self._held, self._data = Rows(), None
+        self._held, self._data = BufferedRows(), None
 
     def _stem_in(self, folder: Folder) -> str:
         """The first part of names in this history."""
@@ -617,7 +617,7 @@ class WholeFiles:
         return found
 
 
-class Rows:
+class BufferedRows:
     """Rows in memory, as Arrow's tables: copies, so that they keep nothing else alive."""
 
     def __init__(self) -> None:
@@ -652,7 +652,7 @@ class Rows:
 # -- which one a sink has ----------------------------------------------------------------------------------------------
 
 
-def line_file(places: Places, place: Place, schema: Schema, format: str) -> LineFile:  # noqa: A002 - the option's name
+def line_file(places: SinkFolders, place: Place, schema: Schema, format: str) -> LineFile:  # noqa: A002 - the option's name
     """A file of JSON lines or CSV at a place."""
 
     def opened(makes: bool) -> Disk:
@@ -669,7 +669,7 @@ def line_file(places: Places, place: Place, schema: Schema, format: str) -> Line
     return LineFile(place.path, opened, json_lines)
 
 
-def whole_files(places: Places, place: Place, schema: Schema, label: Label, rotation: Rotation) -> WholeFiles:
+def whole_files(places: SinkFolders, place: Place, schema: Schema, label: Label, rotation: Rotation) -> WholeFiles:
     """Parquet or Arrow files in the folder at a place."""
 
     def opened(makes: bool) -> Folder:

@@ -67,7 +67,7 @@ class TooFarAheadError(RowError):
     """A tuple lies further above the server's clock than its stream's `max_ahead`."""
 
 
-class Source:
+class StreamDecoder:
     """Decodes what the feeds of one stream send."""
 
     def __init__(self, stream: StreamDefinition) -> None:

@@ -26,7 +26,7 @@ class StoreError(MillraceError):
     code = "catalog"
 
 
-class Store:
+class CatalogFile:
     """One SQLite file. A write replaces everything in one transaction: a crash leaves the old state or the new.
 
     The file is locked for as long as it is open: a second server in the same folder would undo what the first one does.
