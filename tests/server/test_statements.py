@@ -43,6 +43,28 @@ async def test_the_same_text_twice_changes_nothing(daemon):
 
 
 @served(sql=None)
+async def test_a_stream_and_its_alters_twice_change_nothing(daemon):
+    alters = "ALTER STREAM s SET (disorder = '3 s'); ALTER STREAM s ADD COLUMN note TEXT"
+    first = await outcomes(daemon, f"{STREAM}; {alters}", idempotent=True)
+    assert all("unchanged" not in told for told in first)
+    text = f"{STREAM}; {alters}; {QUERY}"
+    *again, query = await outcomes(daemon, text, idempotent=True)
+    assert [told["kind"] for told in again if told["unchanged"]] == ["create_stream", "alter_stream", "alter_stream"]
+    assert query["kind"] == "create_query"
+    before = await get(daemon, "/api/v1/catalog")
+    assert all(told["unchanged"] for told in await outcomes(daemon, text, idempotent=True))
+    assert await get(daemon, "/api/v1/catalog") == before
+    # One more ALTER at the end of the file is applied.
+    *same, more = await outcomes(daemon, f"{STREAM}; {alters}; ALTER STREAM s ADD COLUMN w BIGINT", idempotent=True)
+    assert all(told["unchanged"] for told in same)
+    assert more["added"] == ["w"]
+    # A file that lacks the newest ALTER differs, and is refused as before.
+    said = await post(daemon, f"{STREAM}; {alters}", idempotent=True)
+    assert "with another definition" in said["detail"]
+    assert "unchanged" not in (await outcomes(daemon, "DROP QUERY q; DROP STREAM s; " + STREAM, idempotent=True))[2]
+
+
+@served(sql=None)
 async def test_without_the_word_a_second_create_is_refused(daemon):
     await outcomes(daemon, STREAM)
     said = await post(daemon, STREAM)

@@ -117,10 +117,50 @@ def plan_all(
 ) -> tuple[list[Planned], Catalog]:
     """Plan all statements of a file, each in the catalog after the previous ones. Bare SELECTs are q, q2 and so on."""
     planned: list[Planned] = []
-    for statement in statements:
-        planned.append(plan(statement, catalog, name, library, idempotent=idempotent))
-        catalog = catalog.with_(planned[-1])
+    applied = _applied(statements, catalog, library) if idempotent else {}
+    for position, statement in enumerate(statements):
+        step = applied.get(position) or plan(statement, catalog, name, library, idempotent=idempotent)
+        planned.append(step)
+        catalog = catalog.with_(step)
     return planned, catalog
+
+
+def _applied(statements: Sequence[s.Statement], catalog: Catalog, library: Library) -> dict[int, Unchanged]:
+    """The statements that define streams as they already are: a CREATE and the ALTERs of its stream that follow."""
+    unchanged: dict[int, Unchanged] = {}
+    bodies = [statement.body for statement in statements]
+    altered = {body.name.text for body in bodies if isinstance(body, s.AlterStreamStatement | s.AddColumnStatement)}
+    for position, body in enumerate(bodies):
+        if isinstance(body, s.CreateStreamStatement) and body.name.text in altered & catalog.streams.keys():
+            unchanged |= _applied_to(body.name.text, statements, position, catalog, library)
+    return unchanged
+
+
+def _applied_to(
+    name: str, statements: Sequence[s.Statement], created: int, catalog: Catalog, library: Library
+) -> dict[int, Unchanged]:
+    """The longest part of a stream's statements that comes to the stream as it is, with ALTERs; else nothing."""
+    existing, alone = _as_written(catalog.streams[name]), Catalog()
+    done: list[int] = []
+    matching = 0
+    for position in range(created, len(statements)):
+        body = statements[position].body
+        if isinstance(body, s.DropStatementNode) and body.name.text == name:
+            return {}
+        alters = isinstance(body, s.AlterStreamStatement | s.AddColumnStatement) and body.name.text == name
+        if position > created and not alters:
+            continue
+        try:
+            alone = alone.with_(plan(statements[position], alone, library=library))
+        except SqlError:
+            break  # planned in the real catalog, it gives the error that a person can act on
+        done.append(position)
+        if same_stream(_as_written(alone.streams[name]), existing):
+            matching = len(done)
+    if matching < 2:  # a CREATE is compared when it is planned
+        return {}
+    altered = Unchanged("alter_stream", "stream", name, f"stream {name} has these columns and options")
+    return dict.fromkeys(done[1:matching], altered) | {created: _exists("stream", name, same=True)}
 
 
 def bare_name(catalog: Catalog) -> str:
