@@ -36,15 +36,16 @@ _millrace() {
 compdef _millrace millrace"""
 FISH: Final = "complete -c millrace -a '(millrace complete-words -- (commandline -opc)[2..] (commandline -ct))'"
 
+_IN_COMPONENT: Final = ("components", "streams", "queries", "operators")
 # Which objects an argument names: by the argument's name, or by the group for a plain NAME.
-PLURALS: Final = {
-    "stream": "streams",
-    "query": "queries",
-    "sink": "sinks",
-    "component": "components",
-    "strategy": "components",
-    "operator": "operators",
-    "break": "operators",
+LISTS: Final = {
+    "stream": ("streams",),
+    "query": ("queries",),
+    "sink": ("sinks",),
+    "component": _IN_COMPONENT,
+    "strategy": _IN_COMPONENT,
+    "operator": ("operators",),
+    "break": ("operators",),
 }
 STRATEGIES: Final = ("dfs", "bfs", "rr", "chain")
 
@@ -121,9 +122,10 @@ def _values(path: str, argument: Any) -> Sequence[str]:
     kind_of_value = argument.type_descriptor.annotation
     if issubclass(kind_of_value, StrEnum):
         return [choice.value for choice in kind_of_value]
-    kind = argument.name if argument.name in PLURALS else path.split()[0]
+    kind = argument.name if argument.name in LISTS else path.split()[0]
     if argument.name == "strategy":
         return STRATEGIES
-    if argument.name not in (*PLURALS, "name") or kind not in PLURALS:
+    if argument.name not in (*LISTS, "name") or kind not in LISTS:
         return []
-    return [item["name"] for item in Link.from_environment().within(TIMEOUT_SECONDS).get(PLURALS[kind])]
+    link = Link.from_environment().within(TIMEOUT_SECONDS)
+    return list(dict.fromkeys(item["name"] for name in LISTS[kind] for item in link.get(name)))
