@@ -242,8 +242,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.files:
         for path in options.files:
-            found = [*examine(path).places, *(long_sentences(path) if path.suffix == ".md" else ())]
-            for place in sorted(found, key=lambda place: place.line):
+            places = [*examine(path).places, *(long_sentences(path) if path.suffix == ".md" else ())]
+            for place in sorted(places, key=lambda place: place.line):
                 print(f"{path}:{place.line}: [{place.problem}] {place.text[:110]}")
         return
     if options.check:

@@ -259,7 +259,7 @@ def sql(tmp_path):
             ["--out", "o", "--sql", "SQL", "--then-live", "--history", "h"],
             "its own history is the input: leave --history",
         ),
-        (["--out", "o", "--sql", "SQL", "--then-live", "--to", "9", "--input", "s=IN"], "leave --to and --input out"),
+        (["--out", "o", "--sql", "SQL", "--then-live", "--to", "9", "--input", "s=IN"], "remove --to and --input"),
     ],
 )
 def test_flags_that_cannot_be_meant_exit_2(no_spark, sql, tmp_path, flags, said):

@@ -74,9 +74,9 @@ class Advice:
     try_: str
 
     def to_data(self) -> dict[str, str]:
-        found = asdict(self)
-        found["try"] = found.pop("try_")
-        return found
+        data = asdict(self)
+        data["try"] = data.pop("try_")
+        return data
 
 
 def advise(snapshot: Snapshot) -> list[Advice]:
@@ -145,9 +145,9 @@ def catalog_unwritten(seen: Snapshot) -> Iterator[Advice]:
 
 
 def unclean_end(seen: Snapshot) -> Iterator[Advice]:
-    found = seen.server.get("unclean_end")
-    if found is not None and seen.server["now_us"] - found["found_us"] < RESTART_US:
-        yield Advice("unclean_end", "server", found["text"], "millrace stream list")
+    event = seen.server.get("unclean_end")
+    if event is not None and seen.server["now_us"] - event["found_us"] < RESTART_US:
+        yield Advice("unclean_end", "server", event["text"], "millrace stream list")
 
 
 def restarted_queries(seen: Snapshot) -> Iterator[Advice]:
@@ -203,10 +203,10 @@ def long_waits(seen: Snapshot) -> Iterator[Advice]:
     for query, why in seen.whys.items():
         if why["reason"] in LASTING and (_waits_long(why, seen) or _each_waits_long(why, streams)):
             waiting.setdefault((why["reason"], why["stream"]), []).append((query, why))
-    for (reason, stream), found in waiting.items():
-        query, why = found[0]
+    for (reason, stream), waits in waiting.items():
+        query, why = waits[0]
         text = why["text"]
-        if others := ", ".join(name for name, _ in found[1:]):
+        if others := ", ".join(name for name, _ in waits[1:]):
             text += f" The same applies to {others}."
         try_ = why["try"] or (f"millrace query show {query}" if stream is None else f"millrace stream show {stream}")
         skew_us = streams.get(stream or "", {}).get("max_skew_us") or 0
@@ -243,8 +243,8 @@ def append_edges(seen: Snapshot) -> Iterator[Advice]:
     """Update streams whose updates queue up one by one, although only the newest row of each key may matter."""
     keyed = {f"{stream['name']}.source": stream for stream in seen.streams if stream.get("update_key")}
     for operator in seen.operators:
-        for position, given in enumerate(operator["inputs"]):
-            stream, queued = keyed.get(given["from"]), given["queue_tuples"]
+        for position, reader in enumerate(operator["inputs"]):
+            stream, queued = keyed.get(reader["from"]), reader["queue_tuples"]
             if stream is None or operator["queues"][position] != "append" or queued < QUEUED_TUPLES:
                 continue
             name = operator["name"]

@@ -46,15 +46,15 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
+class BackfillOptions:
     """The options that `start` and `verify` share: their declarations and values."""
 
     query: Annotated[
-        str | None, typer.Argument(metavar="QUERY", help="A running server's query; with --sql one of the file's.")
+        str | None, typer.Argument(metavar="QUERY", help="A query of a running server, or with --sql of the file.")
     ] = None
     sql: Annotated[str | None, typer.Option("--sql", metavar="FILE", help="Statements: streams and the query.")] = None
     history: Annotated[
-        str | None, typer.Option("--history", metavar="DIR", help="A server's history; of a running one it is known.")
+        str | None, typer.Option("--history", metavar="DIR", help="A server's history. Default: the running server's.")
     ] = None
     inputs: Annotated[
         list[str] | None,
@@ -65,12 +65,12 @@ class Asked:
     from_: Annotated[str | None, typer.Option("--from", metavar="T", help="Rows whose own time is at least this.")] = (
         None
     )
-    to: Annotated[str | None, typer.Option("--to", metavar="T", help="Rows whose own time is below this.")] = None
+    to: Annotated[str | None, typer.Option("--to", metavar="T", help="Rows whose own time is before this.")] = None
     master: Annotated[
         str | None,
         typer.Option("--master", metavar="URL", help="Spark's master. By default Spark runs embedded, on all cores."),
     ] = None
-    mode: Annotated[How, typer.Option("--mode", help="How to split: by key, by slices of time, or as is best.")] = (
+    mode: Annotated[How, typer.Option("--mode", help="How to split: by key, by slices of time, or automatically.")] = (
         How.AUTO
     )
     tasks: Annotated[
@@ -82,39 +82,40 @@ class Asked:
     ] = None
     settings: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's, any number of times."),
+        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; can be repeated."),
     ] = None
 
 
-def asking(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the flags of Asked in place of its second parameter."""
-    hints = get_type_hints(Asked, include_extras=True)
+def with_backfill_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the flags of BackfillOptions in place of its second parameter."""
+    hints = get_type_hints(BackfillOptions, include_extras=True)
 
     @functools.wraps(command)
-    def with_asked(link: Link, **given: Any) -> None:
-        command(link, Asked(**{flag.name: given.pop(flag.name) for flag in fields(Asked)}), **given)
+    def with_options(link: Link, **values: Any) -> None:
+        options = BackfillOptions(**{flag.name: values.pop(flag.name) for flag in fields(BackfillOptions)})
+        command(link, options, **values)
 
     first, _, *own = inspect.signature(command, eval_str=True).parameters.values()
     keyword = inspect.Parameter.KEYWORD_ONLY
     flags = [
         inspect.Parameter(flag.name, keyword, default=flag.default, annotation=hints[flag.name])
-        for flag in fields(Asked)
+        for flag in fields(BackfillOptions)
     ]
     own = [parameter.replace(kind=keyword) for parameter in own]
-    with_asked.__signature__ = inspect.Signature([first, *own, *flags])  # type: ignore[attr-defined]
-    return with_asked
+    with_options.__signature__ = inspect.Signature([first, *own, *flags])  # type: ignore[attr-defined]
+    return with_options
 
 
-@asking
+@with_backfill_options
 def start(
     link: Link,
-    asked: Asked,
+    options: BackfillOptions,
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where the rows go, as Parquet.")],
     then_live: Annotated[
         bool,
         typer.Option(
             "--then-live",
-            help="Also make the query on the server: rows below a time go to --out, all others to the query's sinks.",
+            help="Also create the query on the server: rows before a time go to --out, later ones to its sinks.",
         ),
     ] = False,
 ) -> None:
@@ -122,19 +123,19 @@ def start(
     from millrace.backfill.running import start as run
 
     if then_live:
-        _check_then_live(asked)
-    wanted, _ = _wanted(link, asked, out=out, then_live=then_live)
+        _check_then_live(options)
+    request, _ = _request_of(link, options, out=out, then_live=then_live)
     if then_live:
-        up_to = _up_to_the_seam(link, asked, wanted)
+        up_to = _up_to_the_seam(link, options, request)
         if up_to is None:
-            _tell_nothing_before(link, wanted)
+            _report_nothing_before(link, request)
             return
-        wanted = up_to
+        request = up_to
     with _interruptible(), _bar() as advanced:
-        manifest = run(wanted, show.tell, advanced)
-    _tell_failed(manifest["failed_rows"])
+        manifest = run(request, show.tell, advanced)
+    _report_failed(manifest["failed_rows"])
     if then_live:
-        _tell_caught_up(link, wanted)
+        _report_caught_up(link, request)
     if link.as_json:
         show.as_json(manifest)
     else:
@@ -143,7 +144,7 @@ def start(
 
 @contextmanager
 def _interruptible(advice: str = "start it again with the same flags to continue") -> Iterator[None]:
-    """Ctrl-C is one line: what Spark's bridge to Java logs of it is left out."""
+    """Report Ctrl-C in one line, without the log of Spark's bridge to Java."""
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -169,10 +170,10 @@ def status(
         show.tell("it is not finished: start it again with the same flags to continue")
 
 
-@asking
+@with_backfill_options
 def verify(
     link: Link,
-    asked: Asked,
+    options: BackfillOptions,
     against: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,15 +184,15 @@ def verify(
     """Recompute a span on Spark and compare it with the written rows. The default is the span that both have."""
     from millrace.backfill.verifying import verify as compare
 
-    # Asked before the history is brought up to date: all that these rows were made of is in it then.
-    lived = _lived(link, asked) if asked.sql is None and not against else None
-    wanted, catalog = _wanted(link, asked)
+    # Requested before the history is brought up to date, which then has every tuple of these rows.
+    lived = _account_of(link, options) if options.sql is None and not against else None
+    request, catalog = _request_of(link, options)
     paths = list(against or ())
     if not paths:
-        paths = _sink_files(catalog, wanted.flow.name) if lived is None else list(lived.paths)
+        paths = _sink_files(catalog, request.flow.name) if lived is None else list(lived.paths)
     with _interruptible("start it again"), _bar() as advanced:
-        verdict = compare(wanted, paths, show.tell, advanced, lived)
-    _show_verdict(link, wanted.flow, verdict)
+        verdict = compare(request, paths, show.tell, advanced, lived)
+    _show_verdict(link, request.flow, verdict)
     if verdict.differences.count:
         raise typer.Exit(1)
 
@@ -201,7 +202,7 @@ def _show_verdict(link: Link, flow: Flow, verdict: Verdict) -> None:
     from millrace.backfill.splitting import span_words
     from millrace.protocol import Type
 
-    found, name = verdict.differences, flow.name
+    differences, name = verdict.differences, flow.name
     times = frozenset(field.name for field in flow.schema if field.type is Type.TIMESTAMP)
     plain = functools.partial(_plain, times)
     for note in verdict.notes:
@@ -213,29 +214,30 @@ def _show_verdict(link: Link, flow: Flow, verdict: Verdict) -> None:
                 "equality": verdict.equality,
                 "from_us": verdict.span.from_us if verdict.span.begins else None,
                 "to_us": verdict.span.to_us if verdict.span.ends else None,
-                "recomputed": found.compared,
+                "recomputed": differences.compared,
                 "written": verdict.written,
-                "equal": not found.count,
-                "missing": [plain(row) for row in found.missing],
-                "extra": [plain(row) for row in found.extra],
-                "changed": [{"recomputed": plain(one), "written": plain(other)} for one, other in found.changed],
+                "equal": not differences.count,
+                "missing": [plain(row) for row in differences.missing],
+                "extra": [plain(row) for row in differences.extra],
+                "changed": [{"recomputed": plain(row), "written": plain(other)} for row, other in differences.changed],
             }
         )
         return
     show.out(
-        f"{name} {span_words(verdict.span)}: {counted(found.compared, 'row')} recomputed, {verdict.written} written, "
-        f"equality {verdict.equality}: {counted(found.count, 'difference') if found.count else 'equal'}"
+        f"{name} {span_words(verdict.span)}: {counted(differences.compared, 'row')} recomputed, "
+        f"{verdict.written} written, equality {verdict.equality}: "
+        f"{counted(differences.count, 'difference') if differences.count else 'equal'}"
     )
-    told = flow.time_column
-    for one, other in islice(side_by_side(found, None if told is None else flow.schema.names[told[0]]), SHOWN):
-        if one is not None and other is not None:
-            show.out(f"~ {plain(one)}   written {plain(other)}")
-        elif one is not None:
-            show.out(f"- {plain(one)}   only recomputed")
+    column = None if flow.time_column is None else flow.schema.names[flow.time_column[0]]
+    for row, other in islice(side_by_side(differences, column), SHOWN):
+        if row is not None and other is not None:
+            show.out(f"~ {plain(row)}   written {plain(other)}")
+        elif row is not None:
+            show.out(f"- {plain(row)}   only recomputed")
         elif other is not None:
             show.out(f"+ {plain(other)}   only written")
-    if found.count > SHOWN:
-        show.out(f"... and {found.count - SHOWN} more (--json shows all)")
+    if differences.count > SHOWN:
+        show.out(f"... and {differences.count - SHOWN} more (--json shows all)")
 
 
 def _plain(times: Collection[str], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,42 +251,44 @@ def _shown(value: Any, is_time: bool) -> Any:
     return _iso(value) if is_time and isinstance(value, int) else value
 
 
-# -- what is meant -----------------------------------------------------------------------------------------------------
+# -- the request -------------------------------------------------------------------------------------------------------
 
 
-def _wanted(link: Link, asked: Asked, *, out: str = "", then_live: bool = False) -> tuple[Wanted, Catalog]:
+def _request_of(
+    link: Link, options: BackfillOptions, *, out: str = "", then_live: bool = False
+) -> tuple[Wanted, Catalog]:
     """The request, checked as far as possible without Spark, and the catalog of its query."""
-    if asked.query is None and asked.sql is None:
+    if options.query is None and options.sql is None:
         raise typer.BadParameter("name a query of a running server, or use --sql FILE", param_hint="QUERY")
-    if asked.sql is not None and not asked.history and not asked.inputs and not then_live:
+    if options.sql is not None and not options.history and not options.inputs and not then_live:
         raise typer.BadParameter("say where the rows are: --history DIR or --input STREAM=PATH", param_hint="--input")
     from millrace.backfill.flow import flow_of
     from millrace.backfill.job import slice_of
     from millrace.backfill.running import Wanted
     from millrace.sql.functions import install_module
 
-    span = slice_of(_time("--from", asked.from_), _time("--to", asked.to))
-    if asked.functions is not None:
-        install_module(asked.functions)
-    catalog = _catalog_with(link.get("catalog")["sql"], asked) if then_live else _catalog(link, asked)
+    span = slice_of(_time("--from", options.from_), _time("--to", options.to))
+    if options.functions is not None:
+        install_module(options.functions)
+    catalog = _catalog_with(link.get("catalog")["sql"], options) if then_live else _catalog(link, options)
     if not catalog.queries:
         raise MillraceError("it contains no query: add a SELECT or CREATE QUERY")
-    flow = flow_of(catalog, asked.query or list(catalog.queries)[-1])
-    functions = () if asked.functions is None else (asked.functions,)
-    wanted = Wanted(
+    flow = flow_of(catalog, options.query or list(catalog.queries)[-1])
+    functions = () if options.functions is None else (options.functions,)
+    request = Wanted(
         flow,
-        _inputs(link, asked, flow, live=then_live or asked.sql is None),
+        _inputs(link, options, flow, live=then_live or options.sql is None),
         out,
         span,
-        asked.mode,  # type: ignore[arg-type]
-        asked.tasks,
-        asked.master,
+        options.mode,  # type: ignore[arg-type]
+        options.tasks,
+        options.master,
         functions,
-        tuple(_pair("--conf", text, "NAME=VALUE") for text in asked.settings or ()),
+        tuple(_pair("--conf", text, "NAME=VALUE") for text in options.settings or ()),
         whole=then_live,
         goes_on=then_live,
     )
-    return wanted, catalog
+    return request, catalog
 
 
 def _time(flag: str, text: str | None) -> int | None:
@@ -298,14 +302,14 @@ def _time(flag: str, text: str | None) -> int | None:
         raise typer.BadParameter(f"expected ISO 8601 or integer microseconds, got {text!r}", param_hint=flag) from None
 
 
-def _catalog(link: Link, asked: Asked) -> Catalog:
+def _catalog(link: Link, options: BackfillOptions) -> Catalog:
     from millrace.offline.script import plan_script
     from millrace.sql import Catalog
 
-    if asked.sql is None:
+    if options.sql is None:
         script = plan_script(link.get("catalog")["sql"])
     else:
-        with _statements_of(asked.sql, asked.query) as text:
+        with _statements_of(options.sql, options.query) as text:
             script = plan_script(text)
     return Catalog(script.streams, script.queries, script.sinks)
 
@@ -335,39 +339,40 @@ def _statement_at(text: str, line: int, column: int) -> str | None:
     except SqlError:
         return None
     place = sum(map(len, text.split("\n")[: line - 1])) + line - 1 + column - 1
-    words = next((" ".join(one.sql.split()) for one in reversed(statements) if one.body.span.start <= place), None)
+    before = [statement for statement in statements if statement.body.span.start <= place]
+    words = " ".join(before[-1].sql.split()) if before else None
     return words if words is None or len(words) <= STATEMENT_LETTERS else f"{words[:STATEMENT_LETTERS]}..."
 
 
-def _inputs(link: Link, asked: Asked, flow: Flow, *, live: bool) -> dict[str, Input]:
-    """The input of each stream: what is named, and of the others the history; a running server's if it is `live`."""
+def _inputs(link: Link, options: BackfillOptions, flow: Flow, *, live: bool) -> dict[str, Input]:
+    """The input of each stream: the named one, or else the history, of a running server if `live`."""
     from millrace.backfill.inputs import base_streams, find_history, find_input
 
-    found: dict[str, Input] = {}
-    for text in asked.inputs or ():
+    inputs: dict[str, Input] = {}
+    for text in options.inputs or ():
         stream, path = _pair("--input", text, "STREAM=PATH")
-        if stream in found:
+        if stream in inputs:
             raise typer.BadParameter(
                 f"{stream} appears twice; a directory may contain several files", param_hint="--input"
             )
-        found[stream] = find_input(flow, stream, path)
-    missing = [name for name in base_streams(flow) if name not in found]
+        inputs[stream] = find_input(flow, stream, path)
+    missing = [name for name in base_streams(flow) if name not in inputs]
     if not missing:
-        return found
-    directory = asked.history
+        return inputs
+    directory = options.history
     if directory is None and live:
         directory = _server_history(link, missing)
     if directory is None:
         raise typer.BadParameter(
-            f"nothing says where the rows of {', '.join(missing)} are: --input {missing[0]}=PATH, or --history DIR",
+            f"no input for {', '.join(missing)}: use --input {missing[0]}=PATH, or --history DIR",
             param_hint="--input",
         )
     archives = find_history(flow, directory, missing)
-    return {name: found.get(name) or archives[name] for name in base_streams(flow)}
+    return {name: inputs.get(name) or archives[name] for name in base_streams(flow)}
 
 
 def _server_history(link: Link, streams: Sequence[str]) -> str | None:
-    """The history of a running server, with all that it has taken in so far."""
+    """The history of a running server, with all rows so far."""
     directory: str | None = link.get("server").get("history_dir")
     if directory is not None:
         for name in streams:
@@ -383,7 +388,7 @@ def _sink_files(catalog: Catalog, query: str) -> list[str]:
 
 
 def _no_sink(query: str) -> str:
-    return f"query {query} has no sink that writes a file: name what it wrote with --against PATH"
+    return f"query {query} has no sink that writes a file: name its rows with --against PATH"
 
 
 def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
@@ -393,23 +398,23 @@ def _pair(flag: str, text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def _lived(link: Link, asked: Asked) -> Lived | None:
+def _account_of(link: Link, options: BackfillOptions) -> Lived | None:
     """A running server's account of the rows that its query emitted."""
     from millrace.backfill.verifying import Lived
 
-    if asked.query is None:
+    if options.query is None:
         return None  # refused in a moment
-    shown = link.get(f"queries/{segment(asked.query)}")
-    paths = [sink["path"] for sink in link.get("sinks") if sink["query"] == asked.query and sink["path"] is not None]
+    shown = link.get(f"queries/{segment(options.query)}")
+    paths = [sink["path"] for sink in link.get("sinks") if sink["query"] == options.query and sink["path"] is not None]
     if not paths:
-        raise MillraceError(_no_sink(asked.query))
-    begun = shown["backfill"] or {"seam_us": None, "out": None}
+        raise MillraceError(_no_sink(options.query))
+    seam = shown["backfill"] or {"seam_us": None, "out": None}
     marks = {stream["name"]: _mark(stream) for stream in link.get("streams")}
-    return Lived(tuple(paths), marks, shown["since_us"], begun["seam_us"], begun["out"], shown["skipped"])
+    return Lived(tuple(paths), marks, shown["since_us"], seam["seam_us"], seam["out"], shown["skipped"])
 
 
 def _mark(stream: Mapping[str, Any]) -> int | None:
-    """Below which time a stream's tuples have all come."""
+    """The time before which all tuples of a stream have arrived."""
     from millrace.operators.eventtime import MAX_TIME
 
     if stream["ended"]:
@@ -443,45 +448,45 @@ def _standard_input() -> str:
     return load_text(STANDARD)
 
 
-def _check_then_live(asked: Asked) -> None:
-    if asked.sql is None:
+def _check_then_live(options: BackfillOptions) -> None:
+    if options.sql is None:
         raise typer.BadParameter(
             "--then-live creates a query: put its CREATE QUERY and its sinks into a file, and use --sql FILE",
             param_hint="--sql",
         )
-    given = {"--from": asked.from_, "--to": asked.to, "--input": asked.inputs, "--history": asked.history}
-    wrong = [flag for flag, value in given.items() if value]
+    values = {"--from": options.from_, "--to": options.to, "--input": options.inputs, "--history": options.history}
+    wrong = [flag for flag, value in values.items() if value]
     if wrong:
         raise typer.BadParameter(
-            "the server says up to which time history's rows go, and its own history is the input: leave "
-            f"{' and '.join(wrong)} out",
+            "the server determines the end of the history, and its own history is the input: remove "
+            f"{' and '.join(wrong)}",
             param_hint="--then-live",
         )
 
 
-def _catalog_with(known: str, asked: Asked) -> Catalog:
-    """The server's catalog with the file's query, which may be there already if this is not the first attempt."""
+def _catalog_with(known: str, options: BackfillOptions) -> Catalog:
+    """The server's catalog with the file's query, which exists already if this is not the first attempt."""
     from millrace.sql import Catalog, CreateQuery, parse, plan_all
     from millrace.sql.limits import KNOWN
 
-    assert asked.sql is not None
+    assert options.sql is not None
     _, catalog = plan_all(parse(known, KNOWN), Catalog())
-    with _statements_of(asked.sql, asked.query) as text:
+    with _statements_of(options.sql, options.query) as text:
         names = {step.body.name.text for step in parse(text) if hasattr(step.body, "name")}
         queries = {name: query for name, query in catalog.queries.items() if name not in names}
         sinks = {name: sink for name, sink in catalog.sinks.items() if name not in names}
         planned, catalog = plan_all(parse(text), Catalog(catalog.streams, queries, sinks))
-    made = [step.plan.name for step in planned if isinstance(step, CreateQuery)]
-    if len(made) != 1:
-        raise MillraceError(f"{asked.sql}: expected one CREATE QUERY and sinks over it, got {len(made)} of them")
-    if asked.query not in (None, *made):
-        raise MillraceError(f"{asked.sql}: expected CREATE QUERY {asked.query}, got {made[0]}")
-    # The one that is made is the last.
-    return Catalog(catalog.streams, {name: catalog.queries[name] for name in [*queries, *made]}, catalog.sinks)
+    created = [step.plan.name for step in planned if isinstance(step, CreateQuery)]
+    if len(created) != 1:
+        raise MillraceError(f"{options.sql}: expected one CREATE QUERY and sinks over it, got {len(created)} of them")
+    if options.query not in (None, *created):
+        raise MillraceError(f"{options.sql}: expected CREATE QUERY {options.query}, got {created[0]}")
+    # The created query is the last one.
+    return Catalog(catalog.streams, {name: catalog.queries[name] for name in [*queries, *created]}, catalog.sinks)
 
 
-def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted) -> Wanted | None:
-    """Have the server make the query with its past; history's part are the rows below the seam, if there are any."""
+def _up_to_the_seam(link: Link, options: BackfillOptions, request: Wanted) -> Wanted | None:
+    """Let the server create the query with its history; return the request for the rows before the seam, if any."""
     from dataclasses import replace
 
     from millrace.backfill.java import find_java
@@ -489,33 +494,34 @@ def _up_to_the_seam(link: Link, asked: Asked, wanted: Wanted) -> Wanted | None:
     from millrace.backfill.running import check_beforehand
     from millrace.backfill.splitting import Slice
 
-    begun = Destination(wanted.out).plan()
-    if begun is not None:
-        return replace(wanted, span=Slice(to_us=begun["identity"]["to_us"]))
-    check_beforehand(wanted)
+    earlier = Destination(request.out).plan()
+    if earlier is not None:
+        return replace(request, span=Slice(to_us=earlier["identity"]["to_us"]))
+    check_beforehand(request)
     find_java()
-    _begin_on_the_server(link, asked, wanted)
-    found = _wait_for_the_seam(link, wanted.flow.name)
-    seam = found["seam_us"]
+    _create_on_the_server(link, options, request)
+    progress = _wait_for_the_seam(link, request.flow.name)
+    seam = progress["seam_us"]
     if seam is None:
         return None
     show.tell(
-        f"{found['query']} is live: the server emits its rows from {_iso(seam)} on, and earlier rows go to {wanted.out}"
+        f"{progress['query']} is live: the server emits its rows from {_iso(seam)} on, and earlier rows go to "
+        f"{request.out}"
     )
-    # What the archive has got meanwhile belongs to the input.
-    return replace(wanted, span=Slice(to_us=seam), inputs=_inputs(link, asked, wanted.flow, live=True))
+    # Rows that were archived meanwhile belong to the input.
+    return replace(request, span=Slice(to_us=seam), inputs=_inputs(link, options, request.flow, live=True))
 
 
-def _begin_on_the_server(link: Link, asked: Asked, wanted: Wanted) -> None:
+def _create_on_the_server(link: Link, options: BackfillOptions, request: Wanted) -> None:
     """Create the query, or resume an existing one with the same directory for the rows of history."""
     from millrace.backfill.margins import margins_of
 
-    name, out = wanted.flow.name, str(Path(wanted.out).absolute())
+    name, out = request.flow.name, str(Path(request.out).absolute())
     if name not in {query["name"] for query in link.get("queries")}:
-        reach = margins_of(wanted.flow).widest
+        reach = margins_of(request.flow).widest
         margin = None if reach.back is None or reach.ahead is None else reach.back + reach.ahead
-        assert asked.sql is not None
-        link.post("backfills", {"sql": _text(asked.sql), "margin_us": margin, "out": out})
+        assert options.sql is not None
+        link.post("backfills", {"sql": _text(options.sql), "margin_us": margin, "out": out})
         return
     try:
         link.put(f"backfills/{segment(name)}", {"out": out})
@@ -533,12 +539,12 @@ def _wait_for_the_seam(link: Link, name: str) -> dict[str, Any]:
 
     with _bar("archived rows") as advanced:
         while True:
-            found: dict[str, Any] = link.get(f"backfills/{segment(name)}")
-            if found["phase"] == "failed":
-                raise MillraceError(f"query {found['query']} could not process its history: {found['reason']}")
-            if found["phase"] == "live":
-                return found
-            advanced(found["rows"], found["of"])
+            progress: dict[str, Any] = link.get(f"backfills/{segment(name)}")
+            if progress["phase"] == "failed":
+                raise MillraceError(f"query {progress['query']} could not process its history: {progress['reason']}")
+            if progress["phase"] == "live":
+                return progress
+            advanced(progress["rows"], progress["of"])
             time.sleep(LOOK_SECONDS)
 
 
@@ -548,19 +554,19 @@ def _iso(us: int) -> str:
     return format_timestamp(us)
 
 
-def _tell_nothing_before(link: Link, wanted: Wanted) -> None:
-    """All is well, and nothing is left to do: no tuple's time is known yet, so no row lies below it."""
-    name = wanted.flow.name
+def _report_nothing_before(link: Link, request: Wanted) -> None:
+    """No tuple's time is known yet, so there are no rows before the seam."""
+    name = request.flow.name
     if link.as_json:
         show.as_json({"query": name, "seam_us": None, "rows": 0, "files": []})
     else:
         show.out(f"{name} is live and has emitted all its rows: no rows to compute from history")
 
 
-def _tell_caught_up(link: Link, wanted: Wanted) -> None:
-    name, out = wanted.flow.name, str(Path(wanted.out).absolute())
+def _report_caught_up(link: Link, request: Wanted) -> None:
+    name, out = request.flow.name, str(Path(request.out).absolute())
     try:
-        found = link.put(f"backfills/{segment(name)}", {"history_us": wanted.span.to_us, "done": True, "out": out})
+        progress = link.put(f"backfills/{segment(name)}", {"history_us": request.span.to_us, "done": True, "out": out})
     except ServerError as error:
         if error.code != UNKNOWN:
             raise
@@ -569,10 +575,10 @@ def _tell_caught_up(link: Link, wanted: Wanted) -> None:
             "complete"
         )
     else:
-        show.tell(f"{name} is {found['state']}")
+        show.tell(f"{name} is {progress['state']}")
 
 
-# -- what is shown -----------------------------------------------------------------------------------------------------
+# -- the output --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -590,6 +596,6 @@ def _bar(what: str = "Spark's tasks") -> Iterator[Advanced]:
         yield lambda done, total: progress.update(task, completed=done, total=total or None)
 
 
-def _tell_failed(failed: Mapping[str, Sequence[Any]]) -> None:
+def _report_failed(failed: Mapping[str, Sequence[Any]]) -> None:
     for operator, (count, reason) in failed.items():
         show.tell(f"millrace: {operator}: dropped {counted(count, 'row')} that could not be computed: {reason}")

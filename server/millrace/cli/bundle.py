@@ -115,14 +115,14 @@ def pack(parts: Mapping[str, str], missing: Mapping[str, str], token: str | None
         STATEMENTS,
         "",
     ]
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         for name, text in {"README.txt": "\n".join(lines), **parts}.items():
             content = (text.replace(token, HIDDEN) if token else text).encode()
             entry = tarfile.TarInfo(f"millrace-support/{name}")
             entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
             tar.addfile(entry, io.BytesIO(content))
-    return made.getvalue()
+    return archive.getvalue()
 
 
 def _parts(link: Link) -> dict[str, Callable[[], str]]:

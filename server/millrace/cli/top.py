@@ -74,11 +74,11 @@ def _print_once(link: Link, seconds: float) -> None:
     before = look(link)
     time.sleep(seconds)
     now = look(link)
-    found = {"components": component_rows(before, now), "operators": operator_rows(before, now)}
+    levels = {"components": component_rows(before, now), "operators": operator_rows(before, now)}
     if link.as_json:
-        show.as_json({"at_us": now.at_us, "seconds": (now.at_us - before.at_us) / 1e6, **found})
+        show.as_json({"at_us": now.at_us, "seconds": (now.at_us - before.at_us) / 1e6, **levels})
         return
-    for level, rows in found.items():
+    for level, rows in levels.items():
         shown = columns(level, rows, sys.maxsize)
         show.table([column.head for column in shown], [[cell(column, row) for column in shown] for row in rows])
         if level == "components":
@@ -94,7 +94,7 @@ class _Poller:
         self._reading, self._writing = os.pipe()
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._found: Snapshot | None = None
+        self._sample: Snapshot | None = None
         self._error: str | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -106,8 +106,8 @@ class _Poller:
         """The newest sample, unless it was taken already, and the last error."""
         os.read(self._reading, 4096)
         with self._lock:
-            found, self._found = self._found, None
-            return found, self._error
+            sample, self._sample = self._sample, None
+            return sample, self._error
 
     def wake(self) -> None:
         with suppress(OSError):
@@ -118,13 +118,13 @@ class _Poller:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            found, error = None, None
+            sample, error = None, None
             try:
-                found = look(self._link)
+                sample = look(self._link)
             except MillraceError as failed:
                 error = failed.text
             with self._lock:
-                self._found, self._error = found or self._found, error
+                self._sample, self._error = sample or self._sample, error
             self.wake()
             self._ended.wait(self._interval)
 
@@ -164,9 +164,9 @@ class _Screen:
         stdin = sys.stdin.fileno()
         ready, _, _ = select.select([stdin, poller], [], [])
         if poller in ready:
-            found, self._error = poller.take()
-            if found is not None and not self._view.paused:
-                self._before, self._now = self._now, found
+            sample, self._error = poller.take()
+            if sample is not None and not self._view.paused:
+                self._before, self._now = self._now, sample
         if stdin in ready:
             data = os.read(stdin, 1024)
             for key in keys(data) if data else ("q",):  # the terminal has gone
@@ -246,19 +246,21 @@ class _Screen:
         assert self._now is not None
         name = self._view.operator
         row = next((row for row in operator_rows(self._before, self._now) if row["name"] == name), None)
-        found = next((operator for operator in self._now.operators if operator["name"] == name), None)
-        if row is None or found is None:
+        operator = next((operator for operator in self._now.operators if operator["name"] == name), None)
+        if row is None or operator is None:
             return Group(_text(f"  {name} is gone; Esc goes back"))
         words = {column.head: cell(column, row) for column in COLUMNS["operators"]}
         words |= {
-            "queries": ", ".join(found["queries"]) or "-",
-            "tuples": "" if found["kind"] == "fork" else f"{found['input_tuples']} in, {found['output_tuples']} out",
-            "turns": f"{found['executions']} executions",
-            "errors": f"{found['errors']}  {found['last_error']}".strip(),
-            "blocked": "yes" if found["blocked"] else "no",
+            "queries": ", ".join(operator["queries"]) or "-",
+            "tuples": ""
+            if operator["kind"] == "fork"
+            else f"{operator['input_tuples']} in, {operator['output_tuples']} out",
+            "turns": f"{operator['executions']} executions",
+            "errors": f"{operator['errors']}  {operator['last_error']}".strip(),
+            "blocked": "yes" if operator["blocked"] else "no",
         }
         lines = [_text(f"  {head:<10} {value}") for head, value in words.items() if value]
-        for number, reader in enumerate(found["inputs"], 1):
+        for number, reader in enumerate(operator["inputs"], 1):
             lines.append(
                 _text(
                     f"  input {number:<4} {reader['from']}: {reader['queue_tuples']} wait (at most "

@@ -35,7 +35,7 @@ def operator_rows(before: Snapshot | None, now: Snapshot) -> list[Row]:
 
 def _update_queues(inputs: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The queues in which a newer row replaces an older one; those that shed have no key and grow no staler."""
-    return [queue for given in inputs if (queue := given["queue"]) is not None and queue["key"]]
+    return [queue for reader in inputs if (queue := reader["queue"]) is not None and queue["key"]]
 
 
 def _operator_row(before: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> Row:
@@ -45,7 +45,7 @@ def _operator_row(before: Mapping[str, Any] | None, now: Mapping[str, Any], seco
         "component": now["component"],
         "kind": now["kind"],
         "strategy": now["strategy"],
-        "queue": sum(given["queue_tuples"] for given in inputs),
+        "queue": sum(reader["queue_tuples"] for reader in inputs),
         "state": now["state_tuples"],
         "blocked": now["blocked"],
         "break": now["break"],
@@ -54,14 +54,14 @@ def _operator_row(before: Mapping[str, Any] | None, now: Mapping[str, Any], seco
     }
     if before is None or seconds <= 0 or before["input_tuples"] > now["input_tuples"] or now["kind"] == "fork":
         return row  # a fork moves no tuple
-    taken = now["input_tuples"] - before["input_tuples"]
-    given = now["output_tuples"] - before["output_tuples"]
+    tuples_in = now["input_tuples"] - before["input_tuples"]
+    tuples_out = now["output_tuples"] - before["output_tuples"]
     busy_us = now["busy_us"] - before["busy_us"]
-    row["in"], row["out"] = taken / seconds, given / seconds
+    row["in"], row["out"] = tuples_in / seconds, tuples_out / seconds
     row["busy"] = min(max(busy_us / 1e6 / seconds, 0.0), 1.0)
-    if taken:
-        row["selectivity"] = given / taken
-        row["cost_us"] = None if now["kind"] in ("source", "sink") else busy_us / taken
+    if tuples_in:
+        row["selectivity"] = tuples_out / tuples_in
+        row["cost_us"] = None if now["kind"] in ("source", "sink") else busy_us / tuples_in
     if now["waits"] and len(before["inputs"]) == len(inputs):
         row["idle"] = max(
             min(max((late["idle_wait_us"] - early["idle_wait_us"]) / 1e6 / seconds, 0.0), 1.0)
@@ -236,9 +236,9 @@ class View:
             rows = operator_rows(before, now)
             if self.component is not None:
                 rows = [row for row in rows if row["component"] == self.component]
-        wanted = self.filter.lower()
+        pattern = self.filter.lower()
         rows = [
-            row for row in rows if any(wanted in str(row.get(key, "")).lower() for key in ("name", "kind", "strategy"))
+            row for row in rows if any(pattern in str(row.get(key, "")).lower() for key in ("name", "kind", "strategy"))
         ]
         key, greatest_first = self.sort[self._listed]
         if key is not None:

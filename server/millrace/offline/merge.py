@@ -49,9 +49,9 @@ class Cursor:
     def take(self, rows: int) -> Batch:
         """The next rows, of those at hand."""
         assert self._batch is not None
-        taken = self._batch.slice(self._at, self._at + rows)
+        batch = self._batch.slice(self._at, self._at + rows)
         self._advance(rows)
-        return taken
+        return batch
 
     def arrived(self, batch: Batch) -> Arrived:
         return Arrived(self.stream.name, self.feed, batch)
@@ -103,12 +103,12 @@ class Merge:
 
     def _earliest(self) -> Cursor | None:
         """The cursor with the earliest head; of several the first."""
-        found: Cursor | None = None
+        earliest: Cursor | None = None
         earliest_us = MAX_TIME + 1
         for cursor in self._cursors:
             if cursor.head_us is not None and cursor.head_us < earliest_us:
-                found, earliest_us = cursor, cursor.head_us
-        return found
+                earliest, earliest_us = cursor, cursor.head_us
+        return earliest
 
     def _run_length(self, cursor: Cursor) -> int:
         """How many of the rows at hand go before every other file's head."""

@@ -114,21 +114,21 @@ class StandardOutput:
 
 
 def outputs_of(
-    wanted: Iterable[tuple[str, str, str | None]],
+    outputs: Iterable[tuple[str, str, str | None]],
     schemas: Mapping[str, Schema],
     stdout: BinaryIO,
     *,
     iso: bool,
 ) -> tuple[dict[str, list[Output]], list[Output]]:
     """Open the outputs of (query, path, format): the takers of each query's rows, and all of them once."""
-    wanted = list(wanted)
+    outputs = list(outputs)
     standard: StandardOutput | None = None
-    if any(path == STANDARD for _, path, _ in wanted):
-        named = len({query for query, path, _ in wanted if path == STANDARD}) > 1
+    if any(path == STANDARD for _, path, _ in outputs):
+        named = len({query for query, path, _ in outputs if path == STANDARD}) > 1
         standard = StandardOutput(stdout, named=named, iso=iso)
-    takers: dict[str, list[Output]] = {query: [] for query, _, _ in wanted}
+    takers: dict[str, list[Output]] = {query: [] for query, _, _ in outputs}
     opened: list[Output] = [] if standard is None else [standard]
-    for query, path, format_ in wanted:
+    for query, path, format_ in outputs:
         if path == STANDARD:
             assert standard is not None
             takers[query].append(standard)

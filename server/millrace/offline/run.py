@@ -122,9 +122,9 @@ class Run:
 
     def _open(self, closing: ExitStack) -> None:
         iso = self.options.iso
-        wanted = self.script.outputs(self.options.outputs)
+        outputs = self.script.outputs(self.options.outputs)
         schemas = {name: plan.schema for name, plan in self.script.queries.items()}
-        self._takers, opened = outputs_of(wanted, schemas, self._stdout, iso=iso)
+        self._takers, opened = outputs_of(outputs, schemas, self._stdout, iso=iso)
         for output in opened:
             closing.push(_ended(output))
         for stream, path in self.options.late:
@@ -319,12 +319,12 @@ def _by_stream(inputs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _check_names(script: Script, options: Options) -> None:
     """Check names before anything is read or written."""
-    for flag, kind, given, known in (
+    for flag, kind, pairs, known in (
         ("--input", "stream", options.inputs, script.streams),
         ("--late", "stream", options.late, script.streams),
         ("--output", "query", options.outputs, script.queries),
     ):
-        for name, path in given:
+        for name, path in pairs:
             if name not in known:
                 listed = ", ".join(known) or "none"
                 raise Refuse(
@@ -346,16 +346,16 @@ def _check_files(script: Script, options: Options) -> None:
     for path in read:
         _check_readable(path)
     sources = read if script.path is None else [*read, script.path]
-    taken = {_place(path): f"{called(path)} is read" for path in sources}
+    uses = {_place(path): f"{called(path)} is read" for path in sources}
     written = [path for _, path, _ in script.outputs(options.outputs)] + [path for _, path in options.late]
     written += [path for path in (options.trace, options.report) if path is not None]
     for path in written:
         place = _place(path)
         if path == STANDARD or place is None:
             continue
-        if place in taken:
-            raise Refuse(f"cannot write {path}: {taken[place]} by this run; choose another file", code="in_use")
-        taken[place] = f"{called(path)} is written already"
+        if place in uses:
+            raise Refuse(f"cannot write {path}: {uses[place]} by this run; choose another file", code="in_use")
+        uses[place] = f"{called(path)} is written already"
 
 
 def _check_readable(path: str) -> None:
@@ -373,10 +373,10 @@ def _check_readable(path: str) -> None:
 def _place(path: str) -> tuple[int, int] | Path | None:
     """The identity of a file, whatever path leads to it; None for pipes and devices, which cannot be truncated."""
     try:
-        found = os.fstat(0) if path == STANDARD else Path(path).stat()
+        status = os.fstat(0) if path == STANDARD else Path(path).stat()
     except OSError:
         return Path(path).resolve()
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def _check_sorted(stream: StreamDefinition, path: str, options: Options) -> None:
