@@ -257,7 +257,7 @@ def sql(tmp_path):
         (["--out", "o", "--then-live"], "--then-live creates a query: put its CREATE QUERY"),
         (
             ["--out", "o", "--sql", "SQL", "--then-live", "--history", "h"],
-            "its own history is the input: leave --history",
+            "its own history is the input: remove --history",
         ),
         (["--out", "o", "--sql", "SQL", "--then-live", "--to", "9", "--input", "s=IN"], "remove --to and --input"),
     ],
