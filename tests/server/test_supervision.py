@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from millrace.server.supervision import Supervisor
-from tests.patience import HANG_SECONDS
+from tests.patience import HANG_SECONDS, wait_until
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -107,7 +107,17 @@ def test_a_server_is_ready_when_its_statements_are_restored_and_says_that_it_end
         env={**os.environ, "NOTIFY_SOCKET": name, "WATCHDOG_USEC": "60000000", "MILLRACE_LOG__LEVEL": "error"},
     )
     try:
-        said = [heard(ear), heard(ear)]
+        ear.setblocking(False)
+        said = []
+
+        def has_said_both():
+            with suppress(BlockingIOError):
+                said.append(heard(ear))
+            assert server.poll() is None, "the server has ended"
+            return len(said) == 2
+
+        wait_until(has_said_both)
+        ear.settimeout(HANG_SECONDS)
         assert ["WATCHDOG=1"] in said
         ready = next(lines for lines in said if lines[0] == "READY=1")
         assert ready[1].startswith("STATUS=listening on 127.0.0.1:")
