@@ -1,4 +1,7 @@
-"""Stands where a command's process stood: `launch.py SOCKET ARGUMENT...`. Imports only what starts in a moment."""
+"""Stands where a command's process stood: `launch.py SOCKET ARGUMENT...`. Imports only what starts in a moment.
+
+A server is started as it is without all this: tests kill servers, and a launcher's command outlives it for a moment.
+"""
 
 import _socket
 import marshal
@@ -10,6 +13,8 @@ PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SI
 
 
 def main() -> None:
+    if sys.argv[2:3] == ["serve"]:
+        os.execv(sys.executable, [sys.executable, "-m", "millrace.cli.main", *sys.argv[2:]])
     source = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     source.connect(sys.argv[1])
     numbers = [int(getattr(signal, name)) for name in PASSED_ON]  # marshal knows no enumerations

@@ -3,7 +3,8 @@
 Most of the time that a command takes is spent importing. One process for each of pytest's workers imports Millrace once
 and forks for every command (`source.py`); a small launcher stands where the command's process stood (`launch.py`): it
 hands over its arguments, environment, folder and descriptors, passes signals on, and ends as the command ends. A
-launcher that is killed takes its command along.
+launcher that is killed takes its command along a moment later; `serve`, which tests kill and start again, is therefore
+a process of its own.
 
 What a test says about starting itself uses COLD.
 """
