@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +45,8 @@ def main() -> None:
         return
     # typer checks arguments with pydantic, which would look through every installed package for plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # Ctrl-C can arrive between the creation of a coroutine and its start.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     try:
         application(arguments)(arguments, prog_name="millrace")
     except MillraceError as error:
