@@ -273,13 +273,19 @@ class Screen:
         self.output = b""
 
     def resize(self, rows, width):
+        self.rows = rows
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, width, 0, 0))
 
     def press(self, data):
         os.write(self.ours, data)
 
     def picture(self):
-        return [line.rstrip() for line in _plain(self.output.rpartition(b"\x1b[H")[2]).split("\n")]
+        """The newest picture that has arrived whole: it fills the screen."""
+        for drawn in reversed(self.output.split(b"\x1b[H")):
+            lines = [line.rstrip() for line in _plain(drawn).split("\n")]
+            if len(lines) >= self.rows:
+                return lines
+        return []
 
     def until(self, words):
         """The first newest picture that contains these words."""
