@@ -97,8 +97,7 @@ class NewestWindowAggregate(IdleWaiting):
     def demand(self, need_us: int) -> int:
         """The end of the last window that a tuple below may be in."""
         window = self.window
-        last = need_us - 1 - (need_us - 1 - window.offset_us) % window.slide_us
-        return saturated(last + window.size_us)
+        return saturated(window.start(need_us - 1) + window.size_us)
 
     def low_water(self) -> int:
         self._current()

@@ -202,6 +202,18 @@ class TimeWindow:
     slide_us: int
     offset_us: int = 0
 
+    def start(self, time_us: int) -> int:
+        """The start of the last window that starts at this time or earlier."""
+        return time_us - (time_us - self.offset_us) % self.slide_us
+
+    def first_start(self, time_us: int) -> int:
+        """The start of the first window that starts at this time or later."""
+        return self.start(time_us + self.slide_us - 1)
+
+    def last_ended(self, time_us: int) -> int:
+        """The start of the last window that ends at this time or earlier."""
+        return self.start(time_us - self.size_us)
+
 
 @dataclass(frozen=True, slots=True)
 class SessionWindow:
