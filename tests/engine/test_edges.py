@@ -411,7 +411,7 @@ def test_an_edge_of_windows_gives_whole_windows_with_marks(commit: Any) -> None:
     assert Engine.restore(bench.engine.save()).save() == bench.engine.save()
     assert "cannot append" in refusal(bench, SetQueue("d.Q", "append"))
     assert bench.do(SetQueue("d.Q", "fifo"))["kind"] == "fifo"
-    assert reader.queue.last.done or commit == "lazy"  # type: ignore[attr-defined]
+    assert reader.queue.last.finished or commit == "lazy"  # type: ignore[attr-defined]
 
 
 def test_under_load_windows_are_dropped_whole_and_counted() -> None:

@@ -224,7 +224,7 @@ def test_a_restored_queue_of_windows_knows_when_its_query_began(commit):
     restored.restore(made.save())
     restored.enqueue(tick(("a", 15, 1), ("a", 26, 1)).batch, 26)
     restored.promised(40, 40)
-    assert [one.start_us for one in restored.serve(9, 40).done] == [20]
+    assert [one.start_us for one in restored.serve(9, 40).finished] == [20]
 
 
 def test_the_clock_speaks_at_a_heartbeat_for_a_client_that_did_not_answer_the_last():

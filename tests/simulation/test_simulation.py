@@ -20,6 +20,7 @@ from millrace.operators.matching import Matcher
 from millrace.operators.punctuation_grain import PunctuationGrain
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
+from millrace.operators.queues.windows.arrivals import LazyArrivals
 from millrace.operators.source import Source
 from millrace.operators.updates import Newest
 from millrace.operators.waiting import Waiting
@@ -330,8 +331,8 @@ drain = UpdateQueue.drain
         (9, UpdateQueue, "drain", lossy),
         (3, UpdateQueue, "floor_us", lambda self: MAX_TIME),
         (1, WindowQueue, "floor_us", lambda self: MAX_TIME),
-        (2, WindowQueue, "_keeps", lambda self, cell, time_us: cell.waits is None),
-        (1, WindowQueue, "_drop_below", lambda self, cell, time_us, freed: cell.times.drop_below(time_us + 100)),
+        (2, LazyArrivals, "keeps", lambda self, time_us: self.pending_us is None),
+        (1, LazyArrivals, "drop_below", lambda self, time_us: self._times.drop_below(time_us + 100)),
         (10, Newest, "kept", first_of_a_time),
     ],
     ids=["exchange", "promise", "promise of windows", "window's tuples", "overlap", "equal times"],

@@ -21,8 +21,9 @@ from millrace.operators.groups import UNTOUCHED, ComputedRows, Grouping, Table
 from millrace.operators.idle_waiting import IdleWaiting
 from millrace.operators.operator import StepClock
 from millrace.operators.punctuation_grain import PunctuationGrain, windows_of
+from millrace.operators.queues.queue import Key
 from millrace.operators.queues.reader import QueueReader
-from millrace.operators.queues.windows import Done, Key, WindowQueue, keys_of
+from millrace.operators.queues.windows import FinishedWindow, WindowQueue, update_keys
 from millrace.operators.spec import AggregateSpec, TimeWindow
 
 
@@ -122,7 +123,7 @@ class NewestWindowAggregate(IdleWaiting):
         if reader.buffer is reader.home:
             batch = reader.take(limit)
             taken = 0 if batch is None else len(batch)
-            given = self._process(batch, queue.last.marks, queue.last.done)
+            given = self._process(batch, queue.last.marks, queue.last.finished)
         if given is not None:
             counts.output_tuples += len(given)
             self.output.put(given)
@@ -132,15 +133,17 @@ class NewestWindowAggregate(IdleWaiting):
         self.announce(gave=given is not None)
         return taken
 
-    def _process(self, batch: Batch | None, marks: Int64s, done: Sequence[Done]) -> Batch | None:
+    def _process(self, batch: Batch | None, marks: Int64s, finished: Sequence[FinishedWindow]) -> Batch | None:
         """Let tuples count in their windows; the rows of those that are over."""
-        ends = iter(done)
+        ends = iter(finished)
         over: list[Over] = []
         ahead = next(ends, None)
         if batch is not None:
             self.counts.input_tuples += len(batch)
             slots = np.empty(len(batch), np.int64)
-            for row, (key, mark) in enumerate(zip(keys_of(batch, self._reader.edge.key), marks.tolist(), strict=True)):
+            for row, (key, mark) in enumerate(
+                zip(update_keys(batch, self._reader.edge.key), marks.tolist(), strict=True)
+            ):
                 while ahead is not None and ahead.rows <= row:
                     self._close(ahead, over)
                     ahead = next(ends, None)
@@ -163,7 +166,7 @@ class NewestWindowAggregate(IdleWaiting):
             self.free = list(range(self._states.count - 1, count - 1, -1))
         return self.free.pop()
 
-    def _close(self, one: Done, over: list[Over]) -> None:
+    def _close(self, one: FinishedWindow, over: list[Over]) -> None:
         slot, _ = self.open.pop(one.key, (-1, 0))
         if slot >= 0:
             over.append(Over(slot, one.key, one.start_us, one.end_us))

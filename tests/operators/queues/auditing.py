@@ -19,20 +19,22 @@ def audit_tuples(made: UpdateQueue) -> None:
 
 def audit_windows(made: WindowQueue) -> None:
     """Every block is in one buffer or in the pool, every counted block exists, and a key's state fits its window."""
-    cells = made._cells.values()
-    blocks = [at for cell in cells for buffer in (cell.arriving, cell.processing) for at in buffer.locations]
+    states = made._states.values()
+    buffers = [buffer for state in states for buffer in (state.arrivals.buffer, state.processing.buffer)]
+    blocks = [at for buffer in buffers for at in buffer.locations]
     assert len(set(blocks)) == len(blocks) == made.paging.in_use
     assert len({at // made._pages.slots for at in blocks}) == made.paging.taken
-    assert made._arriving == sum(cell.arriving.count for cell in cells)
-    assert made._processing == sum(cell.processing.count for cell in cells)
-    assert made._committed == sum(cell.committed is not None for cell in cells)
-    assert made._servable == sum(made._cells[key].committed is None for key in made._line)
-    assert made.waiting == sum(cell.takeable for cell in cells)
-    for key, cell in made._cells.items():
-        if made.commit == "lazy":
-            times = made._pages.ts[cell.arriving.rows()].tolist()
-            inside = [at for at in times if cell.waits is not None and cell.waits <= at < made._end(cell.waits)]
-            assert cell.inside == len(inside)
-        assert (key in made._line) == (cell.waits is not None)
-        assert (key in made._ready) == (cell.committed is not None and not cell.idle)
-        assert not (cell.idle and (cell.processing.count or made._arrived(cell)))
+    assert made._blocks.count == sum(buffer.count for buffer in buffers)
+    assert not made._blocks.released
+    assert made._committed == sum(state.processing.start_us is not None for state in states)
+    assert made._line.servable == sum(made._states[key].processing.start_us is None for key in made._line)
+    assert made.waiting == sum(state.takeable for state in states)
+    for key, state in made._states.items():
+        arrivals, processing = state.arrivals, state.processing
+        pending = arrivals.pending_us
+        if pending is not None:
+            times = arrivals.buffer.times().tolist()
+            assert arrivals.available == sum(0 <= at - pending < made.window.size_us for at in times)
+        assert (key in made._line) == (pending is not None)
+        assert (key in made._ready) == (processing.start_us is not None and not processing.idle)
+        assert not (processing.idle and (processing.buffer.count or processing.arrived(made._reach(state))))

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 from millrace.operators.batch import Batch
 from millrace.operators.eventtime import MAX_TIME
 
+# The values of an update key.
+Key = tuple[Any, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Paging:
@@ -37,7 +40,7 @@ class Staleness:
     queue_histogram: Sequence[int] = ()
     application_histogram: Sequence[int] = ()
     oldest_us: int = 0
-    worst: Sequence[tuple[tuple[Any, ...], int]] = field(default=())
+    worst: Sequence[tuple[Key, int]] = field(default=())
 
 
 class Floor:
@@ -123,7 +126,7 @@ class Queue(ABC):
         return Staleness()
 
     @abstractmethod
-    def older(self, now_us: int, than_us: int) -> list[tuple[tuple[Any, ...], int]]:
+    def older(self, now_us: int, than_us: int) -> list[tuple[Key, int]]:
         """The keys with an update that has waited for longer, and for how long; tuples without one have the key ()."""
 
     @abstractmethod
