@@ -3,11 +3,13 @@
 import asyncio
 import inspect
 import json
+import threading
 from contextlib import asynccontextmanager, suppress
 from tempfile import gettempdir
 
 import uvloop
 
+from millrace.engine.events import Change, Command
 from millrace.protocol import FrameReader, Session, Side, decode
 from millrace.protocol.frames import frame
 from millrace.protocol.messages import PROTOCOL, Credit, Data, Hello, Open, Subscribe, encode
@@ -210,6 +212,34 @@ async def lines(daemon):
         yield made
     finally:
         await made.close()
+
+
+class Held:
+    """An engine whose steps with a change stop in their middle until `open` is set."""
+
+    def __init__(self, daemon, kinds=(Change,)):
+        self.entered = threading.Event()
+        self.open = threading.Event()
+        self.threads: list[int] = []
+        self.failure: Exception | None = None
+        self._engine = daemon.runner.engine
+        self._kinds = kinds
+        daemon.runner.engine = self
+
+    def step(self, now_us, events, *, budget):
+        if any(isinstance(event, Command) and self._heavy(event.body) for event in events):
+            self.threads.append(threading.get_ident())
+            self.entered.set()
+            assert self.open.wait(HANG_SECONDS)
+            if self.failure is not None:
+                raise self.failure
+        return self._engine.step(now_us, events, budget=budget)
+
+    def _heavy(self, body):
+        return isinstance(body, self._kinds) and body != Change(())
+
+    async def wait_entered(self):
+        await until(self.entered.is_set)
 
 
 async def settle(turns=20):

@@ -8,44 +8,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from millrace.engine import shadow
-from millrace.engine.events import Change, Command, WatchProgress
+from millrace.engine.events import WatchProgress
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Ack, Result, Subscribed
 from millrace.server import worker
 from tests.patience import HANG_SECONDS
-from tests.server.harness import peer, running, served, until
+from tests.server.harness import Held, peer, running, served, settle, until
 from tests.server.test_planning import ask
 
 SCHEMA = "CREATE STREAM s (k BIGINT, v BIGINT); CREATE QUERY q AS SELECT k, v FROM s"
 HEAVY = "CREATE QUERY heavy AS SELECT k FROM s"
-
-
-class Held:
-    """An engine whose steps with a change stop in their middle until `open` is set."""
-
-    def __init__(self, daemon, kinds=(Change,)):
-        self.entered = threading.Event()
-        self.open = threading.Event()
-        self.threads: list[int] = []
-        self.failure: Exception | None = None
-        self._engine = daemon.runner.engine
-        self._kinds = kinds
-        daemon.runner.engine = self
-
-    def step(self, now_us, events, *, budget):
-        if any(isinstance(event, Command) and self._heavy(event.body) for event in events):
-            self.threads.append(threading.get_ident())
-            self.entered.set()
-            assert self.open.wait(HANG_SECONDS)
-            if self.failure is not None:
-                raise self.failure
-        return self._engine.step(now_us, events, budget=budget)
-
-    def _heavy(self, body):
-        return isinstance(body, self._kinds) and body != Change(())
-
-    async def wait_entered(self):
-        await until(self.entered.is_set)
 
 
 @asynccontextmanager
@@ -81,7 +53,7 @@ async def test_tuples_that_arrive_meanwhile_are_taken_by_the_next_step(daemon):
         reader.credit(100)
         async with changing(daemon):
             feed.data(0, [[1, 2], [3, 4]])
-            await until(lambda: daemon.runner._events)
+            await until(lambda: daemon.feeds.received()["s"].bytes)
             assert daemon.runner.outlets["q"].next_sequence == 0
         assert isinstance(await feed.hear(Ack), Ack)
         assert (await reader.hear(Result)).rows == [(1, 2), (3, 4)]
@@ -136,6 +108,13 @@ ROUTES = [
 async def test_whoever_looks_at_the_engine_waits_for_the_end_of_the_step(daemon):
     """No view shows half a change: none is made while the step is in its middle."""
     ends: list[str] = []
+    waits = 0
+    at_rest = daemon.runner.at_rest
+
+    async def counted():
+        nonlocal waits
+        waits += 1
+        await at_rest()
 
     async def look(route):
         status, _, _ = await ask(daemon, "GET", route, text=True)
@@ -143,8 +122,10 @@ async def test_whoever_looks_at_the_engine_waits_for_the_end_of_the_step(daemon)
         return status
 
     async with changing(daemon) as (_, change):
+        daemon.runner.at_rest = counted
         looks = [asyncio.create_task(look(route)) for route in ROUTES]
-        await until(lambda: len(daemon.runner._turn._waiters or ()) >= len(ROUTES))
+        await until(lambda: waits >= len(ROUTES))
+        await settle()
         assert ends == []
     await change
     assert [route for route, status in zip(ROUTES, await asyncio.gather(*looks), strict=True) if status != 200] == []
@@ -165,7 +146,7 @@ async def test_changes_and_dry_runs_have_their_turns_in_order(daemon):
         second = asyncio.create_task(daemon.catalog.execute("CREATE QUERY z AS SELECT k FROM heavy"))
         dry = asyncio.create_task(daemon.catalog.plan("CREATE QUERY y AS SELECT k FROM z"))
         third = asyncio.create_task(daemon.catalog.pause("q"))
-        await until(lambda: daemon.catalog._planning._admitted == 3)
+        await settle()
     await asyncio.gather(first, second, third)
     (described,), becomes = await dry
     assert described["name"] == "y"
@@ -227,9 +208,16 @@ def test_the_end_of_the_server_waits_for_the_change(tmp_path, sql):
             change = asyncio.create_task(daemon.catalog.execute(sql))
             await held.wait_entered()
             waiting = asyncio.create_task(daemon.catalog.pause("q"))
+            ending, end_changes = asyncio.Event(), daemon.catalog.end_changes
+
+            async def end():
+                ending.set()
+                await end_changes()
+
+            daemon.catalog.end_changes = end
             daemon.stop()
             ended = asyncio.create_task(daemon.wait_ended())
-            await until(lambda: daemon.catalog._ending)
+            await ending.wait()
             assert not ended.done()
             held.open.set()
             assert (await change)[0]["name"] == "heavy"
@@ -265,7 +253,7 @@ def test_a_failure_of_the_step_ends_the_server_and_answers_the_change(tmp_path):
 async def test_a_runner_that_is_cancelled_waits_for_the_step(daemon):
     """A thread whose caller has left never keeps the engine."""
     async with changing(daemon) as (held, change):
-        (task,) = [task for task in daemon._tasks if task.get_name() == "engine"]
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "engine"]
         task.cancel()
         for _ in range(20):
             await asyncio.sleep(0)

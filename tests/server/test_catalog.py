@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from millrace.cli.main import app
 from millrace.engine import views
+from millrace.engine.events import WithholdCredit
 from millrace.protocol import MillraceError
 from millrace.server.daemon import Daemon
 from millrace.server.decisions import Decisions
-from millrace.server.sink import Backpressure
 from millrace.server.store import CatalogFile, StoreError
 from tests.depth import examples
 from tests.server.harness import lines, running, served, settings, until
@@ -133,8 +133,8 @@ def test_a_query_that_failed_does_not_begin_again_by_itself(tmp_path):
 def test_feeds_that_wait_for_a_slow_consumer_are_no_decision_of_an_admin(tmp_path):
     async def first(daemon):
         await daemon.catalog.execute("CREATE STREAM s (k BIGINT); CREATE QUERY q AS SELECT k FROM s")
-        daemon.runner._press(daemon.runner.outlets["q"], Backpressure.SOFT)
-        await until(lambda: daemon.engine.withheld() == {"s": ["q"]})
+        await daemon.runner.command(WithholdCredit("q", withheld=True))
+        assert daemon.engine.withheld() == {"s": ["q"]}
         assert daemon.catalog.decisions().paused == ()
         await daemon.catalog.pause("q")
         assert [paused.query for paused in daemon.catalog.decisions().paused] == ["q"]
@@ -145,11 +145,12 @@ def test_feeds_that_wait_for_a_slow_consumer_are_no_decision_of_an_admin(tmp_pat
     assert lives(tmp_path, first, second)[1] == ("paused", {})
 
 
-@served()
-async def test_the_export_makes_the_same_in_an_empty_server(daemon, tmp_path):
+def test_the_export_makes_the_same_in_an_empty_server(tmp_path):
     """The statements by SQL, and the rest by the commands in the comments, typed one after the other."""
-    daemon.catalog._openings._places.folder = tmp_path
-    await daemon.catalog.execute("DROP QUERY q; DROP STREAM s;" + SQL)
+    served(SQL, server={"sink_dir": tmp_path})(export_elsewhere)(tmp_path)
+
+
+async def export_elsewhere(daemon, tmp_path):
     await decide(daemon)
     exported = await get(daemon, "/api/v1/catalog")
     async with running(server={"sink_dir": tmp_path}) as other:

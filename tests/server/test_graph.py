@@ -202,7 +202,7 @@ async def test_explain_analyze(daemon):
 @served(SQL)
 async def test_what_the_last_seconds_do_not_tell_is_told_by_the_whole_life(daemon):
     await feed(daemon, "a", 50)
-    daemon.rates._looks.clear()
+    daemon.rates = Rates(daemon.engine, daemon.runner.now_us)
     daemon.rates.look()
     found = {at["name"]: at for at in (await get(daemon, "/api/v1/queries/q/explain?analyze=true"))["operators"]}
     assert (found["q.select1"]["input"], found["q.select1"]["selectivity"]) == (0.0, 0.1)

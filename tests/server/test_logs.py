@@ -109,11 +109,16 @@ def test_culprits_do_not_silence_each_other_and_are_forgotten_when_nothing_is_le
 
 
 def test_endless_culprits_take_no_endless_memory():
+    """Tracking starts again beyond its bound: causes of before are logged at once, as new ones are."""
     sparing = Sparing(Clock())
     with capture_logs():
         for number in range(CAUSES + 5):
             sparing.info("a feed opened", str(number), stream=str(number), feed="p")
-    assert len(sparing._pending) == 5
+    tracked = range(CAUSES, CAUSES + 5)
+    with capture_logs() as logs:
+        for number in (*tracked, *range(CAUSES - 5)):
+            sparing.info("a feed opened", str(number), stream=str(number), feed="p")
+    assert [line["stream"] for line in logs] == [str(number) for number in range(CAUSES - 5)]
 
 
 def test_what_was_kept_back_of_culprits_that_are_forgotten_is_told_first():

@@ -12,7 +12,7 @@ from millrace.server import catalog as catalogs
 from millrace.server.planning import Planning
 from millrace.sql.limits import Limits
 from tests.patience import HANG_SECONDS
-from tests.server.harness import running, served, until
+from tests.server.harness import Held, running, served, settle, until
 
 SCHEMA = "CREATE STREAM s (k BIGINT, v BIGINT); CREATE QUERY q AS SELECT k, v FROM s"
 
@@ -99,7 +99,7 @@ async def test_what_changed_meanwhile_is_planned_again(daemon, monkeypatch):
     heavy = asyncio.create_task(daemon.catalog.execute("CREATE QUERY heavy AS SELECT * FROM s"))
     await gate.wait_entered()
     adding = asyncio.create_task(daemon.catalog.execute("ALTER STREAM s ADD COLUMN w BIGINT"))
-    await until(lambda: daemon.catalog._planning._admitted == 2)
+    await settle()
     gate.open.set()
     await asyncio.gather(heavy, adding)
     fields = [field.name for field in daemon.catalog.known.queries["heavy"].schema]
@@ -111,17 +111,20 @@ async def test_what_changed_meanwhile_is_planned_again(daemon, monkeypatch):
 @served(SCHEMA)
 async def test_a_plan_over_what_is_gone_is_refused_when_it_is_its_turn(daemon, monkeypatch):
     """Another change gets its turn between the plan and the change that it is for."""
-    catalog = daemon.catalog
-    await catalog._one_at_a_time.acquire()
+    catalog, held, gate = daemon.catalog, Held(daemon), Gate(monkeypatch, "late")
+    gate.open.set()
+    dropped = asyncio.create_task(catalog.execute("DROP QUERY q"))
+    await held.wait_entered()
     late = asyncio.create_task(catalog.execute("CREATE QUERY late AS SELECT k FROM q"))
-    first = catalog.known
-    await until(lambda: catalog._planning.worker.running == 0 and catalog._planning._admitted == 1)
-    steps, after = catalog._plan("DROP QUERY q", first, Limits())
-    await catalog._apply(steps)
-    catalog.known = after
-    catalog._one_at_a_time.release()
+    await gate.wait_entered()
+    await settle()
+    assert "q" in catalog.known.queries
+    assert not late.done()
+    held.open.set()
+    await dropped
     with pytest.raises(Refuse, match="no stream or query is called q"):
         await late
+    assert [text for text in gate.texts if "late" in text] == ["CREATE QUERY late AS SELECT k FROM q"] * 2
     assert "late" not in catalog.known.queries
 
 
@@ -155,14 +158,13 @@ async def test_if_match_is_checked_when_it_is_the_changes_turn(daemon, monkeypat
 async def test_too_many_at_once_are_turned_away(daemon, monkeypatch):
     gate = Gate(monkeypatch, "heavy")
     body = {"sql": "CREATE QUERY heavy AS SELECT k FROM s", "dry_run": True}
-    waiting = [asyncio.create_task(ask(daemon, "POST", "/api/v1/sql", body)) for _ in range(3)]
-    await gate.wait_entered()
-    await until(lambda: daemon.catalog._planning._admitted == 3)
+    requests = [asyncio.create_task(ask(daemon, "POST", "/api/v1/sql", body)) for _ in range(4)]
+    (refused,), waiting = await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+    assert (await refused)[0] == 503
     status, problem, headers = await ask(daemon, "POST", "/api/v1/sql", {"sql": "DROP QUERY q"})
     assert (status, problem["code"], headers["retry-after"]) == (503, "busy", "1")
     assert "limits.sql_waiting" in problem["detail"]
-    assert daemon.catalog._planning.refused == 1
-    assert 'millrace_reconfigurations_total{kind="statements",result="refused"} 1' in daemon.metrics.text().decode()
+    assert 'millrace_reconfigurations_total{kind="statements",result="refused"} 1.0' in daemon.metrics.text().decode()
     gate.open.set()
     assert [status for status, _, _ in await asyncio.gather(*waiting)] == [200, 200, 200]
     assert (await ask(daemon, "POST", "/api/v1/sql", {"sql": "DROP QUERY q"}))[0] == 200

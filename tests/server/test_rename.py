@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from millrace.engine.events import WithholdCredit
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Result, Subscribe
-from millrace.server.sink import Backpressure
 from tests.server.harness import lines, peer, running, served, until
 from tests.server.test_api import ask
 from tests.server.test_etags import ask as tagged
@@ -42,7 +42,7 @@ async def test_subscribers_read_on_and_the_rows_are_numbered_on(daemon):
         reader.say('{"unsubscribe": "q"}')
         await until(lambda: len(daemon.runner.outlets["z"].consumers) == 1)
         assert daemon.queries()[0]["next_sequence"] == 2
-        assert daemon.runner._watchers == {"z": 0}
+        await until(lambda: not daemon.engine.queries_by_name["z"].sink.watched)
 
 
 def test_everything_is_there_again_under_the_new_name(tmp_path):
@@ -108,13 +108,12 @@ async def test_a_query_of_a_component_in_trial_keeps_its_name(daemon):
 @served(SQL)
 async def test_what_a_slow_reader_asks_for_meanwhile_is_asked_of_the_query_by_its_new_name(daemon):
     """Backpressure and other events on their way to the engine reach the query after its name changes."""
-    outlet = daemon.runner.outlets["q"]
     command = daemon.runner.command
 
     def ask_and_more(*asks):
         daemon.runner.command = command
         asked = command(*asks)
-        daemon.runner._press(outlet, Backpressure.SOFT)
+        command(WithholdCredit("q", withheld=True))
         daemon.runner.watch("q", True)
         return asked
 
@@ -124,5 +123,5 @@ async def test_what_a_slow_reader_asks_for_meanwhile_is_asked_of_the_query_by_it
     assert daemon.engine.queries_by_name["z"].sink.watched
     await daemon.catalog.execute("ALTER QUERY z RENAME TO q")
     assert daemon.engine.withheld() == {"s": ["q"]}
-    daemon.runner._press(outlet, Backpressure.NONE)
-    await until(lambda: daemon.engine.withheld() == {})
+    await command(WithholdCredit("q", withheld=False))
+    assert daemon.engine.withheld() == {}

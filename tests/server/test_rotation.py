@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from millrace.operators.batch import Batch
 from millrace.protocol import Refuse, Schema
 from millrace.server.places import SinkFolders
 from millrace.server.sink import Slow, WriterSink
-from millrace.server.sinkfiles import KEY, BufferedRows, Label, Rotation, whole_files
+from millrace.server.sinkfiles import KEY, BufferedRows, Folder, Label, Rotation, WholeFiles
 from tests.cli.conftest import Server
 from tests.depth import examples
 from tests.patience import wait_until
@@ -39,12 +40,15 @@ class Clock:
         return self.now
 
 
-def made(folder, rotation, ending="parquet", history=None, clock=None):
+def made(folder, rotation, ending="parquet", history=None, clock=time.monotonic):
     places = SinkFolders(folder)
-    file = whole_files(places, places.locate(f"out.{ending}"), SCHEMA, Label("f", "q", ending), rotation)
+    place = places.locate(f"out.{ending}")
+
+    def opened(makes):
+        return Folder(places, places.find_folder(place), makes=makes)
+
+    file = WholeFiles(place.path, opened, Label("f", "q", ending), SCHEMA, rotation, clock)
     file.history = history
-    if clock is not None:
-        file._clock = clock
     file.open(makes=True)
     return file
 
@@ -182,7 +186,7 @@ def test_rows_keep_their_order_however_they_come(counts):
     if counts:
         assert rows.table()["k"].to_pylist() == list(range(at))
         assert (rows.first, rows.last, rows.count) == (0, at - 1, at)
-        assert len(rows._parts) < 10
+        assert rows.table()["k"].num_chunks < 10
 
 
 def test_options_are_for_whole_files_alone():

@@ -9,7 +9,7 @@ import uvloop
 from millrace.client import AsyncClient, Client
 from millrace.protocol import encode, frame
 from millrace.protocol.messages import Error, Hello, Open, Opened, Ping, Pong, Welcome
-from millrace.server.connection import GREETING_BYTES, GREETING_SECONDS
+from millrace.server.connection import GREETING_BYTES, GREETING_SECONDS, Connection
 from millrace.server.frames import PING_SECONDS, PONG_SECONDS
 from millrace.server.guesses import ADDRESSES, DELAY_SECONDS, UNDER_WAY, Guesses, address_of
 from millrace.server.lines import LINE_SECONDS
@@ -171,6 +171,13 @@ async def test_an_answer_to_a_ping_does_not_make_a_peer_busy(daemon, timers):
 
 @timed()
 async def test_idle_python_clients_answer(daemon, timers):
+    heard_at = {}
+    receive = Connection.data_received
+
+    def received(connection, data):
+        receive(connection, data)
+        heard_at[connection] = timers.time()
+
     address = f"{daemon.listen.host}:{daemon.listen.port}"
     ready, over = threading.Event(), threading.Event()
     failures = []
@@ -185,6 +192,8 @@ async def test_idle_python_clients_answer(daemon, timers):
             failures.append(error)
 
     thread = threading.Thread(target=idle)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Connection, "data_received", received)
     thread.start()
     try:
         async with AsyncClient(address, heartbeat=1_000, reconnect=None) as client:
@@ -194,11 +203,12 @@ async def test_idle_python_clients_answer(daemon, timers):
             for _ in range(12):
                 timers.advance(PONG_SECONDS - EPSILON)
                 # A thread answers when it has its turn; one that does not answer keeps this test waiting.
-                await until(lambda: all(timers.time() - each._dialect._heard_at < PING_SECONDS for each in both))
+                await until(lambda: all(timers.time() - heard_at[each] < PING_SECONDS for each in both))
             assert tuple(daemon.hall.connections) == both
     finally:
         over.set()
         await asyncio.to_thread(thread.join)
+        patch.undo()
     assert not failures
 
 
@@ -366,11 +376,13 @@ def test_addresses_are_bounded_and_forgotten():
     guesses = Guesses(timers)
     for number in range(ADDRESSES + 100):
         guesses.wrong("admin", f"10.{number // 65536}.{number // 256 % 256}.{number % 256}")
-    assert len(guesses._under_way) == ADDRESSES
+    assert guesses.counts["admin", "answered"] == ADDRESSES
     assert guesses.counts["admin", "cut_off"] == 100
+    assert guesses.wrong("admin", "10.0.0.1") == DELAY_SECONDS, "an address that has answers under way"
     timers.advance(DELAY_SECONDS)
-    assert not guesses._under_way
-    assert guesses.wrong("admin", "10.0.0.1") == DELAY_SECONDS
+    for number in range(ADDRESSES):
+        assert guesses.wrong("admin", f"11.0.{number // 256}.{number % 256}") == DELAY_SECONDS
+    assert guesses.wrong("admin", "10.0.0.1") is None, "forgotten, and other addresses took its place"
 
 
 def test_an_ipv6_client_pays_with_its_network():

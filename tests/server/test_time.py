@@ -58,7 +58,16 @@ def rows(daemon, query="u"):
 
 def asked(daemon, name="b"):
     """How the requests of a stream ended."""
-    return {outcome: sum(taken.counts) for (of, outcome), taken in daemon.metrics._asks.items() if of == name}
+    requests = next(one for one in daemon.metrics.collect() if one.name == "millrace_ets_request_seconds")
+    return {
+        sample.labels["outcome"]: sample.value
+        for sample in requests.samples
+        if sample.name.endswith("_count") and sample.labels["stream"] == name and sample.value
+    }
+
+
+def punctuations(daemon, cause):
+    return daemon.metrics.registry.get_sample_value("millrace_punctuation_total", {"cause": cause})
 
 
 async def feeding(peer, *rows, stream="a", channel=0, **options):
@@ -322,13 +331,11 @@ def by_watch(test):
     return wrapped
 
 
-def unread(daemon, writer):
-    """How many bytes lie in the server's socket of this connection."""
-    name = "{}:{}".format(*writer.get_extra_info("sockname"))
-    connection = next(found for found in daemon.hall.connections if found.peer == name)
-    asked = array.array("i", [0])
-    fcntl.ioctl(connection._transport.get_extra_info("socket").fileno(), termios.FIONREAD, asked)
-    return asked[0]
+def unacknowledged(writer):
+    """How many bytes have been written to this connection and are not in the server's socket yet."""
+    count = array.array("i", [0])
+    fcntl.ioctl(writer.get_extra_info("socket").fileno(), termios.TIOCOUTQ, count)
+    return count[0]
 
 
 @by_watch
@@ -339,17 +346,18 @@ async def test_a_guess_never_overtakes_bytes_that_have_arrived(daemon, watch):
         await feeding(busy, (5_000, 2))
         await daemon.runner.wait_drained()
         said = silent.session.say(Data(0, 1, [(1_500, 3)]))
-        notice = daemon.runner._notice
+        notice = watch.notice
 
         def busy_meanwhile():
-            daemon.runner._notice = notice
+            watch.notice = notice
             watch.us = 1_500
             os.write(silent.writer.get_extra_info("socket").fileno(), said)
-            while unread(daemon, silent.writer) < len(said):
+            while unacknowledged(silent.writer):
                 pass
             watch.us = 20_000
+            return notice()
 
-        daemon.runner._notice = busy_meanwhile
+        watch.notice = busy_meanwhile
         daemon.runner.watch("u", True)
         await until(lambda: stream(daemon, "b")["tuples"] == 2)
         assert stream(daemon, "b")["late"] == 0
@@ -660,10 +668,9 @@ async def test_why_and_the_measures_of_waiting(daemon):
         assert 'millrace_ets_request_seconds_count{outcome="timeout",stream="a"} 0.0' in text
         waited = next(line for line in text.splitlines() if "idle_wait" in line and 'input="b.source"' in line)
         assert float(waited.split()[-1]) > 0
-        before = daemon.metrics._punctuations["client"]
+        before = punctuations(daemon, "client")
     await daemon.catalog.execute("DROP QUERY u; DROP STREAM b")
-    daemon.metrics.count_punctuations()
-    assert daemon.metrics._punctuations["client"] == before, "counters never go back, whatever is dropped"
+    assert punctuations(daemon, "client") == before == 1, "counters never go back, whatever is dropped"
 
 
 @served(union())
