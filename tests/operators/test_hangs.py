@@ -12,14 +12,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millrace.operators.functions import patterns, text
+from millrace.operators.batch import Batch
+from millrace.operators.evaluate import evaluate
+from millrace.operators.expression import Call, Column
+from millrace.operators.functions import LIBRARY, patterns, text
 from millrace.operators.functions.casts import text_to_bigint
-from millrace.operators.functions.faults import Fault, RowFault
+from millrace.operators.functions.faults import REASONS, Fault, RowFault
 from millrace.operators.intervals import parse_interval
-from millrace.protocol import MillraceError, Type
+from millrace.protocol import MillraceError, Schema, Type
 from tests.oracles.expressions import _like as like_oracle
 
 LONG = "a" * 1_000_000
+_TEXTS = tuple(Column(Type.TEXT, True, at, name) for at, name in enumerate("xy"))
+JOINED = Call(Type.TEXT, True, next(one.key for one in LIBRARY if (one.name, one.result) == ("||", Type.TEXT)), _TEXTS)
 
 
 def fault(compute: Any, *arguments: Any) -> Fault:
@@ -72,8 +77,12 @@ def test_results_are_bounded() -> None:
     value = "a" * 10_000
     assert fault(text.replace, value, "a", value) is Fault.TOO_LONG
     assert fault(text.regexp_replace("a", value, "g"), value) is Fault.TOO_LONG
-    assert fault(text._join, "a" * patterns.MOST_RESULT, "b") is Fault.TOO_LONG
-    assert len(text._join("a" * (patterns.MOST_RESULT - 1), "b")) == patterns.MOST_RESULT
+    most = "a" * patterns.MOST_RESULT
+    joined = evaluate(JOINED, Batch.from_rows(Schema.of(x="text", y="text"), [(most, "b"), (most[1:], "b")], [0, 0]))
+    assert joined.error is not None
+    assert joined.error.rows.tolist() == [True, False]
+    assert joined.error.reason == REASONS[Fault.TOO_LONG]
+    assert len(joined.values[1]) == patterns.MOST_RESULT
     assert text.replace(LONG, "a", "") == ""
 
 

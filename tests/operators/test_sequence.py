@@ -23,6 +23,8 @@ from tests.depth import examples
 from tests.kernels import installed, uncompiled
 from tests.oracles import sequences as oracle
 
+WITHIN_US = 5
+REMOVE_BELOW = sequence_store.SequenceStore.remove_below
 COLUMNS = {
     "i": Type.BIGINT,
     "d": Type.DOUBLE,
@@ -378,27 +380,34 @@ def test_null_equals_nothing(kernels: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "part", "broken"),
+    ("mode", "kind", "part", "broken"),
     [
-        ("recent", "bounds", lambda self: (self.horizon(), self.horizon())),
-        ("recent", "bounds", lambda self: (self.horizon(), self.inputs[1].promise)),
-        ("chronicle", "_expire", lambda self: self._store.remove_below(self.low_water(), 1 << 30)),
+        ("recent", sequence.Following, "bounds", lambda self: (self.horizon(), self.horizon())),
+        ("recent", sequence.Following, "bounds", lambda self: (self.horizon(), self.inputs[1].promise)),
+        (
+            "chronicle",
+            sequence_store.SequenceStore,
+            "remove_below",
+            lambda self, time_us, limit: REMOVE_BELOW(self, time_us + WITHIN_US, limit),
+        ),
     ],
     ids=["simultaneous", "ahead of A", "forgets too early"],
 )
-def test_a_broken_sequence_is_noticed(monkeypatch: pytest.MonkeyPatch, mode: Any, part: str, broken: Any) -> None:
+def test_a_broken_sequence_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, mode: Any, kind: type, part: str, broken: Any
+) -> None:
     before, after = numbered([(1, VALUE), (4, VALUE), (4, VALUE)]), numbered([(4, VALUE), (5, VALUE), (6, VALUE)])
 
     def agrees() -> bool:
-        harness = Harness(SequenceSpec(PICKED, (key("i"),), None, mode, 5), (True, True))
+        harness = Harness(SequenceSpec(PICKED, (key("i"),), None, mode, WITHIN_US), (True, True))
         for a, b in zip(before, after, strict=True):
             harness.put(0, [a])
             harness.put(1, [b])
             harness.work(1)
         harness.end()
-        pairs, _ = oracle.following(before, after, [0], mode, 5, lambda a, b: True, False)
+        pairs, _ = oracle.following(before, after, [0], mode, WITHIN_US, lambda a, b: True, False)
         return harness.rows == list(map(shown, pairs))
 
     assert agrees()
-    monkeypatch.setattr(sequence.Following, part, broken)
+    monkeypatch.setattr(kind, part, broken)
     assert not agrees()

@@ -11,12 +11,9 @@ import pytest
 from millrace.protocol import Refuse
 from millrace.protocol.messages import Error, Welcome
 from millrace.server import daemon as daemon_module
-from millrace.server.catalog import _Made
 from millrace.server.connection import GREETING_SECONDS
 from millrace.server.metrics import RECONFIGURATIONS
-from millrace.server.sink import Slow, WriterSink
 from millrace.server.sinkfiles import StandardOutput
-from millrace.sql import SinkDefinition
 from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, FakeTimers, lines, peer, running, served, until
 
@@ -437,21 +434,16 @@ async def test_ipv6(daemon):
 
 
 def test_a_sink_that_hangs_does_not_keep_the_server(monkeypatch):
-    monkeypatch.setattr(daemon_module, "SINK_SECONDS", 0.05)
     released = threading.Event()
-
-    class Stuck(StandardOutput):
-        def write(self, sequence, batch):
-            released.wait(HANG_SECONDS)
+    monkeypatch.setattr(daemon_module, "SINK_SECONDS", 0.05)
+    monkeypatch.setattr(StandardOutput, "write", lambda *_: released.wait(HANG_SECONDS))
 
     async def play():
         async with running(SCHEMA_SQL, server={"drain_seconds": 0.05}) as daemon:
-            sink = WriterSink("stuck", Slow(), Stuck())
-            daemon.runner.outlets["q"].add(sink)
-            daemon.catalog._sinks["stuck"] = _Made(SinkDefinition("stuck", "q", "stdout"), sink)
+            await daemon.catalog.execute("CREATE SINK stuck FROM q WITH (type = 'stdout')")
             async with lines(daemon) as nc:
                 nc.say('{"stream": "s", "tuple": {"k": 1}}')
-                await until(lambda: sink.held == 1)
+                await until(lambda: daemon.catalog.sinks()[0]["held"] == 1)
         assert daemon.stuck
         released.set()
 

@@ -30,7 +30,7 @@ from millrace.protocol import Refuse
 from millrace.server import archive as archive_module
 from millrace.server import history
 from millrace.server.archive import Archive, Limits
-from millrace.sql import Catalog, parse, plan
+from millrace.sql import Catalog, CreateStream, parse, plan
 from tests.depth import examples
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, running, served, until
@@ -68,6 +68,12 @@ def reach_of(folder):
     found = history.read_reach(folder)
     assert found is not None
     return found
+
+
+def ended_at(folder):
+    """The last row of an archive that its server has ended; None while it is open."""
+    reach = reach_of(folder)
+    return None if reach.open else reach.last_seq
 
 
 def micros(time):
@@ -274,9 +280,11 @@ def test_single_tuples_are_merged_while_they_wait(tmp_path):
     async def live():
         async with running(STREAM, server={"history_dir": tmp_path}) as daemon:
             await feed(daemon, [("ab"[number % 2], NOW + number) for number in range(1_000)])
-            at = daemon.archive._streams["s"]
-            assert len(at.waiting) < 100
-            assert at.bytes == sum(piece.bytes for piece in at.waiting)
+            waiting = daemon.archive.view("s")
+            assert waiting["waiting_rows"] == 1_000
+            assert waiting["waiting_bytes"] < 100 * archive_module.PIECE_BYTES + 1_000 * 100
+            written = await archive_now(daemon)
+            assert (written["waiting_rows"], written["waiting_bytes"]) == (0, 0)
 
     play(live())
     rows = archived(tmp_path)
@@ -327,18 +335,19 @@ def test_a_disk_that_fails_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_a_file_that_fails_half_way_is_taken_back(tmp_path, monkeypatch):
-    calls = []
-    durable = history._make_durable
+    calls: list[str] = []
+    fsync = os.fsync
 
-    def once(path):
-        calls.append(path)
-        if len(calls) == 3:
+    def once(handle):
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        if f"{history.date_folder(NOW // DAY + 1)}/" in path and not calls:
+            calls.append(path)
             raise OSError(5, "Input/output error")
-        durable(path)
+        fsync(handle)
 
     async def live():
         async with running(STREAM, server={"history_dir": tmp_path}) as daemon:
-            monkeypatch.setattr(history, "_make_durable", once)
+            monkeypatch.setattr(os, "fsync", once)
             monkeypatch.setattr(archive_module, "RETRY_SECONDS", 0.001)
             await feed(daemon, [("f", NOW), ("f", NOW + DAY)])
             with pytest.raises(history.HistoryError):
@@ -374,13 +383,14 @@ def test_a_file_system_without_links_has_files_all_the_same(tmp_path, monkeypatc
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refused)
-    aside, path = tmp_path / ".new", tmp_path / "new"
-    aside.write_bytes(b"rows")
-    if there:
-        path.write_bytes(b"rows")
-    history._give_name(aside, path)
-    assert path.read_bytes() == b"rows"
-    assert not aside.exists()
+    definition = plan(parse(STREAM)[0], Catalog())
+    assert isinstance(definition, CreateStream)
+    batch = Batch.from_rows(definition.stream.schema, [(NOW, 7, "n")], [NOW])
+    rows = history.ArchivedRows(0, batch, np.zeros(1, np.bool_), np.array([NOW]), (("f", 1),))
+    for _ in range(1 + there):  # what failed half way is written again
+        (written,) = history.write_rows(tmp_path / "s", definition.stream, rows)
+    assert [row["k"] for row in archived(tmp_path)] == [7]
+    assert os.listdir(written.path.parent) == [written.path.name]
 
 
 # -- two servers -------------------------------------------------------------------------------------------------------
@@ -547,7 +557,7 @@ def test_a_stream_gets_a_column_while_it_is_archived(tmp_path):
             assert daemon.archive.view("s")["rows"] == 200
             narrower = STREAM.replace("k BIGINT, ", "").replace("STREAM s", "STREAM s")
             await daemon.catalog.execute("DROP STREAM s")
-            await until(lambda: not daemon.archive._ending)
+            await until(lambda: ended_at(tmp_path / "history" / "s") == 199)
             with pytest.raises(Refuse, match="and other columns"):
                 await daemon.catalog.execute(narrower)
 
@@ -565,7 +575,7 @@ def test_a_dropped_stream_leaves_its_archive_and_may_come_back(tmp_path):
                 await daemon.catalog.execute("DROP STREAM s")
                 await daemon.catalog.execute(STREAM)
             await daemon.catalog.execute("DROP STREAM s")
-            await until(lambda: not daemon.archive._ending)
+            await until(lambda: ended_at(tmp_path / "history" / "s") == 1)
             other = STREAM.replace("k BIGINT", "k DOUBLE")
             with pytest.raises(Refuse, match=r"contains the history of a stream with the same name and other columns"):
                 await daemon.catalog.execute(other)
@@ -666,12 +676,14 @@ def test_duckdb_and_arrow_read_the_folder(tmp_path):
 
 
 def test_nothing_is_begun_for_streams_without_history(tmp_path):
+    before = set(threading.enumerate())
+
     async def live():
         async with running("CREATE STREAM s (k BIGINT)", server={"data_dir": tmp_path}) as daemon:
             daemon.feeds.arrived("s", "f", daemon.feeds.source("s").from_rows([(1,)]))
             await daemon.runner.wait_drained()
             assert isinstance(daemon.archive, Archive)
-            assert daemon.archive._thread is None
+            assert "history" not in {thread.name for thread in set(threading.enumerate()) - before}
             assert daemon.engine.source("s").judged is None
 
     play(live())
@@ -696,7 +708,7 @@ def test_a_stream_that_comes_back_while_its_end_is_written_loses_nothing(tmp_pat
             await feed(daemon, [("f", NOW + 1)])
             await daemon.catalog.execute("DROP STREAM s")
             go_on.set()
-            await until(lambda: not daemon.archive._ending)
+            await until(lambda: ended_at(tmp_path / "history" / "s") == 1)
 
     monkeypatch.setattr(history, "write_reach", slow)
     play(live())

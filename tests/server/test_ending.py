@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from millrace.protocol import MillraceError
 from millrace.server.daemon import Daemon, StartError
+from millrace.server.sinkfiles import WholeFiles
 from tests.patience import HANG_SECONDS
 from tests.server.harness import lines, running, settings, until
 from tests.server.test_api import get
@@ -59,17 +60,20 @@ def test_addresses_that_cannot_be_removed_stop_nothing(tmp_path):
     assert files_of(out) == [7]
 
 
-def test_a_sink_that_cannot_be_finished_leaves_the_others(tmp_path):
+def test_a_sink_that_cannot_be_finished_leaves_the_others(tmp_path, monkeypatch):
     out = tmp_path / "out.parquet"
+    close = WholeFiles.close
 
-    def fails():
-        raise ValueError("no footer")
+    def fails(file):
+        if file.path == tmp_path / "first":
+            raise ValueError("no footer")
+        close(file)
+
+    monkeypatch.setattr(WholeFiles, "close", fails)
 
     async def live():
         with capture_logs() as logs:
             async with running(SQL.format(tmp_path / "first")) as daemon:
-                broken = daemon.catalog._sinks["f"].consumer
-                broken._writer.close = fails
                 await daemon.catalog.execute(
                     f"CREATE SINK g FROM q WITH (type = 'file', path = '{out}', format = 'parquet')"
                 )
@@ -128,31 +132,38 @@ def test_addresses_that_cannot_be_written_are_told_at_the_start(tmp_path):
 
 
 def test_a_catalog_that_cannot_be_written_is_told_until_it_can(tmp_path, monkeypatch):
+    full: list[bool] = []
+    refused: list[str] = []
+    connect = sqlite3.connect
+
+    class Disk(sqlite3.Connection):
+        """Of a disk that may be full."""
+
+        def execute(self, sql, *given):
+            if full and sql.startswith("DELETE"):
+                refused.append(sql)
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(sql, *given)
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **options: connect(*given, **options, factory=Disk))
+
     async def live():
         async with running("CREATE STREAM s (k BIGINT)", server={"data_dir": tmp_path}) as daemon:
-            store = daemon.catalog._store
-            write, full = store.write, [True]
-
-            def maybe(*given):
-                with store._told("write"):
-                    if full:
-                        raise sqlite3.OperationalError("database or disk is full")
-                write(*given)
-
-            monkeypatch.setattr(store, "write", maybe)
+            full.append(True)
             with capture_logs() as logs:
                 with pytest.raises(MillraceError, match="is lost when the server ends"):
                     await daemon.catalog.execute("CREATE STREAM t (k BIGINT)")
+                failed = len(refused)
                 daemon.catalog.write_again()
-                await until(lambda: daemon.catalog._writing.done())
+                await until(lambda: len(refused) > failed)
                 text = "cannot write the catalog"
                 assert text in (await get(daemon, "/-/healthy")).split("\n")[1]
                 server = await get(daemon, "/api/v1/server")
                 assert text in server["catalog_error"]
                 assert text in server["problems"][0]
                 full.clear()
-                daemon.catalog.write_again()
-                await until(lambda: daemon.catalog.error is None)
+                # Unless the write before is still under way, this one is the next.
+                await until(lambda: daemon.catalog.write_again() or daemon.catalog.error is None)
                 assert await get(daemon, "/-/healthy") == "healthy\n"
             told = [line["event"] for line in logs if "catalog" in line["event"]]
             assert told == ["the catalog cannot be written", "the catalog can be written again"], "told once each"

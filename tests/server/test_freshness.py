@@ -7,6 +7,7 @@ import numpy as np
 from millrace.operators.batch import Batch
 from millrace.protocol import Schema
 from millrace.server.freshness import Freshness
+from millrace.server.sinkfiles import LineFile
 from tests.patience import HANG_SECONDS
 from tests.server.harness import served, until
 from tests.server.test_api import get
@@ -62,22 +63,27 @@ def test_rows_without_a_key_have_one_together():
 
 
 @served(SQL)
-async def test_a_sink_that_stands_still_breaks_its_promise_without_writing(daemon, tmp_path):
+async def test_a_sink_that_stands_still_breaks_its_promise_without_writing(daemon, tmp_path, monkeypatch):
+    goes_on = threading.Event()
+    write = LineFile.write
+
+    def held(file, sequence, batch):
+        goes_on.wait(HANG_SECONDS)
+        write(file, sequence, batch)
+
+    monkeypatch.setattr(LineFile, "write", held)
     await daemon.catalog.execute(
         f"CREATE SINK shown FROM board WITH (type = 'file', path = '{tmp_path / 'f.csv'}', on_slow = 'latest', "
         "freshness = '1 ms')"
     )
-    made = daemon.catalog._sinks["shown"].consumer
-    goes_on = threading.Event()
-    write = made._writer.write
-    made._writer.write = lambda sequence, batch: (goes_on.wait(HANG_SECONDS), write(sequence, batch))
     try:
         await feed(daemon, ("a", 1))
         for row in (("b", 2), ("b", 3), ("c", 4)):
             await feed(daemon, row)
-            await until(lambda row=row: made._newest.waiting and daemon.queries()[0]["rows"] == row[1])
+            await until(lambda row=row: daemon.queries()[0]["rows"] == row[1])
         # No request arrives: the server checks by itself.
-        await until(lambda: made.freshness.breaches == 3)
+        breaches, of = "millrace_sink_freshness_breaches_total", {"query": "board", "sink": "shown"}
+        await until(lambda: daemon.metrics.registry.get_sample_value(breaches, of) == 3)
         (shown,) = daemon.catalog.sinks()
         assert (shown["delivered"], shown["freshness"]["late"], shown["freshness"]["waiting"]) == (0, 0, 3)
         assert {one["key"]["k"] for one in shown["freshness"]["waiting_worst"]} == {"a", "b", "c"}

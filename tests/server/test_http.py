@@ -9,9 +9,10 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from millrace.server import web
 from millrace.server.http import ANSWER_SECONDS, BODY_SECONDS, HEAD_BYTES, HEAD_SECONDS
 from tests.patience import HANG_SECONDS
-from tests.server.harness import FakeTimers, running, served, settle, until
+from tests.server.harness import FakeTimers, running, settle, until
 
 EPSILON = 0.001
 HEAD = b"GET /-/healthy HTTP/1.1\r\nhost: localhost\r\n"
@@ -78,6 +79,7 @@ async def test_a_head_that_trickles_in_has_five_seconds(daemon, timers, connect)
 
 @timed
 async def test_a_body_has_thirty_seconds(daemon, timers, connect):
+    tasks = asyncio.all_tasks()
     reader, writer = await connect(POST + b"content-length: 100\r\n\r\n")
     for _ in range(10):
         writer.write(b" ")
@@ -86,7 +88,7 @@ async def test_a_body_has_thirty_seconds(daemon, timers, connect):
     assert not reader.at_eof()
     timers.advance(2 * EPSILON)
     assert await answer(reader) == (408, "too_slow")
-    await until(lambda: not daemon._http.server_state.tasks)
+    await until(lambda: asyncio.all_tasks() <= tasks)
 
 
 @timed
@@ -96,7 +98,6 @@ async def test_a_body_that_was_refused_is_not_read_for_long(daemon, timers, conn
     timers.advance(BODY_SECONDS + EPSILON)
     with suppress(ConnectionError):
         await reader.read()
-    await until(lambda: not daemon._http.server_state.connections)
 
 
 @timed
@@ -109,24 +110,36 @@ async def test_the_next_request_of_a_connection_has_the_same_limits(daemon, time
     assert (await reader.read()).count(b"HTTP/1.1 408 ") == 1
 
 
-@timed
-async def test_a_reader_that_never_reads_is_gone(daemon, timers, connect):
+def test_a_reader_that_never_reads_is_gone(monkeypatch):
+    begun = asyncio.Event()
+
     async def application(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"x" * (64 * 2**20)})
+        await send({"type": "http.response.body", "body": b"x" * (64 * 2**20), "more_body": True})
+        begun.set()
+        await send({"type": "http.response.body", "body": b"the end"})
 
-    daemon._http.config.loaded_app = application
-    _, writer = await connect()
-    writer.transport.pause_reading()
-    writer.write(HEAD + b"\r\n")
-    (connection,) = daemon._http.server_state.connections
-    await until(lambda: connection.transport.get_write_buffer_size() > 2**20)
-    timers.advance(ANSWER_SECONDS)
-    await settle()
-    assert daemon._http.server_state.connections  # a large answer has time
-    timers.advance(64 * ANSWER_SECONDS)
-    await until(lambda: not daemon._http.server_state.connections)
-    assert refused(daemon, "not_read") == 1
+    monkeypatch.setattr(web, "build", lambda _: application)
+
+    @timed
+    async def play(daemon, timers, connect):
+        tasks = asyncio.all_tasks()
+        reader, writer = await connect()
+        writer.transport.pause_reading()
+        writer.write(HEAD + b"\r\n")
+        await begun.wait()
+        timers.advance(ANSWER_SECONDS)
+        await settle()
+        assert not refused(daemon, "not_read")  # a large answer has time
+        assert not asyncio.all_tasks() <= tasks
+        timers.advance(64 * ANSWER_SECONDS)
+        await until(lambda: refused(daemon, "not_read") == 1)
+        await until(lambda: asyncio.all_tasks() <= tasks)
+        writer.transport.resume_reading()
+        with suppress(ConnectionError):
+            assert not (await reader.read()).endswith(b"the end")
+
+    play()
 
 
 @timed
@@ -164,10 +177,11 @@ MALFORMED = {
 def test_what_is_not_http_costs_one_answer_and_one_line(name, capfd):
     @timed
     async def play(daemon, timers, connect):
+        tasks = asyncio.all_tasks()
         with capture_logs() as logs:
             reader, _ = await connect(MALFORMED[name])
             assert await answer(reader) == (400, "malformed")
-            await until(lambda: not daemon._http.server_state.tasks)
+            await until(lambda: asyncio.all_tasks() <= tasks)
         assert len(logs) == 1
         assert refused(daemon, "malformed") == 1
 
@@ -192,7 +206,9 @@ def test_too_many_connections_are_told_so():
         async with asyncio.timeout(HANG_SECONDS), running(limits={"admin_connections": 2}) as daemon:
             address = daemon.admin.host, daemon.admin.port
             made = [await asyncio.open_connection(*address) for _ in range(2)]
-            await until(lambda: len(daemon._http.server_state.connections) == 2)
+            for answers, requests in made:
+                requests.write(HEAD + b"\r\n")
+                assert b" 200 " in await answers.readline()
             reader, writer = await asyncio.open_connection(*address)
             assert await answer(reader) == (503, "too_many_connections")
             assert refused(daemon, "too_many_connections") == 1
@@ -226,8 +242,7 @@ def test_the_http_port_ends_at_once_when_nobody_is_connected(monkeypatch):
     uvloop.run(play())
 
 
-@served()
-async def test_an_answer_that_is_being_written_is_written_to_its_end(daemon):
+def test_an_answer_that_is_being_written_is_written_to_its_end(monkeypatch):
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def application(scope, receive, send):
@@ -236,12 +251,23 @@ async def test_an_answer_that_is_being_written_is_written_to_its_end(daemon):
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
         await send({"type": "http.response.body", "body": b"done"})
 
-    daemon._http.config.loaded_app = application
-    reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
-    writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    await begun.wait()
-    daemon._http.stop()
-    await settle()
-    goes_on.set()
-    assert (await reader.read()).endswith(b"done")
-    writer.close()
+    monkeypatch.setattr(web, "build", lambda _: application)
+
+    async def play():
+        async with asyncio.timeout(HANG_SECONDS), running() as daemon:
+            reader, writer = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
+            writer.write(HEAD + b"\r\n")
+            await begun.wait()
+            daemon.stop()
+            ended = asyncio.create_task(daemon.wait_ended())
+            with suppress(ConnectionRefusedError):  # then the port is ending
+                while True:
+                    _, late = await asyncio.open_connection(daemon.admin.host, daemon.admin.port)
+                    late.close()
+                    await asyncio.sleep(0.001)
+            goes_on.set()
+            assert (await reader.read()).endswith(b"done")
+            writer.close()
+            await ended
+
+    uvloop.run(play())

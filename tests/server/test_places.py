@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from millrace.protocol import Refuse
 from millrace.server.config import ConfigError, load
+from millrace.server.daemon import Daemon
 from millrace.server.places import SinkFolders
 from tests.patience import HANG_SECONDS
 from tests.server.harness import SCHEMA_SQL, lines, running, served, until
@@ -40,10 +41,10 @@ def inside(test):
     return wrapped
 
 
-async def refusal(daemon, path, words, status=400):
+async def refusal(daemon, path, words, status=400, token=None):
     """Planned or carried out: refused, with a reason, and nothing is left."""
     for dry_run in (True, False):
-        got, _, said = await ask(daemon, "POST", "/api/v1/sql", {"sql": sink(path), "dry_run": dry_run})
+        got, _, said = await ask(daemon, "POST", "/api/v1/sql", {"sql": sink(path), "dry_run": dry_run}, token)
         assert (got, words in said["detail"]) == (status, True), (got, said)
     assert daemon.catalog.sinks() == []
 
@@ -118,22 +119,38 @@ def test_the_servers_own_files_are_refused_even_below_an_allowed_folder(tmp_path
     token = tmp_path / "token"
     token.write_text("secret\n")
     config = tmp_path / "millrace.toml"
-    config.write_text("[server]\n")
+    config.write_text(
+        f"""
+        [server]
+        listen = "127.0.0.1:0"
+        admin = "127.0.0.1:0"
+        data_dir = "{data}"
+        allow_paths = ["{tmp_path}"]
+        token_file = "{token}"
+        """
+    )
+
+    async def refused(daemon, path, words="the server's own file"):
+        await refusal(daemon, path, words, token="secret")
 
     async def play():
-        server = {"data_dir": data, "allow_paths": [tmp_path]}
-        async with running(SCHEMA_SQL, server=server) as daemon:
-            daemon.catalog._openings._places._own_files += [token, config]
+        daemon = Daemon(load(config))
+        await daemon.start()
+        try:
+            await daemon.catalog.execute(SCHEMA_SQL)
             (data / "sinks").mkdir()
             for name in ("catalog.sqlite", "catalog.sqlite-wal", "addresses.json", "seams.json", "new", "history/x"):
-                await refusal(daemon, data / name, "the server's own file")
-            await refusal(daemon, token, "the server's own file")
-            await refusal(daemon, config, "the server's own file")
+                await refused(daemon, data / name)
+            await refused(daemon, token)
+            await refused(daemon, config)
             os.link(data / "catalog.sqlite", tmp_path / "harmless")
             os.link(token, data / "sinks/harmless")
-            await refusal(daemon, tmp_path / "harmless", "use another place")
-            await refusal(daemon, "harmless", "use another place")
+            await refused(daemon, tmp_path / "harmless", "use another place")
+            await refused(daemon, "harmless", "use another place")
             await daemon.catalog.execute(sink(data / "sinks/fine.jsonl"))
+        finally:
+            daemon.stop()
+            await daemon.wait_ended()
         with closing(sqlite3.connect(data / "catalog.sqlite")) as found, found:
             assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 

@@ -11,7 +11,7 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace.operators.batch import Batch
@@ -178,6 +178,7 @@ def test_a_whole_file_of_an_older_server_stays(tmp_path):
 
 @settings(max_examples=examples(30))
 @given(st.lists(st.integers(1, 40), max_size=20))
+@example([1] * 20)
 def test_rows_keep_their_order_however_they_come(counts):
     rows, at = BufferedRows(), 0
     for count in counts:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from millrace.protocol import Refuse
 from millrace.server import trial as trial_module
-from millrace.server.catalog import CATALOG
 from millrace.server.conditions import MEASURES, parse_condition
 from millrace.server.store import CatalogFile
 from millrace.server.trial import Latencies
@@ -265,7 +264,7 @@ def test_what_is_only_tried_does_not_outlive_the_server(tmp_path):
             await until(lambda: strategies(daemon)[0] == "bfs")
             # Something else is written down meanwhile.
             await daemon.catalog.execute("CREATE STREAM other (k BIGINT)")
-            with contextlib.closing(CatalogFile(killed(tmp_path) / CATALOG)) as catalog:
+            with contextlib.closing(CatalogFile(killed(tmp_path) / "catalog.sqlite")) as catalog:
                 kept = catalog.read()[1]
         assert daemon.trials.look("s")["outcome"] == "cancelled"
         return kept
