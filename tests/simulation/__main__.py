@@ -13,6 +13,7 @@ import traceback
 
 from tests.simulation.clocks import simulate_clocks
 from tests.simulation.joined import joined_world_of
+from tests.simulation.odds import printed
 from tests.simulation.simulator import simulate
 from tests.simulation.updates import simulate_updates
 from tests.simulation.world import world_of
@@ -32,7 +33,11 @@ def main() -> int:
     parser.add_argument("--styles", type=int, default=3, help="wild styles per world")
     for name, what in KINDS.items():
         parser.add_argument(f"--{name}", dest="kind", action="store_const", const=name, default="", help=what)
+    parser.add_argument("--odds", action="store_true", help="print the probabilities with which worlds are drawn")
     given = parser.parse_args()
+    if given.odds:
+        sys.stdout.write(printed())
+        return 0
     kind = given.kind
     began, steps, failures = time.perf_counter(), 0, 0
     for seed in range(given.first, given.first + given.seeds):

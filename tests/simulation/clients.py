@@ -11,6 +11,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tests.simulation.odds import draw
+
 # Whether a client that says it can answer does: at once, after the server has given up, with less than it could say,
 # or never.
 Temper = Literal["prompt", "slow", "low", "deaf"]
@@ -75,10 +77,10 @@ class Client:
         return Message("rows", self.epoch, rows) if rows else None
 
     def punctuation(self, at: int) -> Message:
-        return Message("punctuation", self.epoch, value=self.bound(at) - self.rng.choice([0, 0, 3]))
+        return Message("punctuation", self.epoch, value=self.bound(at) - draw(self.rng, "clocks.punctuation back"))
 
     def answer(self, at: int, request: int) -> Message:
-        less = self.rng.choice([0, 5, 40]) if self.temper == "low" else 0
+        less = draw(self.rng, "clocks.low answer") if self.temper == "low" else 0
         return Message("answer", self.epoch, value=self.bound(at) - less, request=request)
 
     def arrival(self, at: int) -> int:

@@ -47,12 +47,10 @@ from tests.oracles import graph
 from tests.oracles.stream import END, AcceptedTuple
 from tests.simulation.auditors import Asks, Broken, asking, grammar, quiet, restful
 from tests.simulation.clients import Client, Message
-from tests.simulation.simulator import STRATEGIES, Play, Rows
+from tests.simulation.odds import draw
+from tests.simulation.simulator import Play, Rows
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, World, _Maker
 
-DAY: Final = 86_400_000_000
-# A client's clock is off by so much at the most.
-OFFSET: Final = 6
 # The time between two happenings of a world, and how long the engine is left alone in the end.
 LENGTH_US: Final = 400
 REST_US: Final = 2_000
@@ -66,25 +64,26 @@ class _Streams(_Maker):
     def _stream(self, name: str) -> StreamDefinition:
         rng = self.rng
         common: dict[str, Any] = {
-            "ets": rng.choice(["on-demand", "on-demand", "on-demand", "periodic", "none"]),
-            "ets_interval_us": rng.choice([7, 25, 60]),
-            "ets_retry_us": rng.choice([10, 40]),
-            "grace_us": rng.choice([0, 0, 30]),
-            "propagation": rng.choice(["arcs", "punctuation"]),
+            "ets": draw(rng, "clocks.ets"),
+            "ets_interval_us": draw(rng, "clocks.ets interval"),
+            "ets_retry_us": draw(rng, "clocks.ets retry"),
+            "grace_us": draw(rng, "clocks.grace"),
+            "propagation": draw(rng, "clocks.propagation"),
         }
-        kind = rng.choices(["external", "internal", "latent"], [6, 3, 1])[0]
+        kind = draw(rng, "clocks.timestamps")
         if kind != "external":
-            return StreamDefinition(name, SCHEMA, kind, **common)  # type: ignore[arg-type]
-        disorder = rng.choice([0, 0, 5])
+            return StreamDefinition(name, SCHEMA, kind, **common)
+        disorder = draw(rng, "clocks.disorder")
+        skew = draw(rng, "clocks.max skew")
         return StreamDefinition(
             name,
             EXTERNAL,
             "external",
             "ts",
             disorder_us=disorder,
-            max_skew_us=rng.choice([None, disorder, 20]),
-            progress=rng.choice(["tuples", "tuples", "tuples", "punctuation"]),
-            ahead_us=rng.choice([None, 2 * OFFSET, OFFSET // 2]),
+            max_skew_us=disorder if skew == "disorder" else skew,
+            progress=draw(rng, "clocks.progress"),
+            ahead_us=draw(rng, "clocks.ahead"),
             **common,
         )
 
@@ -191,7 +190,7 @@ class Live(Timed):
         self._asked: dict[tuple[str, str], list[AskTimestamp]] = {}
         self.clients: dict[tuple[str, str], Client] = {}
         for stream in world.streams:
-            for feed in self.chance.choice([["x"], ["x"], ["x", "y"], ["x", "y", "z"]]):
+            for feed in draw(self.chance, "clocks.feeds"):
                 self.clients[stream.name, feed] = self._client(stream, feed)
 
     def _client(self, stream: StreamDefinition, feed: str) -> Client:
@@ -199,16 +198,16 @@ class Live(Timed):
         external = stream.timestamps == "external"
         disorder = stream.disorder_us if external else 0
         skew = stream.max_skew_us
-        transit = rng.choice([0, 8, 20]) if skew is None else max(skew - disorder, 0)
+        transit = draw(rng, "clocks.transit") if skew is None else max(skew - disorder, 0)
         return Client(
             stream.name,
             feed,
             rng,
             disorder,
             transit,
-            external and rng.random() < 0.7,
-            rng.choices(["prompt", "slow", "low", "deaf"], [5, 2, 2, 1])[0],  # type: ignore[arg-type]
-            rng.randint(-OFFSET, OFFSET),
+            external and draw(rng, "clocks.can answer"),
+            draw(rng, "clocks.temper"),
+            draw(rng, "clocks.offset"),
         )
 
     # -- the world's time --------------------------------------------------------------------------------------------
@@ -217,8 +216,8 @@ class Live(Timed):
         with grammar(), asking():
             self._begin()
             for client in self.clients.values():
-                self._at(self.time + self.chance.choice([0, 0, 0, 60]), partial(self._open, client))
-            for _ in range(self.chance.randint(0, 6)):
+                self._at(self.time + draw(self.chance, "clocks.opens"), partial(self._open, client))
+            for _ in range(draw(self.chance, "clocks.accidents")):
                 self._at(self.time + self.chance.randint(1, LENGTH_US), self._accident)
             self._until(self.time + LENGTH_US)
             self._rest()
@@ -232,6 +231,10 @@ class Live(Timed):
 
     def _soon(self, most: int, do: Callable[[], None]) -> None:
         self._at(self.time + self.chance.randint(0, most), do)
+
+    def _after(self, name: str, do: Callable[[], None]) -> None:
+        """Do it after a time with this name in the table of odds."""
+        self._at(self.time + draw(self.chance, name), do)
 
     def _until(self, time: int) -> None:
         """Let time pass: what happens happens, and the engine's appointments are kept, each at its time."""
@@ -293,21 +296,22 @@ class Live(Timed):
         client.connected = True
         client.last_arrival = max(client.last_arrival, self.time)
         self._hand([FeedOpened(client.stream, client.feed, client.can_answer)])
-        self._soon(self.chance.choice([0, 30]), partial(self._make, client, client.epoch))
-        if self.chance.random() < 0.3:
-            self._soon(200, lambda: self._leave(client))
+        self._soon(draw(self.chance, "clocks.first rows within"), partial(self._make, client, client.epoch))
+        if draw(self.chance, "clocks.leaves"):
+            self._after("clocks.leaves after", lambda: self._leave(client))
 
     def _make(self, client: Client, epoch: int) -> None:
         if not client.connected or client.epoch != epoch:
             return
         rng = self.chance
-        for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        for _ in range(draw(rng, "clocks.rows")):
             self._ids += 1
-            if client.make(self.time, self._ids, rng.choices([None, rng.randint(0, 12)], [1, 9])[0]):
+            v = draw(rng, "clocks.value")
+            if client.make(self.time, self._ids, None if draw(rng, "clocks.null value") else v):
                 self._soon(client.hold_us, lambda: self._flush(client, epoch))
-        if rng.random() < 0.15 and self._is_external(client.stream):
+        if draw(rng, "clocks.punctuation") and self._is_external(client.stream):
             self._send(client, client.punctuation(self.time))
-        self._soon(rng.choice([3, 20, 150]), lambda: self._make(client, epoch))
+        self._soon(draw(rng, "clocks.next rows within"), lambda: self._make(client, epoch))
 
     def _is_external(self, stream: str) -> bool:
         return self.engine.streams_by_name[stream].definition.timestamps == "external"
@@ -322,7 +326,9 @@ class Live(Timed):
 
     def _come(self, client: Client, message: Message) -> None:
         """A message reaches the server; what was under way when the connection broke does not, but for some answers."""
-        if message.epoch != client.epoch and not (message.kind == "answer" and self.chance.random() < 0.3):
+        if message.epoch != client.epoch and not (
+            message.kind == "answer" and draw(self.chance, "clocks.answer survives")
+        ):
             return
         event = self._event(client, message)
         held = self._held.get((client.stream, client.feed))
@@ -357,8 +363,8 @@ class Live(Timed):
             client = self.clients[who]
             for order in orders:
                 if client.temper != "deaf":
-                    later = 120 if client.temper == "slow" else 5
-                    self._soon(later, partial(self._reply, client, order, client.epoch))
+                    after = "clocks.slow reply after" if client.temper == "slow" else "clocks.reply after"
+                    self._after(after, partial(self._reply, client, order, client.epoch))
 
     def _reply(self, client: Client, order: AskTimestamp, epoch: int) -> None:
         if client.connected and client.epoch == epoch:
@@ -374,14 +380,15 @@ class Live(Timed):
         gone = (client.stream, client.feed)
         self._waiting = [event for event in self._waiting if (event.stream, event.feed) != gone]  # type: ignore[union-attr]
         client.lose()
-        self._hand([*events, FeedClosed(*gone, lost=self.chance.random() < 0.7)])
-        if self.chance.random() < 0.7:
-            self._soon(60, lambda: self._open(client))
+        self._hand([*events, FeedClosed(*gone, lost=draw(self.chance, "clocks.lost"))])
+        if draw(self.chance, "clocks.comes back"):
+            self._after("clocks.comes back after", lambda: self._open(client))
 
     # -- accidents ---------------------------------------------------------------------------------------------------
 
     def _accident(self) -> None:
-        self.chance.choice([self._hold, self._hold, self._lag, self._lag, self._jump, self._alter, self._alter])()
+        accidents = {"hold": self._hold, "lag": self._lag, "jump": self._jump, "alter": self._alter}
+        accidents[draw(self.chance, "clocks.accident")]()
 
     def _hold(self) -> None:
         """A feed's bytes stay unread for a while."""
@@ -390,8 +397,8 @@ class Live(Timed):
             return
         self._held[who] = []
         self._hand([FeedHeld(*who, held=True)])
-        self._soon(80, lambda: self._read_some(who))
-        self._soon(120, lambda: self._release(who))
+        self._after("clocks.read some after", lambda: self._read_some(who))
+        self._after("clocks.release after", lambda: self._release(who))
 
     def _read_some(self, who: tuple[str, str]) -> None:
         events = self._held.get(who)
@@ -415,7 +422,7 @@ class Live(Timed):
         if self.heard is None:
             self.heard = self._now
             self._hand([])
-            self._soon(60, self._catch_up)
+            self._after("clocks.catch up after", self._catch_up)
 
     def _catch_up(self) -> None:
         events, self._waiting = self._waiting, []
@@ -424,7 +431,7 @@ class Live(Timed):
 
     def _jump(self) -> None:
         """Somebody sets the server's clock forward; a clock that is set back is held by the driver."""
-        by = self.chance.choice([DAY, 500])
+        by = draw(self.chance, "clocks.jump")
         reached = self._now
         self.shift += by
         self._now += by
@@ -435,15 +442,16 @@ class Live(Timed):
     def _alter(self) -> None:
         rng = self.chance
         stream = self.engine.streams_by_name[rng.choice(self.world.streams).name].definition
-        changes = [
-            ("ets", rng.choice(["on-demand", "on-demand", "periodic", "none"])),
-            ("ets_interval_us", rng.choice([7, 25, 60])),
-            ("ets_retry_us", rng.choice([10, 40])),
-            ("grace_us", rng.choice([0, 30])),
-            ("propagation", rng.choice(["arcs", "punctuation"])),
-        ]
+        changes = {
+            "ets": draw(rng, "clocks.new ets"),
+            "ets_interval_us": draw(rng, "clocks.ets interval"),
+            "ets_retry_us": draw(rng, "clocks.ets retry"),
+            "grace_us": draw(rng, "clocks.new grace"),
+            "propagation": draw(rng, "clocks.propagation"),
+        }
+        policy = draw(rng, "clocks.altered")
         self._commands += 1
-        self._hand([Command(self._commands, AlterStream(stream.name, (rng.choice(changes),)))])
+        self._hand([Command(self._commands, AlterStream(stream.name, ((policy, changes[policy]),)))])
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -579,8 +587,8 @@ def simulate_clocks(seed: int, styles: int = 1) -> int:
     plain.play()
     steps = plain.outcome.steps
     chance = random.Random(f"ways {seed}")
-    ways = [("dfs(1)", "arcs"), ("dfs(1)", "punctuation"), (chance.choice(STRATEGIES), None)]
-    ways += [(chance.choice(STRATEGIES), chance.choice(["arcs", "punctuation"])) for _ in range(styles)]
+    ways = [("dfs(1)", "arcs"), ("dfs(1)", "punctuation"), (draw(chance, "play.strategy"), None)]
+    ways += [(draw(chance, "play.strategy"), draw(chance, "clocks.propagation")) for _ in range(styles)]
     for strategy, propagation in ways:
         again = Again(world, plain.handed, strategy, propagation)
         again.play()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,12 +10,13 @@ from millrace.engine.events import Measured, SetOrder
 from millrace.engine.plan import Node, StreamDefinition
 from millrace.operators import join, join_pacing, segments
 from millrace.operators.expression import Call, Column, Constant, Expression
-from millrace.operators.join import Join, Order
+from millrace.operators.join import Join
 from millrace.operators.spec import Band, Equal, JoinSpec, MapSpec, SequenceSpec, Spec
 from millrace.protocol import Type
 from tests.oracles.graph import NodeModel
 from tests.oracles.joins import Band as BandModel
 from tests.oracles.pairing import REMAINDERS, Pairing
+from tests.simulation.odds import draw, draw_without
 from tests.simulation.world import World, _Maker
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ def joined_world_of(seed: int) -> World:
 
 
 class _JoinMaker(_Maker):
-    KINDS: ClassVar[Mapping[str, int]] = {"below": 4, "plus": 3, "divisor": 1, "sort": 1, "hop": 2}
-    MANY: ClassVar[Sequence[str]] = ("union", "merge", *["join"] * 5, *["recent", "chronicle", "absent"] * 2)
+    ODDS: ClassVar[str] = "joins"
 
     def make(self) -> World:
         self.joined: set[str] = set()  # queries that have a join already: a command changes the order of all it has
@@ -124,10 +124,12 @@ class _JoinMaker(_Maker):
     def _stream(self, name: str) -> StreamDefinition:
         """Mostly one with times of its own."""
         made = super()._stream(name)
-        return made if made.timestamps == "external" or self.rng.random() < 0.4 else super()._stream(name)
+        if made.timestamps == "external" or draw(self.rng, "joins.latent or internal stream"):
+            return made
+        return super()._stream(name)
 
     def _many(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
-        kind = self.rng.choice(self.MANY)
+        kind = draw(self.rng, "joins.several inputs")
         if kind in ("union", "merge"):
             return self._seen(NodeModel(name, kind, inputs))
         query = name.partition(".")[0]
@@ -144,7 +146,7 @@ class _JoinMaker(_Maker):
         return self._told(node)
 
     def _node(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
-        return self._many(name, inputs) if self.rng.random() < 0.4 else super()._node(name, inputs)
+        return self._many(name, inputs) if draw(self.rng, "joins.pairing of one input") else super()._node(name, inputs)
 
     def _paired(self, kind: str, inputs: tuple[str, ...], query: str, *, all_of_them: bool) -> tuple[str, ...]:
         """Inputs that such an operator may have, these as far as possible; none if that cannot be."""
@@ -154,7 +156,7 @@ class _JoinMaker(_Maker):
             return tuple(chosen) if len(chosen) == len(inputs) > 1 else ()
         inside = [name for name in self.copies if name.startswith(f"{query}.")]
         others = [name for name in [*(one.source for one in self.streams), *inside] if self._may_pair(kind, name)]
-        while others and len(chosen) < self.rng.choice([2, 2, most]):
+        while others and len(chosen) < {2: 2, "most": most}[draw(self.rng, "joins.inputs")]:
             chosen.append(self.rng.choice(others))
         return tuple(chosen) if len(chosen) > 1 else ()
 
@@ -173,22 +175,22 @@ class _JoinMaker(_Maker):
 
     def _pairing(self, kind: str, count: int) -> Pairing:
         rng = self.rng
-        key = rng.choice(["v", "v", "remainder", "remainder", None])
-        rising = rng.random() < 0.25
+        key = draw(rng, "joins.key")
+        rising = draw(rng, "joins.rising")
         if kind != "join":
-            within = rng.choice([0, 2, 5, 20] if kind == "absent" else [None, 0, 5, 20])
+            within = draw(rng, "joins.absent within" if kind == "absent" else "joins.within")
             return Pairing(kind, key=key, rising=rising, within=within)  # type: ignore[arg-type]
-        order = rng.choice(["arrival", "arrival", "arrival", "sync", "filter", "adaptive"])
+        order = draw(rng, "joins.order")
         bands = tuple(self._band(at, count) for at in range(1, count))
-        drawn = rng.random() if count == 2 else 1.0
-        outer = next((alone for below, alone in ((0.2, (0,)), (0.4, (1,)), (0.6, (0, 1))) if drawn < below), ())
-        return Pairing("join", bands, key, rising, outer, order)  # type: ignore[arg-type]
+        outer = draw(rng, "joins.outer") if count == 2 else ()
+        return Pairing("join", bands, key, rising, outer, order)
 
     def _band(self, right: int, count: int) -> BandModel:
-        low = self.rng.randint(-6, 2)
-        if count == 2 and self.rng.random() < 0.15:
-            return self.rng.choice([(0, right, low, None), (0, right, None, low)])
-        return right - 1, right, low, low + self.rng.randint(0, 6)
+        low = draw(self.rng, "joins.band low")
+        if count == 2 and draw(self.rng, "joins.open band"):
+            above = draw(self.rng, "joins.open end") == "above"
+            return (0, right, low, None) if above else (0, right, None, low)
+        return right - 1, right, low, low + draw(self.rng, "joins.band width")
 
     def _seen(self, node: NodeModel) -> NodeModel:
         return self._told(super()._seen(node))
@@ -211,15 +213,13 @@ def meddle(play: Play) -> None:
     joins = running(play)
     if not joins:
         return
-    if rng.random() < 0.3:
+    if draw(rng, "play.set order"):
         query, operator = rng.choice(joins)
-        orders: list[Order] = ["arrival", "sync", "filter", "adaptive"]
-        play.command(
-            SetOrder(query, rng.choice([None, *orders[operator.output.ordered :]]), rng.choice([None, 0.0, 0.2, 1.0]))
-        )
-    if rng.random() < 0.3:
+        order = draw_without(rng, "play.order", ["arrival"] if operator.output.ordered else [])
+        play.command(SetOrder(query, order, draw(rng, "play.alpha")))
+    if draw(rng, "play.measure a join"):
         _, operator = rng.choice(joins)
-        play.step([Measured(operator.name, rng.randint(1, 9), rng.choice([0.1, 5.0, 90.0]))])
+        play.step([Measured(operator.name, draw(rng, "play.tuples of a join"), draw(rng, "play.us of a join"))])
 
 
 def settle(play: Play) -> None:

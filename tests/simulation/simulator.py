@@ -68,19 +68,14 @@ from tests.oracles import graph
 from tests.oracles.stream import END, AcceptedTuple, StreamOracle
 from tests.simulation import joined
 from tests.simulation.auditors import Books, Broken, faithful, foreseen, grammar, made, quiet
+from tests.simulation.odds import MANY, draw
 from tests.simulation.twins import Twin, described
 from tests.simulation.world import BEGIN_US, EXTERNAL, SCHEMA, QueryModel, Said, World, longer, moved, renamed
-
-STRATEGIES = (
-    *("dfs", "bfs", "rr", "dfs(1)", "bfs(1)", "rr(1)", "dfs(2)", "bfs(3)", "rr(2)", "dfs(7)"),
-    *("chain", "chain(1)", "chain(3)"),
-)
 
 # Steps after which an engine that still has something to do is said to run in circles.
 ENDLESS = 20_000
 
 Rows = Counter[tuple[int | None, int, int | None]]
-MANY = 1 << 62
 
 
 @dataclass
@@ -192,10 +187,10 @@ class Play:
 
     def _add(self, query: QueryModel) -> None:
         self.ordered[query.name] = self._is_ordered(query)
-        strategy = self.rng.choice([None, *STRATEGIES]) if self.wild else self.strategy
+        strategy = draw(self.rng, "play.strategy of a new query") if self.wild else self.strategy
         with _seen_beginning(self.books, self.engine, query.name):
             self._command(AddQuery(query.plan(), strategy), work=0)
-        if self.wild and self.rng.random() < 0.5:
+        if self.wild and draw(self.rng, "play.watched progress"):
             self._command(WatchProgress(query.name))
 
     def _is_ordered(self, query: QueryModel) -> bool:
@@ -238,7 +233,7 @@ class Play:
     def _wake_up(self, before: int) -> None:
         """Keep the engine's appointments, as a driver must; a wild one may be late."""
         for _ in range(ENDLESS):
-            if self._wake is None or self._wake > before or (self.wild and self.rng.random() < 0.3):
+            if self._wake is None or self._wake > before or (self.wild and draw(self.rng, "play.missed timer")):
                 return
             self._now = max(self._now, self._wake)
             self._step([])
@@ -250,8 +245,8 @@ class Play:
         if work is not None:
             executions = work
         elif self.wild:
-            budget = self.rng.choice([1, 2, 5, 40, MANY])
-            executions = self.rng.choice([1, 1, 2, 6, MANY])
+            budget = draw(self.rng, "play.budget")
+            executions = draw(self.rng, "play.executions")
         effects = self.engine.step(self._now, events, budget=budget, executions=executions)
         self._twin.check(self._now, events, effects, budget=budget, executions=executions)
         self._took(effects)
@@ -296,39 +291,39 @@ class Play:
     def _meddle(self) -> None:
         """What an admin or an accident may do between two lines of the log."""
         rng = self.rng
-        for _ in range(rng.choice([0, 0, 1, 2, 5])):
+        for _ in range(draw(rng, "play.steps between lines")):
             self._step([])
-        if rng.random() < 0.15:
+        if draw(rng, "play.set strategy"):
             component = rng.choice(self.engine.graph.components).name
-            self._command(SetStrategy(component, rng.choice(STRATEGIES)))
-        if rng.random() < 0.1:
+            self._command(SetStrategy(component, draw(rng, "play.strategy")))
+        if draw(rng, "play.set an operator's strategy"):
             operator = rng.choice(self._row_operators())
             component = self.engine.graph.component_of(self.engine.graph.operator(operator)).name
-            self._command(SetStrategy(component, rng.choice(STRATEGIES), operator))
-        if rng.random() < 0.15:
+            self._command(SetStrategy(component, draw(rng, "play.strategy"), operator))
+        if draw(rng, "play.set break"):
             operator = rng.choice(self._row_operators())
             self._command(SetBreak(operator, operator not in self.engine.graph.breaks))
-        if rng.random() < 0.1:
+        if draw(rng, "play.alter stream"):
             stream = rng.choice(self.world.streams).name
-            self._command(AlterStream(stream, (("propagation", rng.choice(["arcs", "punctuation"])),)))
-        if rng.random() < 0.05:
-            self._command(SetWeight(rng.choice(self.engine.graph.components).name, rng.randint(1, 4)))
-        if rng.random() < 0.2:
-            self._step([Measured(name, 20, rng.choice([100.0, 3_000.0, 6_000.0])) for name in self._row_operators()])
-        if rng.random() < 0.15:
+            self._command(AlterStream(stream, (("propagation", draw(rng, "play.propagation")),)))
+        if draw(rng, "play.set weight"):
+            self._command(SetWeight(rng.choice(self.engine.graph.components).name, draw(rng, "play.weight")))
+        if draw(rng, "play.measure"):
+            self._step([Measured(name, 20, draw(rng, "play.measured us")) for name in self._row_operators()])
+        if draw(rng, "play.insert operator"):
             self._put_in()
-        if rng.random() < 0.15:
+        if draw(rng, "play.remove operator"):
             self._take_out()
-        if rng.random() < 0.1:
+        if draw(rng, "play.replace by the same"):
             self._replace_by_the_same()
-        if self.rough and rng.random() < 0.15:
+        if self.rough and draw(rng, "play.replace by another (rough)"):
             self._replace_by_another()
-        if rng.random() < 0.05:
+        if draw(rng, "play.refused change"):
             self._change_and_refuse()
         joined.meddle(self)
-        if self._naming.random() < 0.05:
+        if draw(self._naming, "play.rename and back"):
             self._rename_and_back()
-        if rng.random() < 0.1:
+        if draw(rng, "play.save"):
             self._save_and_restore()
 
     def _put_in(self) -> None:
@@ -360,7 +355,7 @@ class Play:
         if name is None:
             return
         self._command(RenameQuery(name, f"{name}2"), work=0)
-        if self._naming.random() < 0.3:
+        if draw(self._naming, "play.save under the other name"):
             self._save_and_restore()
         self._command(RenameQuery(f"{name}2", name), work=0)
 
@@ -371,7 +366,7 @@ class Play:
             return
         plan = replace(query.plan, edits=())
         taken = {node.name for node in plan.nodes}
-        if self.rng.random() < 0.4 and len(plan.nodes) < 12:
+        if draw(self.rng, "play.replace by a longer plan") and len(plan.nodes) < 12:
             plan = longer(plan)
         elif not any(name in taken for node in plan.nodes for name in [f"{node.name}'"]):
             plan = renamed(plan)
@@ -416,7 +411,7 @@ class Play:
         return [o.name for o in self.engine.graph.operators.values() if not isinstance(o, Sink | Fork)]
 
     def _save_and_restore(self) -> None:
-        self.engine = self._twin.part(self.engine, self.rng.randint(1, 12))
+        self.engine = self._twin.part(self.engine, draw(self.rng, "play.steps of a twin"))
 
 
 class _seen_beginning:  # noqa: N801 - reads as a statement
@@ -438,7 +433,7 @@ def _recut(log: Sequence[Said], rng: random.Random) -> Iterator[Said]:
     """The same log, batches cut into pieces."""
     for said in log:
         rest = said.tuples
-        while len(rest) > 1 and rng.random() < 0.4:
+        while len(rest) > 1 and draw(rng, "play.cut"):
             cut = rng.randint(1, len(rest) - 1)
             yield replace(said, tuples=rest[:cut])
             rest = rest[cut:]
@@ -673,13 +668,14 @@ class Sharing(Play):
         second = moved(query.plan(), f"{query.name}_")
         self.ordered[query.name] = self.ordered[second.name] = self._is_ordered(query)
         both = [AddQuery(query.plan()), AddQuery(second)]
-        if self.rng.random() < 0.5:
+        if draw(self.rng, "sharing.one change"):
             self._command(Change(tuple(both)), work=0)
         else:
             for one in both:
                 self._command(one, work=0)
-        if self.rng.random() < 0.3:
-            self._command(WatchProgress(self.rng.choice([query.name, second.name])))
+        if draw(self.rng, "sharing.watched progress"):
+            names = query.name, second.name
+            self._command(WatchProgress(self.rng.choice(names)))
 
     def _command(self, body: CommandBody, work: int | None = None) -> None:
         if isinstance(body, DropQuery):

@@ -8,7 +8,6 @@ has a row twice; and what is held stays within what limits and credit allow.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -30,6 +29,7 @@ from millrace.server.runner import FeedPeer, Runner, Stopwatch
 from millrace.server.sink import OnSlow, Outlet, Retention, Slow, Subscription
 from millrace.sql import Catalog, parse, plan_all
 from millrace.sql.planned import CreateQuery, CreateStream
+from tests.simulation.odds import draw
 
 CREDIT: Final = 40
 CREDIT_BYTES: Final = 200_000
@@ -37,7 +37,6 @@ ROWS: Final = 400  # of each feed
 TEXT_BYTES: Final = 10_000
 MOST_READERS: Final = 20
 RETAINED_BYTES: Final = 100_000
-POLICIES: Final[Sequence[OnSlow]] = ("wait", "wait", "wait", "drop_oldest", "disconnect", "latest")
 
 STATEMENTS: Final = """
 CREATE STREAM a (n BIGINT, text TEXT) WITH (timestamps = 'internal');
@@ -134,17 +133,17 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self.engine = Engine(
-            share=random.random() < 0.5,
+            share=draw(random, "slow.share"),
             credit=CREDIT,
             credit_bytes=CREDIT_BYTES,
-            most_queued=random.choice((60, 10_000)),
-            most_queued_bytes=random.choice((300_000, 10_000_000)),
+            most_queued=draw(random, "slow.most queued"),
+            most_queued_bytes=draw(random, "slow.most queued bytes"),
         )
         self.clock = Clock()
-        self.limit = random.choice((10, 50))
-        self.most_bytes = random.choice((50_000, 1_000_000))
-        budget = random.choice((8, 1_000))
-        retain = Retention(random.choice((0, 5, 100)), RETAINED_BYTES)
+        self.limit = draw(random, "slow.limit")
+        self.most_bytes = draw(random, "slow.most bytes")
+        budget = draw(random, "slow.budget")
+        retain = Retention(draw(random, "slow.retained"), RETAINED_BYTES)
         self.runner = Runner(self.engine, Idle(), budget=budget, retain=retain, clock=self.clock)
         self.runner.on_delivery = self.delivered
         self.feeds: dict[str, Feed] = {}
@@ -188,16 +187,16 @@ class World:
         for name, made in self.plans.items():
             outlet = self.runner.add_outlet(made)
             self.all_rows[outlet] = {}
-            for _ in range(self.random.randrange(3)):
+            for _ in range(draw(self.random, "slow.readers")):
                 self.subscribe(outlet)
             assert outlet.query == name
         for fed, feed in self.feeds.items():
             self.runner.open_feed(fed, "f", feed, can_answer=False)
 
     def subscribe(self, outlet: Outlet) -> None:
-        reader = Reader(self.random.choice(POLICIES), outlet)
+        reader = Reader(draw(self.random, "slow.policy"), outlet)
         reader.subscription = Subscription("r", Slow(reader.policy, self.limit, self.most_bytes), reader)
-        oldest = self.random.choice((None, outlet.oldest_retained))
+        oldest = outlet.oldest_retained if draw(self.random, "slow.from") == "retained" else None
         reader.first = outlet.add(reader.subscription, oldest)
         self.readers.append(reader)
 
@@ -208,35 +207,43 @@ class World:
     # -- what happens ------------------------------------------------------------------------------
 
     def do_something(self) -> None:
-        doing = self.random.random()
-        self.clock.us += self.random.randrange(3)
-        if doing < 0.55:
-            self.feed()
-        elif doing < 0.9:
-            self.let_read()
-        elif doing < 0.93 and len(self.readers) < MOST_READERS:
-            self.subscribe(self.random.choice(list(self.runner.outlets.values())))
-        elif doing < 0.95 and self.readers:
-            self.leave(self.random.choice(self.readers))
-        elif doing < 0.97:
-            self.pause_or_resume()
-        elif doing < 0.98:
-            self.rename()
+        doing = draw(self.random, "slow.event")
+        self.clock.us += draw(self.random, "slow.time passes")
+        if doing == "subscribe" and len(self.readers) >= MOST_READERS:
+            doing = "leave"
+        if doing == "leave" and not self.readers:
+            doing = "pause"
+        match doing:
+            case "feed":
+                self.feed()
+            case "read":
+                self.let_read()
+            case "subscribe":
+                self.subscribe(self.random.choice(list(self.runner.outlets.values())))
+            case "leave":
+                self.leave(self.random.choice(self.readers))
+            case "pause":
+                self.pause_or_resume()
+            case "rename":
+                self.rename()
 
     def feed(self) -> None:
         name = self.random.choice(list(self.feeds))
         feed = self.feeds[name]
-        count = min(feed.credit, ROWS - feed.sent, self.random.choice((1, 5, CREDIT)))
+        rows = draw(self.random, "slow.rows")
+        count = min(feed.credit, ROWS - feed.sent, CREDIT if rows == "credit" else rows)
         if count > 0:
-            size = self.random.choice((0, 10, TEXT_BYTES))
+            text = draw(self.random, "slow.text")
+            size = TEXT_BYTES if text == "long" else text
             self.runner.submit(Arrived(name, "f", feed.next_rows(count, size)))
 
     def let_read(self) -> None:
         """Some read more, some much more, some nothing for long."""
         sent = all(feed.sent == ROWS for feed in self.feeds.values())
         for reader in tuple(self.readers):
-            if reader.ended is None and self.random.random() < 0.3:
-                reader.room_left = self.random.choice((1, 7, 10_000 if sent else 60))
+            if reader.ended is None and draw(self.random, "slow.reads"):
+                room = draw(self.random, "slow.room")
+                reader.room_left = room if room != "much" else 10_000 if sent else 60
                 reader.subscription.pump()
 
     def leave(self, reader: Reader) -> None:

@@ -53,7 +53,6 @@ from millrace.offline.script import plan_script
 from millrace.operators.batch import Batch
 from millrace.operators.fork import Fork
 from millrace.operators.queues.appending import SheddingQueue
-from millrace.operators.queues.edge import QueueKind
 from millrace.operators.queues.reader import QueueReader
 from millrace.operators.queues.update import UpdateQueue
 from millrace.operators.queues.windows import WindowQueue
@@ -61,12 +60,11 @@ from millrace.operators.sink import Sink
 from tests.operators.queues.auditing import audit_tuples, audit_windows
 from tests.oracles import updates as oracle
 from tests.simulation.auditors import Broken, grammar, quiet
-from tests.simulation.simulator import ENDLESS, MANY, STRATEGIES
+from tests.simulation.odds import MANY, draw
+from tests.simulation.simulator import ENDLESS
 from tests.simulation.twins import Twin, described
 
 Kind = Literal["latest", "shed", "filter", "groups", "top", "union", "over", "windows"]
-QUEUES: tuple[QueueKind, ...] = ("fifo", "inplace", "linecutting")
-KINDS: tuple[QueueKind, ...] = ("append", *QUEUES)
 KEYED_STREAMS = ("s", "u")
 KEYED = ", update_key = 'k'"
 State = dict[tuple[Any, ...], tuple[Any, ...]]
@@ -121,7 +119,7 @@ class UpdateWorld:
 
 def updates_of(seed: int) -> UpdateWorld:
     rng = random.Random(f"updates {seed}")
-    disorder = {name: rng.choice([0, 0, 30, 200]) for name in ("s", "u", "p")}
+    disorder = {name: draw(rng, "updates.disorder") for name in ("s", "u", "p")}
     world = UpdateWorld(seed, disorder, _queries(rng))
     world.log = _log(rng, disorder)
     return world
@@ -129,17 +127,17 @@ def updates_of(seed: int) -> UpdateWorld:
 
 def _queries(rng: random.Random) -> list[Watched]:
     def edge() -> str:
-        return rng.choice(["LATEST", *(f"LATEST USING {kind}" for kind in QUEUES)])
+        return draw(rng, "updates.edge")
 
     made: list[Watched] = []
-    for number in range(rng.randint(1, 5)):
-        name, kind = f"q{number}", rng.choice(["latest", "shed", "filter", "groups", "top", "union", "over", "windows"])
-        least = rng.randrange(8)
+    for number in range(draw(rng, "updates.queries")):
+        name, kind = f"q{number}", draw(rng, "updates.kind")
+        least = draw(rng, "updates.least")
         match kind:
             case "latest":
                 made.append(Watched(name, "latest", f"SELECT k, v, n FROM s {edge()}", ("k",)))
             case "shed":
-                made.append(Watched(name, "shed", f"SELECT n FROM p SHED RANDOM {rng.choice([1, 3, 20])}"))
+                made.append(Watched(name, "shed", f"SELECT n FROM p SHED RANDOM {draw(rng, 'updates.shed')}"))
             case "filter":
                 made.append(
                     Watched(name, "filter", f"SELECT k, v, n FROM s {edge()} WHERE v >= {least}", ("k",), least)
@@ -148,7 +146,7 @@ def _queries(rng: random.Random) -> list[Watched]:
                 sql = f"SELECT v % 3 AS g, count(*) AS c, sum(v) AS t FROM s {edge()} GROUP BY v % 3"
                 made.append(Watched(name, "groups", sql, ("g",)))
             case "top":
-                most = rng.choice([1, 2, 3])
+                most = draw(rng, "updates.top")
                 sql = (
                     "SELECT k, v, n, g, place FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY g ORDER BY v DESC, n) AS "
                     f"place FROM (SELECT k, v, n, v % 2 AS g FROM s {edge()})) WHERE place <= {most}"
@@ -163,12 +161,12 @@ def _queries(rng: random.Random) -> list[Watched]:
                     sql = f"SELECT k, v, n FROM {below.name} {edge()}"
                     made.append(Watched(name, "over", sql, ("k",), below.least, of=below.name))
             case "windows":
-                slide = rng.choice([50, 100, 200])
-                size = rng.choice([50, 100, 400])
+                slide = draw(rng, "updates.slide")
+                size = draw(rng, "updates.size")
                 sql = (
                     f"SELECT k, count(*) AS c, sum(n) AS t, window_start FROM HOP(s, ts, INTERVAL '{slide} us', "
-                    f"INTERVAL '{size} us') LATEST {rng.choice(['', 'LAZY', 'EAGER'])} "
-                    f"{rng.choice(['', *(f'USING {kind}' for kind in QUEUES)])} GROUP BY k, window_start"
+                    f"INTERVAL '{size} us') LATEST {draw(rng, 'updates.when')} "
+                    f"{draw(rng, 'updates.using')} GROUP BY k, window_start"
                 )
                 made.append(Watched(name, "windows", sql, ("k",), window=(size, slide)))
     return made
@@ -177,30 +175,32 @@ def _queries(rng: random.Random) -> list[Watched]:
 def _log(rng: random.Random, disorder: dict[str, int]) -> list[Line]:
     """Times are multiples of ten, those of u five more, so that no window ends between equal times and no two rows of
     a union are of one time."""
-    keys = [*range(rng.choice([1, 3, 12])), None]
+    keys = [*range(draw(rng, "updates.keys")), None]
     now = dict.fromkeys(disorder, 1000)
     log: list[Line] = []
     at, number = 1000, 0
     paused = False
-    for _ in range(rng.randint(5, 40)):
-        at += rng.choice([0, 0, 7, 60])
-        stream = rng.choice("sssup")
-        match rng.choice(["tuples"] * 12 + ["check", "punctuation", "pause"]):
+    for _ in range(draw(rng, "updates.lines")):
+        at += draw(rng, "updates.time passes")
+        stream = draw(rng, "updates.stream")
+        match draw(rng, "updates.line"):
             case "tuples":
                 tuples: list[Tuple] = []
-                for _ in range(rng.choice([1, 1, 3, 20])):
-                    now[stream] += rng.choice([0, 10, 10, 30, 250 if rng.random() < 0.1 else 0])
-                    back = 10 * rng.randint(0, disorder[stream] // 10) if rng.random() < 0.6 else 0
-                    if rng.random() < 0.02:
+                for _ in range(draw(rng, "updates.rows")):
+                    leap = 250 if draw(rng, "updates.may leap") else 0
+                    step = draw(rng, "updates.step")
+                    now[stream] += leap if step == "leap" else step
+                    back = 10 * rng.randint(0, disorder[stream] // 10) if draw(rng, "updates.out of order") else 0
+                    if draw(rng, "updates.late"):
                         back = 1000
                     ts = now[stream] - back + (5 if stream == "u" else 0)
-                    tuples.append((ts, rng.choice(keys), rng.randrange(10), number))
+                    tuples.append((ts, rng.choice(keys), draw(rng, "updates.value"), number))
                     number += 1
                 log.append(Line("tuples", at, stream, tuple(tuples)))
             case "check":
                 log.append(Line("check", at))
             case "punctuation":
-                log.append(Line("punctuation", at, stream, value=now[stream] - rng.choice([0, 20])))
+                log.append(Line("punctuation", at, stream, value=now[stream] - draw(rng, "updates.punctuation back")))
             case "pause":
                 log.append(Line("resume" if paused else "pause", at))
                 paused = not paused
@@ -274,7 +274,7 @@ class UpdatePlay:
     def __init__(self, world: UpdateWorld, style: int | None, *, rough: bool = False) -> None:
         self.world, self.rough, self.wild = world, rough, style is not None
         self.rng = random.Random(f"style {world.seed} {style} {rough}")
-        self.watch = Unread() if self.rng.random() < 0.6 else None
+        self.watch = Unread() if draw(self.rng, "updates.stopwatch") else None
         self.engine = Engine(stopwatch=self.watch, trace=True)
         self.script = plan_script(world.sql).commands
         self.consumers = {query.name: Consumer(query) for query in world.queries}
@@ -300,7 +300,7 @@ class UpdatePlay:
             for body in self.script:
                 self._command(body)
             for query in self.world.queries:
-                if self.rng.random() < 0.6:
+                if draw(self.rng, "updates.watched progress"):
                     self._command(WatchProgress(query.name))
             for line in self.world.log:
                 self._line(line)
@@ -334,7 +334,7 @@ class UpdatePlay:
 
     def _cut(self, tuples: Sequence[Tuple]) -> list[Sequence[Tuple]]:
         parts: list[Sequence[Tuple]] = []
-        while self.wild and len(tuples) > 1 and self.rng.random() < 0.4:
+        while self.wild and len(tuples) > 1 and draw(self.rng, "play.cut"):
             cut = self.rng.randint(1, len(tuples) - 1)
             parts.append(tuples[:cut])
             tuples = tuples[cut:]
@@ -374,13 +374,13 @@ class UpdatePlay:
         if work is not None:
             executions = work
         elif self.wild:
-            budget, executions = self.rng.choice([1, 2, 5, 40, MANY]), self.rng.choice([1, 1, 2, 6, MANY])
+            budget, executions = draw(self.rng, "play.budget"), draw(self.rng, "play.executions")
         told = [*self._readings, *events]
         effects = self.engine.step(self._now, told, budget=budget, executions=executions)
         self._twin.check(self._now, told, effects, budget=budget, executions=executions)
         self._effects.append(described(effects))
         self._readings = [
-            Measured(one.operator, one.took, self.rng.choice([0.5, 3.0, 40.0]))
+            Measured(one.operator, one.took, draw(self.rng, "updates.measured us"))
             for one in effects.executions
             if self.watch is not None and one.took
         ]
@@ -418,28 +418,28 @@ class UpdatePlay:
         if not self.wild:
             return
         rng, engine = self.rng, self.engine
-        for _ in range(rng.choice([0, 0, 1, 2, 5])):
+        for _ in range(draw(rng, "play.steps between lines")):
             self._step([])
         operators = [one.name for one in engine.graph.operators.values() if not isinstance(one, Sink | Fork)]
-        if rng.random() < 0.15:
-            self._command(SetStrategy(rng.choice(engine.graph.components).name, rng.choice(STRATEGIES)))
-        if rng.random() < 0.15:
+        if draw(rng, "updates.set strategy"):
+            self._command(SetStrategy(rng.choice(engine.graph.components).name, draw(rng, "play.strategy")))
+        if draw(rng, "updates.set break"):
             operator = rng.choice(operators)
             self._command(SetBreak(operator, operator not in engine.graph.breaks))
-        if rng.random() < 0.1:
-            change = (("propagation", rng.choice(["arcs", "punctuation"])),)
+        if draw(rng, "updates.alter stream"):
+            change = (("propagation", draw(rng, "play.propagation")),)
             self._command(AlterStream(rng.choice(list(self.world.disorder)), change))
-        if rng.random() < 0.05:
-            self._command(SetWeight(rng.choice(engine.graph.components).name, rng.randint(1, 4)))
-        if rng.random() < 0.2:
+        if draw(rng, "updates.set weight"):
+            self._command(SetWeight(rng.choice(engine.graph.components).name, draw(rng, "play.weight")))
+        if draw(rng, "updates.set queue"):
             self._exchange()
-        if rng.random() < 0.08 and self.world.queries:
+        if draw(rng, "updates.replace by the same") and self.world.queries:
             name = rng.choice(self.world.queries).name
             if self._paused is None:
                 self._command(ReplaceQuery(engine.queries_by_name[name].plan))
-        if self.rough and not self.ending and rng.random() < 0.06:
+        if self.rough and not self.ending and draw(rng, "updates.restart a query (rough)"):
             self._begin_anew()
-        if rng.random() < 0.12:
+        if draw(rng, "updates.save"):
             self._save_and_restore()
 
     def _exchange(self) -> None:
@@ -450,7 +450,7 @@ class UpdatePlay:
         query = self.rng.choice(queries)
         operators = self.engine.queries_by_name[query.name].operators
         operator = self.rng.choice(operators)
-        kind = self.rng.choice(KINDS)
+        kind = draw(self.rng, "updates.queue")
         before = operator.inputs[0]
         value = self._command(SetQueue(operator.name, kind))
         if isinstance(value, dict):
@@ -472,12 +472,12 @@ class UpdatePlay:
         running = self.engine.queries_by_name[query.name]
         before = list(running.operators)
         plan = next(body.plan for body in self.script if isinstance(body, AddQuery) and body.plan.name == query.name)
-        if self.rng.random() < 0.5:
+        if draw(self.rng, "updates.drop and add"):
             self._command(DropQuery(query.name))
             self._command(AddQuery(plan))
             before, self.consumers[query.name] = [], Consumer(query)
         else:
-            kind = self.rng.choice(QUEUES)
+            kind = draw(self.rng, "updates.replaced queue")
             nodes = [
                 node.with_edge(at, replace(node.edge(at), kind=kind))
                 if at < len(node.edges) and node.edge(at).updates
@@ -495,7 +495,7 @@ class UpdatePlay:
         self._audit()
 
     def _save_and_restore(self) -> None:
-        self.engine = self._twin.part(self.engine, self.rng.randint(1, 12), stopwatch=self.watch)
+        self.engine = self._twin.part(self.engine, draw(self.rng, "play.steps of a twin"), stopwatch=self.watch)
 
     # -- laws --------------------------------------------------------------------------------------------------------
 

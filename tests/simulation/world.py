@@ -7,7 +7,7 @@ may change what comes out.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -26,6 +26,7 @@ from millrace.operators.spec import (
 )
 from millrace.protocol import Field, Schema, Type
 from tests.oracles.graph import GROUPS, NodeModel
+from tests.simulation.odds import draw
 
 SCHEMA = Schema((Field("ts", Type.TIMESTAMP), Field("id", Type.BIGINT, False), Field("v", Type.BIGINT)))
 EXTERNAL = Schema((Field("ts", Type.TIMESTAMP, False), *SCHEMA.fields[1:]))
@@ -193,20 +194,8 @@ def windowed_world_of(seed: int) -> World:
 
 @dataclass
 class _Maker:
-    # How often each operator of one input comes, and those of several.
-    KINDS: ClassVar[Mapping[str, int]] = {
-        "below": 4,
-        "divisor": 2,
-        "plus": 3,
-        "quotient": 1,
-        "sort": 3,
-        "hop": 5,
-        "session": 3,
-        "total": 5,
-    }
-    MANY: ClassVar[Sequence[str]] = ("union", "merge", "merge")
-    SIZES: ClassVar[Sequence[int]] = (1, 3, 10, 12, 40)
-    IN_ORDER: ClassVar[float] = 0.3
+    # The rows of the table of odds that differ between kinds of worlds.
+    ODDS: ClassVar[str] = "graphs"
     seed: int
     rng: random.Random = field(init=False)
 
@@ -216,7 +205,7 @@ class _Maker:
 
     def make(self) -> World:
         rng = self.rng
-        self.streams = tuple(self._stream(f"s{number}") for number in range(rng.randint(1, 3)))
+        self.streams = tuple(self._stream(f"s{number}") for number in range(draw(rng, "streams.count")))
         # Whether the rows of a node may have no time, and whether some may have been stamped on the way.
         self.timeless = {stream.source: stream.timestamps == "latent" for stream in self.streams}
         self.stamped: set[str] = set()
@@ -226,32 +215,31 @@ class _Maker:
         self.timeless |= {f"{aside}.source": False for aside in self.asides}
         self.copies = dict.fromkeys(self.timeless, 1)
         queries: list[QueryModel] = []
-        for number in range(rng.randint(1, 4)):
+        for number in range(draw(rng, "queries.count")):
             queries.append(self._query(f"q{number}", queries))
         read = {name for query in queries for name in query.reads_queries}
         free = [query.name for query in queries if query.name not in read and not query.reads_queries]
-        later = tuple(name for name in free if rng.random() < 0.3)
-        dropped = tuple(name for name in free if rng.random() < 0.15)
-        paused = [name for name in free if rng.random() < 0.3]
+        later = tuple(name for name in free if draw(rng, "log.added later"))
+        dropped = tuple(name for name in free if draw(rng, "log.dropped"))
+        paused = [name for name in free if draw(rng, "log.paused")]
         log = self._log(later, dropped, paused)
         stamped, vague = frozenset(self.stamped), frozenset(self.vague)
         return World(self.seed, self.streams, tuple(queries), log, later, dropped, stamped, vague)
 
     def _stream(self, name: str) -> StreamDefinition:
         rng = self.rng
-        kinds: list[Timestamps] = ["external", "internal", "latent"]
-        kind = rng.choices(kinds, [6, 3, 2])[0]
-        ets: EtsPolicy = rng.choice(["on-demand", "on-demand", "none"])
-        propagation: Propagation = rng.choice(["arcs", "punctuation"])
+        kind: Timestamps = draw(rng, "streams.timestamps")
+        ets: EtsPolicy = draw(rng, "streams.ets")
+        propagation: Propagation = draw(rng, "streams.propagation")
         if kind == "external":
             return StreamDefinition(
                 name,
                 EXTERNAL,
                 "external",
                 "ts",
-                disorder_us=rng.choice([0, 0, 3, 12]),
-                progress=rng.choice(["tuples", "tuples", "tuples", "punctuation"]),
-                ahead_us=rng.choice([None, None, 6]),
+                disorder_us=draw(rng, "streams.disorder"),
+                progress=draw(rng, "streams.progress"),
+                ahead_us=draw(rng, "streams.ahead"),
                 propagation=propagation,
             )
         return StreamDefinition(name, SCHEMA, kind, ets=ets, propagation=propagation)
@@ -262,16 +250,16 @@ class _Maker:
         """A random graph: nodes read sources, outputs of earlier queries and earlier nodes; the last is the result."""
         rng = self.rng
         outside = [stream.source for stream in self.streams]
-        if others and rng.random() < 0.5:
+        if others and draw(rng, "queries.over queries"):
             outside += [query.output.name for query in others] * 2
         nodes: list[NodeModel] = []
         unread: list[str] = []
-        if self.asides and rng.random() < 0.25:
+        if self.asides and draw(rng, "queries.late rows"):
             # Late tuples have more columns than the others: a map comes first.
             first = NodeModel(f"{name}.late", "plus", (f"{rng.choice(self.asides)}.source",), 0)
             nodes.append(self._seen(first))
             unread.append(first.name)
-        for number in range(rng.randint(1, 5)):
+        for number in range(draw(rng, "queries.nodes")):
             inputs = self._inputs(outside, [node.name for node in nodes], unread)
             node = self._node(f"{name}.n{number}", inputs)
             nodes.append(node)
@@ -289,8 +277,10 @@ class _Maker:
 
     def _inputs(self, outside: list[str], inside: list[str], unread: list[str]) -> tuple[str, ...]:
         rng = self.rng
-        count = rng.choices([1, 2, 3, 4], [6, 4, 2, 1])[0]
-        chosen = [rng.choice(unread if unread and rng.random() < 0.6 else outside + inside) for _ in range(count)]
+        chosen = [
+            rng.choice(unread if unread and draw(rng, "queries.unread input") else outside + inside)
+            for _ in range(draw(rng, "queries.inputs"))
+        ]
         while len(chosen) > 1 and sum(self.copies[name] for name in chosen) > MOST_COPIES:
             chosen.pop()
         return tuple(chosen)
@@ -298,10 +288,10 @@ class _Maker:
     def _node(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
         if len(inputs) > 1:
             return self._many(name, inputs)
-        kind = self.rng.choices(list(self.KINDS), list(self.KINDS.values()))[0]
+        kind = draw(self.rng, f"{self.ODDS}.kind")
         if kind in ("hop", "session", "total"):
             return self._seen(self._aggregate(name, kind, inputs))
-        return self._seen(NodeModel(name, kind, inputs, self.rng.randint(1, 12)))
+        return self._seen(NodeModel(name, kind, inputs, draw(self.rng, "queries.constant")))
 
     def _aggregate(self, name: str, kind: str, inputs: tuple[str, ...]) -> NodeModel:
         """Windows over what has times of its own; running totals over what comes in one order."""
@@ -310,23 +300,26 @@ class _Maker:
             return NodeModel(name, "plus", inputs, 1)
         if kind == "total" and inputs[0] not in self.straight:
             kind = "hop"
-        size = rng.choice(self.SIZES)
+        size = draw(rng, f"{self.ODDS}.size")
+        slides = {"size": size, "third": max(size // 3, 1), "half": max(size // 2, 1), "gap": size + 2}
+        slide = slides[draw(rng, "aggregates.slide")]
+        shift = draw(rng, "aggregates.shift")
         return NodeModel(
             name,
             kind,
             inputs,
             size=size,
-            slide=rng.choice([size, size, max(size // 3, 1), max(size // 2, 1), size + 2]),
-            offset=rng.choice([0, 0, rng.randint(-20, 20)]),
-            grouped=rng.random() < 0.7,
-            in_order=kind != "total" and rng.random() < self.IN_ORDER,
-            flush=rng.choice(["none", "none", "slow", "lazy"]),
-            delay=rng.choice([0, 5, 30]),
-            partial=rng.choice(["skip", "skip", "emit"]),
+            slide=slide,
+            offset={"none": 0, "shift": shift}[draw(rng, "aggregates.offset")],
+            grouped=draw(rng, "aggregates.grouped"),
+            in_order=kind != "total" and draw(rng, f"{self.ODDS}.in order"),
+            flush=draw(rng, "aggregates.flush"),
+            delay=draw(rng, "aggregates.delay"),
+            partial=draw(rng, "aggregates.partial"),
         )
 
     def _many(self, name: str, inputs: tuple[str, ...]) -> NodeModel:
-        return self._seen(NodeModel(name, self.rng.choice(self.MANY), inputs))
+        return self._seen(NodeModel(name, draw(self.rng, f"{self.ODDS}.several inputs"), inputs))
 
     def _seen(self, node: NodeModel) -> NodeModel:
         """Keep to what SQL can say: rows without a time are never sorted, and mixed with others by a merge alone."""
@@ -350,10 +343,10 @@ class _Maker:
         rng = self.rng
         self.now = BEGIN_US
         self.ids = 0
-        length = rng.randint(10, 50)
+        length = draw(rng, "log.lines")
         log: list[Said] = []
         for _ in range(length):
-            self.now += rng.choice([0, 0, 1, 1, 2, 5, 30])
+            self.now += draw(rng, "log.time passes")
             log.append(self._said())
         for name in later:
             self._insert(log, "add", name, 0)
@@ -377,14 +370,13 @@ class _Maker:
     def _said(self) -> Said:
         rng = self.rng
         stream = rng.choice(self.streams)
-        feed = rng.choice(["main", "main", "main", "other", "third"])
-        kinds: list[Kind] = ["tuples", "punctuation", "open", "close", "tick", "check"]
-        kind = rng.choices(kinds, [12, 3, 1, 1, 1, 1])[0]
+        feed = draw(rng, "log.feed")
+        kind: Kind = draw(rng, "log.line")
         if kind == "tuples":
             return Said(self.now, "tuples", stream.name, feed, self._tuples(stream))
         if kind == "punctuation":
             # Only clients of external streams make promises about time.
-            value = self.now - rng.randint(-4, 15)
+            value = self.now - draw(rng, "log.punctuation back")
             if stream.timestamps == "external":
                 return Said(self.now, "punctuation", stream.name, feed, value=value)
             return Said(self.now, "tick")
@@ -395,20 +387,19 @@ class _Maker:
     def _tuples(self, stream: StreamDefinition) -> tuple[TupleOf, ...]:
         rng = self.rng
         made: list[TupleOf] = []
-        back = max(stream.disorder_us, 4) if stream.disorder_us or rng.random() < 0.2 else 0
-        base = self.now - rng.randint(0, 3)
-        for _ in range(rng.choice([1, 1, 2, 3, 8, 20])):
-            base += rng.choice([0, 0, 1, 2])
+        back = max(stream.disorder_us, 4) if stream.disorder_us or draw(rng, "log.unpromised disorder") else 0
+        base = self.now - draw(rng, "log.rows back")
+        for _ in range(draw(rng, "log.rows")):
+            base += draw(rng, "log.step")
             ts = base - rng.randint(0, back)
-            v = rng.choices([None, rng.randint(0, 12)], [1, 9])[0]
+            v = draw(rng, "log.value")
+            null = draw(rng, "log.null value")
             external = stream.timestamps == "external"
-            made.append((ts if external or rng.random() < 0.5 else None, self.ids, v))
+            timed = external or draw(rng, "log.time though internal")
+            made.append((ts if timed else None, self.ids, None if null else v))
             self.ids += 1
         return tuple(made)
 
 
 class _WindowMaker(_Maker):
-    KINDS: ClassVar[Mapping[str, int]] = {"below": 2, "plus": 1, "hop": 12}
-    MANY: ClassVar[Sequence[str]] = ("union",)
-    IN_ORDER: ClassVar[float] = 0.05
-    SIZES: ClassVar[Sequence[int]] = (40, 100, 150)
+    ODDS: ClassVar[str] = "windows"
