@@ -9,6 +9,7 @@ from millrace.engine import saving
 from millrace.engine.engine import Engine
 from millrace.engine.events import AlterStream, FeedOpened, PauseQuery, SetBreak, SetStrategy, WatchProgress
 from millrace.engine.plan import POLICIES
+from millrace.engine.watermarks import Timers
 from millrace.operators.source import Clocking
 from millrace.protocol import Refuse
 from tests.engine.graphs import Bench, arrive, external, figure_4, give_tv, path, plan, union
@@ -92,3 +93,16 @@ def test_arrays_tuples_and_texts_come_back_as_they_were() -> None:
     assert numbers.tolist() == [1.5, 2.5]
     assert texts.tolist() == ["a", None]
     assert mapping == {"k": None}
+
+
+def test_timers_of_one_time_are_due_in_the_order_in_which_they_were_set_before_and_after_a_restore() -> None:
+    running, restored = Timers(), Timers()
+    running.set(10, "leave", "s", "a")
+    running.set(10, "leave", "s", "b")
+    running.unset("leave", "s", "a")
+    restored.restore(running.save())
+    assert restored.save() == running.save()
+    for timers in (running, restored):
+        timers.set(10, "leave", "s", "a")
+    assert restored.save() == running.save() == [[10, 0, ["leave", "s", "b"]], [10, 1, ["leave", "s", "a"]]]
+    assert list(restored.due(10)) == list(running.due(10)) == [("leave", "s", "b"), ("leave", "s", "a")]

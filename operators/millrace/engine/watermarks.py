@@ -36,33 +36,41 @@ Kind = Literal["need", "beat", "ask", "leave"]
 class Timers:
     """What is due when. Each is known by its kind and whom it is for; setting one anew moves it.
 
+    Timers of one time are due in the order in which they were set. An entry of the heap counts while it has
+    its timer's number; entries of timers that were unset or moved stay until they reach the top.
+
     at   when each is due
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, tuple[Kind, str, str]]] = []
         self.at: dict[tuple[Kind, str, str], int] = {}
+        self._numbers: dict[tuple[Kind, str, str], int] = {}
         self._count = 0
 
     def set(self, at_us: int, kind: Kind, stream: str, feed: str = "") -> None:
         key = (kind, stream, feed)
         self.at[key] = at_us
+        self._numbers[key] = self._count
         heapq.heappush(self._heap, (at_us, self._count, key))
         self._count += 1
 
     def keep(self, at_us: int | None, kind: Kind, stream: str) -> None:
         """Have it due then, or not at all; nothing is done if it is so already."""
         if at_us is None:
-            self.at.pop((kind, stream, ""), None)
+            self.unset(kind, stream)
         elif self.at.get((kind, stream, "")) != at_us:
             self.set(at_us, kind, stream)
 
     def forget(self, stream: str) -> None:
         """The stream is gone."""
-        self.at = {key: at for key, at in self.at.items() if key[1] != stream}
+        for kind, name, feed in list(self.at):
+            if name == stream:
+                self.unset(kind, name, feed)
 
     def unset(self, kind: Kind, stream: str, feed: str = "") -> None:
-        self.at.pop((kind, stream, feed), None)
+        if self.at.pop((kind, stream, feed), None) is not None:
+            del self._numbers[kind, stream, feed]
 
     def is_set(self, kind: Kind, stream: str, feed: str = "") -> bool:
         return (kind, stream, feed) in self.at
@@ -70,7 +78,7 @@ class Timers:
     def first(self) -> int | None:
         """When the next one is due."""
         heap = self._heap
-        while heap and self.at.get(heap[0][2]) != heap[0][0]:
+        while heap and self._numbers.get(heap[0][2]) != heap[0][1]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
@@ -78,15 +86,17 @@ class Timers:
         """Take those that are due, in order."""
         while (first := self.first()) is not None and first <= now_us:
             key = heapq.heappop(self._heap)[2]
-            del self.at[key]
+            self.unset(*key)
             yield key
 
     def save(self) -> list[Any]:
-        return [[at, number, list(key)] for at, number, key in sorted(self._heap) if self.at.get(key) == at]
+        there = [(at, key) for at, number, key in sorted(self._heap) if self._numbers.get(key) == number]
+        return [[at, place, list(key)] for place, (at, key) in enumerate(there)]
 
     def restore(self, data: Sequence[Any]) -> None:
         self._heap = [(at, number, tuple(key)) for at, number, key in data]
         self.at = {key: at for at, _, key in self._heap}
+        self._numbers = {key: number for _, number, key in self._heap}
         self._count = 1 + max((number for _, number, _ in self._heap), default=-1)
 
 
