@@ -89,6 +89,8 @@ PROGRESS: Final = Equal("tuples", "tuples", "tuples", "punctuation")
 SIZE: Final = Equal(1, 3, 10, 12, 40)
 
 TABLE: Final[Mapping[str, Draw]] = {
+    # -- worlds that are new in each run of the tests
+    "seeds.fresh": Between(1_000, 999_999_999),
     # -- streams of graphs, joins and windows
     "streams.count": Between(1, 3),
     "streams.timestamps": Weighted({"external": 6, "internal": 3, "latent": 2}),
@@ -191,6 +193,9 @@ TABLE: Final[Mapping[str, Draw]] = {
     "play.us of a join": Equal(0.1, 5.0, 90.0),
     "sharing.one change": Chance(0.5),
     "sharing.watched progress": Chance(0.3),
+    # -- restored engines in parallel with saved ones
+    "twins.save after a command": Chance(0.04),
+    "twins.steps": Equal(1, 2, 5, 20),
     # -- worlds of clocks
     "clocks.ets": Equal("on-demand", "on-demand", "on-demand", "periodic", "none"),
     "clocks.ets interval": Equal(7, 25, 60),

@@ -108,7 +108,7 @@ class Play:
         self.books = Books()
         self.outcome = Outcome()
         self.ordered: dict[str, bool] = {}
-        self._twin = Twin()
+        self.twin = Twin(f"{world.seed} {style} {rough}")
         self._hash = hashlib.sha256()
         self._wake: int | None = None
         self._more = False
@@ -247,8 +247,11 @@ class Play:
         elif self.wild:
             budget = draw(self.rng, "play.budget")
             executions = draw(self.rng, "play.executions")
+        if self.wild:
+            self.engine = self.twin.parted(self.engine, events)
         effects = self.engine.step(self._now, events, budget=budget, executions=executions)
-        self._twin.check(self._now, events, effects, budget=budget, executions=executions)
+        self.twin.obeyed(events, effects)
+        self.twin.check(self.engine, self._now, events, effects, budget=budget, executions=executions)
         self._took(effects)
         self.outcome.steps += 1
         self._hash.update(described(effects))
@@ -400,7 +403,7 @@ class Play:
         if not any(isinstance(order, Answer) and order.refused is not None for order in effects.orders):
             raise Broken("a change with a wrong command was obeyed")
         again = [Command(self._commands, Change(tuple(commands)))]
-        self._twin.check(self._now, again, effects, budget=MANY, executions=0)
+        self.twin.check(self.engine, self._now, again, effects, budget=MANY, executions=0)
         other = Engine.restore(before)
         other.step(self._now, (), executions=0)
         if self.engine.save() != other.save():
@@ -411,7 +414,7 @@ class Play:
         return [o.name for o in self.engine.graph.operators.values() if not isinstance(o, Sink | Fork)]
 
     def _save_and_restore(self) -> None:
-        self.engine = self._twin.part(self.engine, draw(self.rng, "play.steps of a twin"))
+        self.engine = self.twin.part(self.engine, draw(self.rng, "play.steps of a twin"))
 
 
 class _seen_beginning:  # noqa: N801 - reads as a statement

@@ -1,34 +1,66 @@
-"""An engine that was saved goes on for a while beside the one restored from it, and must do the same."""
+"""An engine that was saved runs on for a while in parallel with the one restored from it, and must do the same.
+
+A play saves by chance between any two steps, and more often right after a command: what a command has done must be in
+the state, whatever the command was. In each step of the two, effects are compared; in the end, their saved states.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 from millrace.engine.engine import Engine
-from millrace.engine.events import Effects, Event
+from millrace.engine.events import Command, Effects, Event
+from millrace.engine.saving import pack, unpack
 from millrace.operators.batch import Batch
 from tests.simulation.auditors import Broken
+from tests.simulation.odds import draw
 
 
 class Twin:
-    """The engine that was saved last, as long as it is looked at."""
+    """The engine that was saved last, as long as it is looked at.
 
-    def __init__(self) -> None:
+    `chance` decides after which commands the engine is saved, and for how many steps the two are compared: it differs
+    from a play's, so that seeds play as they did however often they save.
+    """
+
+    def __init__(self, seed: object, **options: Any) -> None:
+        self.commands = 0  # after which the engine was saved
+        self._chance = random.Random(f"twins {seed}")
+        self._options = options
         self._engine: Engine | None = None
         self._left = 0
+        self._due = False
 
-    def part(self, engine: Engine, steps: int, **options: Any) -> Engine:
+    def obeyed(self, events: Sequence[Event], effects: Effects) -> None:
+        """Note a command: perhaps a restored engine takes the next step."""
+        if _commands(events):
+            self._due |= draw(self._chance, "twins.save after a command")
+
+    def parted(self, engine: Engine, events: Sequence[Event]) -> Engine:
+        """This engine, or one restored from it if a command was obeyed and these events are not another one, for which
+        a play may have looked at the operators already."""
+        if not self._due or _commands(events):
+            return engine
+        self._due = False
+        self.commands += 1
+        return self.part(engine, draw(self._chance, "twins.steps"))
+
+    def part(self, engine: Engine, steps: int) -> Engine:
         """An engine restored from this one, which is looked at for so many steps."""
         saved = engine.save()
-        restored = Engine.restore(saved, trace=True, **options)
+        self._compare(saved)
+        restored = Engine.restore(saved, trace=True, **self._options)
         if restored.save() != saved:
             raise Broken("a restored engine, saved again, gives other bytes")
         self._engine, self._left = engine, steps
         return restored
 
-    def check(self, now: int, events: Sequence[Event], effects: Effects, *, budget: int, executions: int) -> None:
-        """Let it take the step of which the restored one has told the effects."""
+    def check(
+        self, engine: Engine, now: int, events: Sequence[Event], effects: Effects, *, budget: int, executions: int
+    ) -> None:
+        """Let it take the step that the restored one has taken with these effects."""
         if self._engine is None:
             return
         its = self._engine.step(now, events, budget=budget, executions=executions)
@@ -36,7 +68,36 @@ class Twin:
             raise Broken(f"a restored engine did otherwise than the saved one:\n{effects}\n{its}")
         self._left -= 1
         if not self._left:
-            self._engine = None
+            self._compare(engine.save())
+
+    def _compare(self, saved: bytes) -> None:
+        """End the comparison: both have the same state."""
+        if self._engine is not None and self._engine.save() != saved:
+            found = differences(comparable(self._engine.save()), comparable(saved))
+            if found:
+                raise Broken("\n".join(["a restored engine has another state than the one that was saved:", *found]))
+        self._engine = None
+
+
+def _commands(events: Sequence[Event]) -> bool:
+    return any(isinstance(event, Command) for event in events)
+
+
+def comparable(saved: bytes) -> Any:
+    """The parts of a state that have one form only: how an operator stores the same rows may depend on its past (masks
+    of columns without nulls, the places of keys in an index)."""
+    state = unpack(saved)
+    return state | {"operators": [[name, counts] for name, (counts, *_) in state["operators"]]}
+
+
+def differences(saved: Any, restored: Any, at: str = "state") -> list[str]:
+    """Where two states differ, and how."""
+    if isinstance(saved, dict) and isinstance(restored, dict) and [*saved] == [*restored]:
+        return [found for key in saved for found in differences(saved[key], restored[key], f"{at}[{key!r}]")]
+    if isinstance(saved, list | tuple) and isinstance(restored, list | tuple) and len(saved) == len(restored):
+        pairs = enumerate(zip(saved, restored, strict=True))
+        return [found for place, pair in pairs for found in differences(*pair, f"{at}[{place}]")]
+    return [] if pack(saved) == pack(restored) else [f"{at}: saved {saved!r}, restored {restored!r}"]
 
 
 def described(effects: Effects) -> bytes:

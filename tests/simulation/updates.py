@@ -287,7 +287,7 @@ class UpdatePlay:
         self._starts: dict[str, int] = {}
         self.superseded = self.shed = 0
         self._effects: list[bytes] = []
-        self._twin = Twin()
+        self.twin = Twin(f"{world.seed} {style} {rough}", stopwatch=self.watch)
         self._readings: list[Event] = []
         self._paused: str | None = None
         self.ending = False  # the last update of every key is on its way: who begins now would never get it
@@ -376,8 +376,11 @@ class UpdatePlay:
         elif self.wild:
             budget, executions = draw(self.rng, "play.budget"), draw(self.rng, "play.executions")
         told = [*self._readings, *events]
+        if self.wild:
+            self.engine = self.twin.parted(self.engine, events)
         effects = self.engine.step(self._now, told, budget=budget, executions=executions)
-        self._twin.check(self._now, told, effects, budget=budget, executions=executions)
+        self.twin.obeyed(events, effects)
+        self.twin.check(self.engine, self._now, told, effects, budget=budget, executions=executions)
         self._effects.append(described(effects))
         self._readings = [
             Measured(one.operator, one.took, draw(self.rng, "updates.measured us"))
@@ -417,26 +420,26 @@ class UpdatePlay:
     def _meddle(self) -> None:
         if not self.wild:
             return
-        rng, engine = self.rng, self.engine
+        rng = self.rng
         for _ in range(draw(rng, "play.steps between lines")):
             self._step([])
-        operators = [one.name for one in engine.graph.operators.values() if not isinstance(one, Sink | Fork)]
+        operators = [one.name for one in self.engine.graph.operators.values() if not isinstance(one, Sink | Fork)]
         if draw(rng, "updates.set strategy"):
-            self._command(SetStrategy(rng.choice(engine.graph.components).name, draw(rng, "play.strategy")))
+            self._command(SetStrategy(rng.choice(self.engine.graph.components).name, draw(rng, "play.strategy")))
         if draw(rng, "updates.set break"):
             operator = rng.choice(operators)
-            self._command(SetBreak(operator, operator not in engine.graph.breaks))
+            self._command(SetBreak(operator, operator not in self.engine.graph.breaks))
         if draw(rng, "updates.alter stream"):
             change = (("propagation", draw(rng, "play.propagation")),)
             self._command(AlterStream(rng.choice(list(self.world.disorder)), change))
         if draw(rng, "updates.set weight"):
-            self._command(SetWeight(rng.choice(engine.graph.components).name, draw(rng, "play.weight")))
+            self._command(SetWeight(rng.choice(self.engine.graph.components).name, draw(rng, "play.weight")))
         if draw(rng, "updates.set queue"):
             self._exchange()
         if draw(rng, "updates.replace by the same") and self.world.queries:
             name = rng.choice(self.world.queries).name
             if self._paused is None:
-                self._command(ReplaceQuery(engine.queries_by_name[name].plan))
+                self._command(ReplaceQuery(self.engine.queries_by_name[name].plan))
         if self.rough and not self.ending and draw(rng, "updates.restart a query (rough)"):
             self._begin_anew()
         if draw(rng, "updates.save"):
@@ -495,7 +498,7 @@ class UpdatePlay:
         self._audit()
 
     def _save_and_restore(self) -> None:
-        self.engine = self._twin.part(self.engine, draw(self.rng, "play.steps of a twin"), stopwatch=self.watch)
+        self.engine = self.twin.part(self.engine, draw(self.rng, "play.steps of a twin"))
 
     # -- laws --------------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,11 @@ def _with_names(plan: QueryPlan, names: Mapping[str, str]) -> QueryPlan:
 
 
 def nodes_of(node: NodeModel) -> list[Node]:
-    """The operators of a node: an aggregate's rows are brought back to the columns that all rows have."""
+    """The operators of a node: an aggregate's rows are brought back to the columns that all rows have.
+
+    A running total without groups also has a row over no rows, whose time depends on when its input is looked at: the
+    one without an id is left out.
+    """
     if node.pairing is not None:
         from tests.simulation.joined import nodes_of_pairing  # which makes worlds of these
 
@@ -132,7 +136,12 @@ def nodes_of(node: NodeModel) -> list[Node]:
     at = 1 if node.grouped else 0
     columns = [Column(Type.BIGINT, True, at, "id"), Column(Type.BIGINT, True, at + 1, "v")]
     ts = Constant(Type.TIMESTAMP, True, None)
-    return [counted, Node(node.name, MapSpec((("ts", ts), ("id", columns[0]), ("v", columns[1]))), (counted.name,))]
+    back = MapSpec((("ts", ts), ("id", columns[0]), ("v", columns[1])))
+    if node.kind != "total" or node.grouped:
+        return [counted, Node(node.name, back, (counted.name,))]
+    there = SelectSpec(Call(Type.BOOLEAN, False, "is not null(bigint)", (columns[0],)))
+    some = Node(f"{node.name}.some", there, (counted.name,))
+    return [counted, some, Node(node.name, back, (some.name,))]
 
 
 def aggregate_of(node: NodeModel) -> Spec:
