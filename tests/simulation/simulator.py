@@ -53,8 +53,10 @@ from millrace.engine.events import (
     SetStrategy,
     SetWeight,
     TooFar,
+    UnshareQuery,
     WakeAt,
     WatchProgress,
+    WithholdCredit,
 )
 from millrace.engine.plan import QueryPlan
 from millrace.operators.batch import Batch
@@ -326,6 +328,7 @@ class Play:
         joined.meddle(self)
         if draw(self._naming, "play.rename and back"):
             self._rename_and_back()
+        self._withhold_or_unshare()
         if draw(rng, "play.save"):
             self._save_and_restore()
 
@@ -351,6 +354,16 @@ class Play:
     def _edit(self, body: CommandBody) -> None:
         with self.books.editing(self.engine):
             self._command(body, work=0)
+
+    def _withhold_or_unshare(self) -> None:
+        """Less credit, or operators that a query does not share any more, change nothing of what comes out."""
+        rng, names = self._naming, list(self.engine.queries_by_name)
+        if names and draw(rng, "play.withhold credit"):
+            name = rng.choice(names)
+            strict = draw(rng, "play.withhold strictly")
+            self._command(WithholdCredit(name, name not in self.engine.slow, strict), work=0)
+        if names and self.engine.share and draw(rng, "play.unshare"):
+            self._command(UnshareQuery(rng.choice(names)), work=0)
 
     def _rename_and_back(self) -> None:
         """Another name for a moment, perhaps over a restart, changes nothing."""
