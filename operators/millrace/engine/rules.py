@@ -10,9 +10,10 @@ returns to its scheduler (the papers' Exit).
     branch      of a fork: execute the next successor, in turn, that has something unseen
 
 Depth first tries forward before encore, breadth first encore before forward; round robin ends where they backtrack.
-Chain only goes forward: an operator left with tuples waits for its turn among all segments (ready.py).
+Chain only goes forward: an operator left with tuples waits for its turn among all segments (`Ready` in
+component.py, chain.py).
 The number of tuples that an execution takes belongs to the strategy, not to its rules. A move reads its row and
-nothing else.
+nothing else; only `branch` changes anything, the turn of its fork and whether the fork is ready.
 """
 
 from __future__ import annotations
